@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Workers of the test run; the suite is written for two cores.
+JOBS ?= 2
+
+.PHONY: demo test lint unit vectors bench train lock clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/ready ## one palm becomes a signed verdict on the cable, and the cloud knows it
+	$(BIN)/palmctl demo
+
+test: lint unit ## everything that must hold (about six minutes on two cores)
+
+lint: $(VENV)/ready ## style, types, and the walls between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/ready ## the tests alone
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
+	$(BIN)/palmctl bench --out build/bench.json
+
+# The environment is made from the lock alone: every file is checked against its hash.
+$(VENV)/ready: tools/lock/dev.txt pyproject.toml tools/bootstrap.py
+	$(PYTHON) tools/bootstrap.py $(VENV) tools/lock/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+	touch $@
+
+lock: ## pin the dependencies anew (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate -q -o tools/lock/device.txt
+	uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate -q -o tools/lock/dev.txt
+
+clean: ## remove what was made here
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,147 @@
+"""One spelling for every object: RFC 8785 bytes out, a strict reader in, and strict base64.
+
+Invariants
+1. `canonical_bytes(x)` depends on the value of `x` alone, so a signature over it can be checked by
+   anyone who holds the same value.
+2. `read_strict` never lets two readers see different objects in the same bytes: duplicate members,
+   NaN, fractions, exponents, negative zero, integers beyond ±(2^53 − 1), lone surrogates and invalid
+   UTF-8 are all refused (the I-JSON profile of RFC 7493, narrowed to integers).
+3. `b64_decode` accepts exactly one spelling of any bytes: standard alphabet, padding, no spaces, no
+   stray trailing bits (RFC 4648 §3.5).
+
+>>> canonical_bytes({"b": 1, "a": "é"})
+b'{"a":"\\xc3\\xa9","b":1}'
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import rfc8785
+
+from link1.errors import FormatError
+
+JsonObject = dict[str, Any]
+"""A JSON object as the standard reader gives it; members are checked by whoever parses it further."""
+
+MAX_INTEGER = 2**53 - 1
+"""Largest magnitude of an integer that every JSON reader holds exactly (RFC 7493 §2.2)."""
+
+MAX_DEPTH = 16
+"""Nesting that any object of the contract stays far below; the outermost object counts as 1."""
+
+
+def canonical_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return the RFC 8785 bytes of `value`. Raises FormatError for what JSON cannot carry exactly."""
+    try:
+        return rfc8785.dumps(dict(value))
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError, TypeError) as error:
+        raise FormatError(f"object has no canonical form: {type(error).__name__}") from None
+
+
+def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JsonObject:
+    """Parse one JSON object from `data`, refusing everything that two readers could see differently.
+
+    `max_bytes` is checked before anything is parsed; `max_depth` counts the outermost object as 1.
+    Raises FormatError, whose message says what was wrong but repeats nothing that was received.
+    """
+    if len(data) > max_bytes:
+        raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise FormatError("message is not UTF-8") from None
+    _check_depth(text, max_depth)
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object_without_duplicates,
+            parse_int=_integer,
+            parse_float=_refuse_number,
+            parse_constant=_refuse_number,
+        )
+    except (json.JSONDecodeError, RecursionError):
+        raise FormatError("message is not one JSON value") from None
+    if not isinstance(value, dict):
+        raise FormatError("message is not a JSON object")
+    # A lone surrogate can only come from an escape, so text without a backslash-u has none.
+    if "\\u" in text:
+        _refuse_surrogates(value)
+    return value
+
+
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
+def _check_depth(text: str, max_depth: int) -> None:
+    """Refuse nesting beyond `max_depth` before the recursive parser sees it."""
+    if text.count("{") + text.count("[") <= max_depth:
+        return
+    depths = accumulate(_STEP.get(character, 0) for character in _STRINGS.sub("", text))
+    if max(depths) > max_depth:
+        raise FormatError(f"message is nested deeper than {max_depth}")
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise FormatError("an object has the same member twice")
+    return members
+
+
+def _integer(text: str) -> int:
+    # Python's own limit on digits would raise; sixteen digits and a sign hold every allowed integer.
+    if len(text) > 17 or text == "-0":
+        raise FormatError("an integer is outside ±(2^53 − 1) or is negative zero")
+    value = int(text)
+    if abs(value) > MAX_INTEGER:
+        raise FormatError("an integer is outside ±(2^53 − 1)")
+    return value
+
+
+def _refuse_number(_text: str) -> NoReturn:
+    raise FormatError("a number is not a plain integer")
+
+
+def _refuse_surrogates(value: object) -> None:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if any("\ud800" <= character <= "\udfff" for character in item):
+                raise FormatError("a string holds a lone surrogate")
+        elif isinstance(item, dict):
+            pending.extend(item.keys())
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+
+
+def b64_encode(data: bytes) -> str:
+    """Standard base64 with padding (RFC 4648 §4)."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def b64_decode(text: object, *, length: int | None = None, max_length: int | None = None) -> bytes:
+    """Decode the one valid spelling of some bytes; `length` and `max_length` count decoded bytes.
+
+    Raises FormatError for another type, alphabet, padding, spelling or length.
+    """
+    if not isinstance(text, str) or not text.isascii():
+        raise FormatError("base64 text expected")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise FormatError("not standard base64 with padding") from None
+    if base64.b64encode(data).decode("ascii") != text:
+        raise FormatError("not the one valid base64 spelling of its bytes")
+    if length is not None and len(data) != length:
+        raise FormatError(f"{length} bytes of base64 expected, found {len(data)}")
+    if max_length is not None and len(data) > max_length:
+        raise FormatError(f"at most {max_length} bytes of base64 expected, found {len(data)}")
+    return data

@@ -1,0 +1,41 @@
+"""Everything that `link1` raises.
+
+Link1Error
+├── FormatError          bytes or members that are outside the contract
+│   └── KeyFormatError   a public or private key that must not be used
+├── SignatureError       well-formed, but not signed by the key that was expected
+├── SealError            a sealed record that is refused; `code` is what the sender is told
+└── TransportError       a port that cannot be opened or has gone away
+"""
+
+
+class Link1Error(Exception):
+    """Base of all errors of this package."""
+
+
+class FormatError(Link1Error):
+    """Bytes or members outside the contract. The message names the member, never a received value."""
+
+
+class KeyFormatError(FormatError):
+    """Key bytes that are no usable key: wrong length, no point, or a point of small or mixed order."""
+
+
+class SignatureError(Link1Error):
+    """The signature does not hold under the expected key, or names another key."""
+
+
+class SealError(Link1Error):
+    """A sealed record was refused.
+
+    `code` is one of `bad_signature`, `unknown_signer`, `wrong_destination`, `wrong_source`,
+    `wrong_box`, `hash_mismatch`, `length_mismatch`, `seq_conflict`, `unsupported_suite`, `malformed`.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TransportError(Link1Error):
+    """A port cannot be opened or has gone away; the message says which and what to do."""

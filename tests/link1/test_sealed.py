@@ -1,0 +1,160 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from link1.canonical import b64_decode, b64_encode
+from link1.errors import FormatError, SealError, SignatureError
+from link1.keys import SealKey, SigningKey
+from link1.sealed import (
+    Box,
+    SignerCertificate,
+    SignerPurpose,
+    check_inbox_record,
+    check_outbox_record,
+    open_record,
+    seal_record,
+)
+from link1.signed import Kind
+
+ROOT, MAILMAN, DEVICE = (SigningKey.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
+DEVICE_SEAL, SERVICE_SEAL = SealKey.from_seed(b"\x04" * 32), SealKey.from_seed(b"\x05" * 32)
+NOT_AFTER_MS = 2_000_000_000_000
+BODY = {"release": 7, "note": "é"}
+
+
+def certificate(purpose: SignerPurpose, not_after_ms: int, root: SigningKey) -> SignerCertificate:
+    return SignerCertificate.issue(purpose, MAILMAN.public, not_after_ms, root)
+
+
+CERTIFICATE = certificate(SignerPurpose.POST, NOT_AFTER_MS, ROOT)
+
+
+def inbox_record(**change: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "box": Box.IN,
+        "src": "svc",
+        "dst": "palm-1",
+        "seq": 4,
+        "rid": "ab" * 16,
+        "created_ms": 9,
+        "type_": "svc.config",
+        "body": BODY,
+        "to": DEVICE_SEAL.public,
+        "signer": MAILMAN,
+        "certificate": CERTIFICATE,
+    }
+    return seal_record(**arguments | change)
+
+
+RECORD = inbox_record()
+
+
+def check(record: dict[str, Any], now_ms: int = 10, next_seq: int = 4) -> tuple[Any, bytes]:
+    return check_inbox_record(
+        record, device_id="palm-1", roots=[ROOT.public], now_ms=now_ms, next_seq=next_seq
+    )
+
+
+def test_an_inbox_record_opens_for_its_device_alone() -> None:
+    record = inbox_record()
+    post, ciphertext = check(record)
+    assert (post.seq, post.box) == (4, Box.IN)
+    assert open_record(record, ciphertext, DEVICE_SEAL) == ("svc.config", BODY)
+    with pytest.raises(SealError, match="does not open") as refused:
+        open_record(record, ciphertext, SERVICE_SEAL)
+    assert refused.value.code == "malformed"
+
+
+def test_an_outbox_record_is_signed_by_the_device() -> None:
+    record = inbox_record(
+        box=Box.OUT, src="palm-1", dst="svc", to=SERVICE_SEAL.public, signer=DEVICE, certificate=None
+    )
+    post, ciphertext = check_outbox_record(record, device_id="palm-1", signer=DEVICE.public)
+    assert open_record(record, ciphertext, SERVICE_SEAL) == ("svc.config", BODY)
+    assert post.dst == "svc"
+    with pytest.raises(SealError) as refused:
+        check_outbox_record(record, device_id="palm-1", signer=MAILMAN.public)
+    assert refused.value.code == "unknown_signer"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"dst": "palm-2"}, "wrong_destination"),
+        ({"src": "palm-9"}, "wrong_source"),
+        ({"box": Box.OUT}, "wrong_box"),
+        ({"seq": 5}, "seq_conflict"),
+        ({"signer": DEVICE}, "unknown_signer"),
+        ({"certificate": None}, "malformed"),
+        ({"certificate": certificate(SignerPurpose.BUNDLE, NOT_AFTER_MS, ROOT)}, "unknown_signer"),
+        ({"certificate": certificate(SignerPurpose.POST, NOT_AFTER_MS, MAILMAN)}, "unknown_signer"),
+        ({"certificate": certificate(SignerPurpose.POST, 5, ROOT)}, "unknown_signer"),
+    ],
+)
+def test_each_fault_has_its_code(change: dict[str, Any], code: str) -> None:
+    with pytest.raises(SealError) as refused:
+        check(inbox_record(**change))
+    assert refused.value.code == code
+
+
+def test_the_post_is_under_the_signature_and_pins_the_ciphertext() -> None:
+    record = inbox_record()
+    moved = record | {"post": record["post"] | {"created_ms": 10}}
+    with pytest.raises(SealError) as refused:
+        check(moved)
+    assert refused.value.code == "bad_signature"
+    ciphertext = bytearray(b64_decode(record["ct_b64"]))
+    ciphertext[-1] ^= 1
+    with pytest.raises(SealError) as refused:
+        check(record | {"ct_b64": b64_encode(bytes(ciphertext))})
+    assert refused.value.code == "hash_mismatch"
+    with pytest.raises(SealError) as refused:
+        check(record | {"ct_b64": b64_encode(bytes(ciphertext[:-1]))})
+    assert refused.value.code == "length_mismatch"
+
+
+def test_a_ciphertext_does_not_open_under_other_addressing() -> None:
+    """Whoever holds the signing key still cannot readdress what was sealed."""
+    record = inbox_record()
+    post = record["post"] | {"seq": 5}
+    record |= {"post": post, "sig_b64": b64_encode(MAILMAN.sign(Kind.POST.signed_bytes(post)))}
+    _, ciphertext = check(record, next_seq=5)
+    with pytest.raises(SealError):
+        open_record(record, ciphertext, DEVICE_SEAL)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["post", "ct_b64", "alg", "signer_kid", "sig_b64", "x"]),
+        st.none() | st.integers() | st.text(max_size=5),
+    )
+)
+def test_garbage_is_malformed(change: dict[str, Any]) -> None:
+    record = {name: value for name, value in (RECORD | change).items() if value is not None}
+    if record == RECORD:
+        return
+    with pytest.raises(SealError):
+        check(record)
+
+
+def test_an_unknown_suite_has_its_code() -> None:
+    record = inbox_record()
+    with pytest.raises(SealError) as refused:
+        check(record | {"post": record["post"] | {"suite": "rot13"}})
+    assert refused.value.code == "unsupported_suite"
+
+
+def test_too_large_a_body_is_refused_when_it_is_sealed() -> None:
+    with pytest.raises(FormatError, match="at most 65536"):
+        inbox_record(box=Box.OUT, body={"x": "y" * 70_000})
+
+
+def test_certificates_are_140_characters_and_run_out() -> None:
+    assert len(CERTIFICATE.b64) == 140
+    again = SignerCertificate.from_b64(CERTIFICATE.b64)
+    assert again == CERTIFICATE
+    assert again.check(SignerPurpose.POST, [DEVICE.public, ROOT.public], NOT_AFTER_MS) == MAILMAN.public
+    with pytest.raises(SignatureError):
+        again.check(SignerPurpose.POST, [ROOT.public], NOT_AFTER_MS + 1)

@@ -1,0 +1,1 @@
+"""What people type: the technician's command line, simulators and benches."""

@@ -1,0 +1,1 @@
+"""The commands of `palmctl`, one file each; a file is imported only when its command runs."""

@@ -1,0 +1,50 @@
+"""`palmctl`: the one command line for technicians, operators and developers.
+
+Commands live in `tools.commands` and are imported when they are called, so that `palmctl --help`
+answers at once. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned or not reachable.
+"""
+
+from importlib import import_module
+
+import click
+
+# name: (module of tools.commands, one line of help). The line stands here so that --help imports nothing.
+COMMANDS = {
+    "bench": ("bench", "Measure this machine: verdict latency stage by stage, start with a large gallery."),
+    "cloud": ("cloud", "The reference server of the cloud: serve it, manage tenants, keys and devices."),
+    "dbd": ("dbd", "A validator for the other end of the cable."),
+    "demo": ("demo", "Everything at once on one machine: enrol, pass, refuse, erase."),
+    "link": ("link", "The cable: a virtual pair, a monitor."),
+    "provision": ("provision", "Make this board a device of a tenant: keys, registration, pinned trust."),
+    "status": ("status", "What the daemon is doing now."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"tools.commands.{COMMANDS[cmd_name][0]}")
+        command = getattr(module, cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"tools.commands.{cmd_name} holds no command {cmd_name}")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in sorted(COMMANDS.items())])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="palm-access-device")
+def main() -> None:
+    """Provision, diagnose and try out palm access devices."""
+
+
+if __name__ == "__main__":
+    main()
