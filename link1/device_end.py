@@ -1,0 +1,285 @@
+"""The device's end of the cable: signed messages in and out, without ports, clocks or memory of passages.
+
+What comes in is checked in the order of LINK/1 §4: wrapper (`malformed`), signature (`bad_signature`, for
+decisions and passages `bad_decision`), contract (`malformed`), and for a request the gate (`wrong_gate`).
+What fails is answered here and reaches the owner only when it is evidence. What passes becomes an event;
+whether it fits a transaction is for the transaction engine.
+
+    end = DeviceEnd(identity, validator_id=dbd_id, validator_keys=keys, random=os.urandom)
+    for event in end.receive(data, now_ms): ...
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from link1 import members
+from link1.bodies import (
+    MAX_REFS,
+    Box,
+    Guide,
+    MailAck,
+    MailChunk,
+    MailNone,
+    MailPull,
+    refs_from_obj,
+)
+from link1.canonical import JsonObject
+from link1.envelope import RULES, Message, MessageType, Role
+from link1.errors import FormatError, SignatureError
+from link1.events import (
+    CancelReceived,
+    DecisionReceived,
+    DeviceEvent,
+    Down,
+    ErrorReceived,
+    MailPullReceived,
+    MailReceived,
+    PassageReceived,
+    Proven,
+    ReadyReceived,
+    RequestReceived,
+    UnknownReceived,
+    VerdictDelivered,
+    VerdictLeft,
+    WrongEvidence,
+)
+from link1.handshake import Identity, PeerKeys
+from link1.keys import SigningKey
+from link1.link import Link, RandomSource
+from link1.link_states import MessageLeft, MessageSettled
+from link1.members import HEX32
+from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, Passage, Request
+from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
+from link1.signed import Kind, object_ref, sign_object, signer_kid_of, verify_object
+
+MAX_REMEMBERED_EVIDENCE = 256
+"""`bad_decision` is said once for each distinct message; beyond so many the oldest may be said again."""
+
+
+class DeviceEnd:
+    """Driven with bytes and times like `link1.link.Link`; every `send_*` returns False when nothing was
+    queued, because there is no proven validator or no room (then the caller keeps it)."""
+
+    def __init__(
+        self,
+        *,
+        device_id: str,
+        gate_id: str,
+        dbd_id: str,
+        verdict_key: SigningKey,
+        validator_keys: PeerKeys,
+        random: RandomSource,
+    ) -> None:
+        """`validator_keys(kid, at_ms)` gives the validator key pinned under `kid` and valid at epoch
+        `at_ms`, or now when `at_ms` is None."""
+        self._device_id = device_id
+        self._gate_id = gate_id
+        self._dbd_id = dbd_id
+        self._key = verdict_key
+        self._validator_keys = validator_keys
+        identity = Identity(Role.DEVICE, device_id, gate_id, verdict_key)
+        self._session = Session(identity, dbd_id, validator_keys, random)
+        self._complained: OrderedDict[str, None] = OrderedDict()
+
+    # ---- driving
+
+    @property
+    def link(self) -> Link:
+        """State and counters of the cable."""
+        return self._session.link
+
+    @property
+    def proven(self) -> bool:
+        return self._session.peer is not None
+
+    def port_opened(self, now_ms: int) -> list[DeviceEvent]:
+        return self._follow(self._session.port_opened(now_ms))
+
+    def port_closed(self, now_ms: int) -> list[DeviceEvent]:
+        return self._follow(self._session.port_closed(now_ms))
+
+    def receive(self, data: bytes, now_ms: int) -> list[DeviceEvent]:
+        return self._follow(self._session.receive(data, now_ms))
+
+    def tick(self, now_ms: int) -> list[DeviceEvent]:
+        return self._follow(self._session.tick(now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        return self._session.next_deadline_ms()
+
+    @property
+    def waits_for_port(self) -> bool:
+        """True while the port should be asked again soon whether what it holds has left."""
+        return self._session.link.waits_for_port
+
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        return self._session.link.data_to_send(now_ms, max_bytes)
+
+    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[DeviceEvent]:
+        return self._follow(self._session.sent(count, now_ms, in_port))
+
+    def keys_changed(self, now_ms: int) -> list[DeviceEvent]:
+        """Call when pinned keys have changed: revoking the one in use forces RST."""
+        return self._follow(self._session.recheck_peer(now_ms))
+
+    # ---- commands
+
+    def send_status(self, status: DeviceStatus) -> bool:
+        """Sign and send a status; its nonce and device_id are those of this session, whatever it holds."""
+        peer = self._session.peer
+        if peer is None:
+            return False
+        status = replace(status, nonce_b64=peer.nonce_b64, device_id=self._device_id)
+        return self._session.send(MessageType.STATUS, sign_object(Kind.STATUS, status.to_obj(), self._key))
+
+    def send_verdict(self, wrapper: JsonObject) -> bool:
+        """Send a signed verdict that is durable already, before everything that waits."""
+        return self._session.send(MessageType.VERDICT, wrapper, token=object_ref(wrapper))
+
+    def send_guide(self, txn_id: str, hint: GuideHint) -> bool:
+        """Say once what the person should do; of hints that come faster than five a second the newest."""
+        return self._session.send(MessageType.GUIDE, Guide(txn_id, hint).to_obj())
+
+    def send_resolve(self, verdict_refs: Iterable[str]) -> bool:
+        """Ask what became of 1 to 32 verdicts."""
+        refs = list(verdict_refs)
+        if not 1 <= len(refs) <= MAX_REFS:
+            raise FormatError(f"resolve asks about 1 to {MAX_REFS} verdicts")
+        return self._session.send(MessageType.RESOLVE, {"verdict_refs": refs})
+
+    def send_error(self, code: ErrorCode, about: MessageType, txn_id: str | None = None) -> bool:
+        """`txn_id` only when the signature over it held."""
+        return self.proven and self._session.send_error(code, about, txn_id)
+
+    def refuse_evidence(self, type_: MessageType, wrapper: JsonObject) -> bool:
+        """Answer `bad_decision`, once for each distinct message. True the first time: keep the message."""
+        digest = object_ref(wrapper)
+        if digest in self._complained:
+            self._complained.move_to_end(digest)
+            return False
+        self._complained[digest] = None
+        if len(self._complained) > MAX_REMEMBERED_EVIDENCE:
+            self._complained.popitem(last=False)
+        self._session.send_error(ErrorCode.BAD_DECISION, type_)
+        return True
+
+    def send_mail_ack(self, ack: MailAck) -> bool:
+        return self._answer_mail(MessageType.MAIL_ACK, ack.to_obj())
+
+    def send_mail(self, chunk: MailChunk) -> bool:
+        """Answer a pull with a chunk of the outbox record that it asked for."""
+        return self._answer_mail(MessageType.MAIL, chunk.to_obj())
+
+    def send_mail_none(self, none: MailNone) -> bool:
+        return self._answer_mail(MessageType.MAIL_NONE, none.to_obj())
+
+    def _answer_mail(self, type_: MessageType, body: JsonObject) -> bool:
+        # The validator has one question open: an answer that has not begun to go out is to an older one.
+        self._session.withdraw_waiting_mail()
+        return self._session.send(type_, body)
+
+    # ---- what comes in
+
+    def _follow(self, session_events: list[SessionEvent]) -> list[DeviceEvent]:
+        events: list[DeviceEvent] = []
+        for event in session_events:
+            match event:
+                case PeerProven(peer):
+                    events.append(Proven(peer.kid, peer.nonce_b64))
+                case SessionEnded(reason, proven):
+                    events.append(Down(reason, proven))
+                case PeerError(error):
+                    events.append(ErrorReceived(error.code, error.about, error.txn_id))
+                case MessageLeft(token):
+                    events.append(VerdictLeft(token))
+                case MessageSettled(token):
+                    events.append(VerdictDelivered(token))
+                case Served(message):
+                    events += self._serve(message)
+        return events
+
+    def _serve(self, message: Message) -> list[DeviceEvent]:
+        if message.type is MessageType.REQUEST:
+            return self._serve_request(message.body)
+        if message.type in (MessageType.DECISION, MessageType.PASSAGE):
+            return self._serve_evidence(message)
+        reader = _PLAIN_READERS.get(message.type)
+        if reader is None:
+            return []
+        try:
+            return [reader(message.body)]
+        except FormatError:
+            self._session.send_error(ErrorCode.MALFORMED, message.type)
+            return []
+
+    def _serve_request(self, wrapper: JsonObject) -> list[DeviceEvent]:
+        peer = self._session.peer
+        if peer is None:
+            return []
+        try:
+            obj = verify_object(Kind.REQUEST, wrapper, peer.key)
+        except SignatureError:
+            self._session.send_error(ErrorCode.BAD_SIGNATURE, MessageType.REQUEST)
+            return []
+        except FormatError:
+            self._session.send_error(ErrorCode.MALFORMED, MessageType.REQUEST)
+            return []
+        txn_id = _txn_id_of(obj)
+        try:
+            request = Request.from_obj(obj)
+        except FormatError:
+            self._session.send_error(ErrorCode.MALFORMED, MessageType.REQUEST, txn_id)
+            return []
+        if (request.gate_id, request.dbd_id) != (self._gate_id, self._dbd_id):
+            self._session.send_error(ErrorCode.WRONG_GATE, MessageType.REQUEST, txn_id)
+            return []
+        return [RequestReceived(request, wrapper)]
+
+    def _serve_evidence(self, message: Message) -> list[DeviceEvent]:
+        """A decision or passage, checked with the key valid when it says it was made."""
+        kind = RULES[message.type].signed
+        wrapper = message.body
+        if kind is None:
+            return []
+        try:
+            signer_kid = signer_kid_of(kind, wrapper)
+            key = self._validator_keys(signer_kid, _evidence_time(kind, wrapper))
+            if key is None:
+                raise SignatureError("signed by a key that was not pinned at that time")
+            obj = verify_object(kind, wrapper, key)
+            if kind is Kind.DECISION:
+                return [DecisionReceived(Decision.from_obj(obj), wrapper)]
+            return [PassageReceived(Passage.from_obj(obj), wrapper)]
+        except SignatureError:
+            first = self.refuse_evidence(message.type, wrapper)
+            return [WrongEvidence(message.type, wrapper)] if first else []
+        except FormatError:
+            self._session.send_error(ErrorCode.MALFORMED, message.type)
+            return []
+
+
+def _txn_id_of(obj: Mapping[str, Any]) -> str | None:
+    """The txn_id of a request whose signature held but whose other members may not."""
+    txn_id = obj.get("txn_id")
+    return txn_id if isinstance(txn_id, str) and HEX32.fullmatch(txn_id) else None
+
+
+def _evidence_time(kind: Kind, wrapper: JsonObject) -> int | None:
+    """When a decision or passage says it was made; None when it says nothing that can be read."""
+    try:
+        obj = members.nested(wrapper, kind.member)
+        return members.integer(obj, "decided_at_ms" if kind is Kind.DECISION else "at_ms")
+    except FormatError:
+        return None
+
+
+_PLAIN_READERS: dict[MessageType, Callable[[JsonObject], DeviceEvent]] = {
+    MessageType.CANCEL: lambda body: CancelReceived(members.text(body, "txn_id", HEX32)),
+    MessageType.READY: lambda body: ReadyReceived(members.boolean(body, "passage_sensor")),
+    MessageType.UNKNOWN: lambda body: UnknownReceived(refs_from_obj(body)),
+    MessageType.MAIL: lambda body: MailReceived(MailChunk.from_obj(body, Box.IN)),
+    MessageType.MAIL_PULL: lambda body: MailPullReceived(MailPull.from_obj(body)),
+}
+"""Unsigned messages: what only a cable can carry, and what an attacker in it may forge."""

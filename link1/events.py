@@ -1,0 +1,215 @@
+"""What the two ends report to their owner. All are immutable; wrappers are the objects as received."""
+
+from dataclasses import dataclass
+
+from link1.bodies import MailAck, MailChunk, MailNone, MailPull
+from link1.canonical import JsonObject
+from link1.envelope import MessageType
+from link1.link_states import DownReason
+from link1.objects import Decision, DeviceStatus, GuideHint, Passage, Request, Verdict
+
+# ---- either end
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A session has ended, and everything queued with it. `proven`: both ends had proven themselves."""
+
+    reason: DownReason
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReceived:
+    """The peer's complaint. It is not signed: a hint for people and retries, never a fact."""
+
+    code: str
+    about: str
+    txn_id: str | None
+
+
+# ---- the device end
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The validator has proven who it is; a signed status over `nonce_b64` is due now."""
+
+    validator_kid: str
+    nonce_b64: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A request whose signature holds and whose gate is ours."""
+
+    request: Request
+    wrapper: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReceived:
+    txn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLeft:
+    """The last byte of a verdict has left the port for the first time in this session."""
+
+    verdict_ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictDelivered:
+    """The validator's end has acknowledged the verdict as a message; it has not decided yet."""
+
+    verdict_ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionReceived:
+    """A decision whose signature holds; whether it fits a verdict is for the transaction engine."""
+
+    decision: Decision
+    wrapper: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class PassageReceived:
+    """A passage whose signature holds; whether it fits a verdict is for the transaction engine."""
+
+    passage: Passage
+    wrapper: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEvidence:
+    """A decision or passage whose signature does not hold: to be kept. `bad_decision` has been answered."""
+
+    type: MessageType
+    wrapper: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownReceived:
+    """Verdicts that the validator has not acted on and never will. Not signed."""
+
+    verdict_refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReceived:
+    passage_sensor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MailReceived:
+    """A chunk of an inbox record; answer with `send_mail_ack`."""
+
+    chunk: MailChunk
+
+
+@dataclass(frozen=True, slots=True)
+class MailPullReceived:
+    """Answer with `send_mail` or `send_mail_none`."""
+
+    pull: MailPull
+
+
+DeviceEvent = (
+    Proven
+    | Down
+    | RequestReceived
+    | CancelReceived
+    | VerdictLeft
+    | VerdictDelivered
+    | DecisionReceived
+    | PassageReceived
+    | WrongEvidence
+    | UnknownReceived
+    | ReadyReceived
+    | MailReceived
+    | MailPullReceived
+    | ErrorReceived
+)
+
+
+# ---- the validator end
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProven:
+    """The device has proven who it is, and `ready` has been sent; requests may follow."""
+
+    device_id: str
+    device_kid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReceived:
+    status: DeviceStatus
+    wrapper: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class GuideReceived:
+    """What the person at the gate should do. Not signed, may be lost."""
+
+    txn_id: str
+    hint: GuideHint
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReceived:
+    """A verdict whose signature, gate and device hold; whether to act on it is for the desk."""
+
+    verdict: Verdict
+    wrapper: JsonObject
+    verdict_ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveReceived:
+    """What became of these verdicts? Not signed."""
+
+    verdict_refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRefusedByUs:
+    """Something of the device's that does not hold; the error named has been answered."""
+
+    type: MessageType
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class MailAckReceived:
+    ack: MailAck
+
+
+@dataclass(frozen=True, slots=True)
+class MailChunkReceived:
+    """A chunk of an outbox record, asked for by `send_mail_pull`."""
+
+    chunk: MailChunk
+
+
+@dataclass(frozen=True, slots=True)
+class MailNoneReceived:
+    none: MailNone
+
+
+ValidatorEvent = (
+    DeviceProven
+    | Down
+    | StatusReceived
+    | GuideReceived
+    | VerdictReceived
+    | ResolveReceived
+    | MessageRefusedByUs
+    | MailAckReceived
+    | MailChunkReceived
+    | MailNoneReceived
+    | ErrorReceived
+)

@@ -1,0 +1,258 @@
+"""What both ends have in common: a link, a handshake on it, and messages in their envelope.
+
+`Session` turns bytes into messages of a proven peer. `link1.device_end` and `link1.validator_end` say what
+those messages mean to their role. Errors that the contract wants answered here are answered here:
+unreadable messages, other versions, unknown types, and whatever comes before both proofs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from link1.bodies import ErrorBody
+from link1.canonical import JsonObject
+from link1.channels import Outgoing
+from link1.envelope import (
+    BEFORE_PROOF,
+    RULES,
+    Message,
+    MessageRefused,
+    MessageType,
+    encode_message,
+    read_message,
+)
+from link1.errors import FormatError
+from link1.frames import Channel
+from link1.handshake import (
+    Handshake,
+    HandshakeAction,
+    HandshakeInput,
+    HandshakeState,
+    Identity,
+    Peer,
+    PeerKeys,
+)
+from link1.link import Link, RandomSource
+from link1.link_states import (
+    DownReason,
+    HintArrived,
+    LinkEvent,
+    MessageArrived,
+    MessageLeft,
+    MessageSettled,
+    SessionDown,
+    SessionUp,
+)
+from link1.objects import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProven:
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """`proven` tells whether both ends had proven who they are."""
+
+    reason: DownReason
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A readable message of a type that the proven peer may send; its body is not parsed yet."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PeerError:
+    error: ErrorBody
+
+
+SessionEvent = PeerProven | SessionEnded | Served | PeerError | MessageLeft | MessageSettled
+
+_DROPPABLE = frozenset({MessageType.STATUS, MessageType.ERROR})
+"""Types of which only the newest matters when the channel is full."""
+
+
+class Session:
+    """One end of the cable up to readable messages; driven like `link1.link.Link`."""
+
+    def __init__(
+        self, identity: Identity, peer_id: str | None, peer_keys: PeerKeys, random: RandomSource
+    ) -> None:
+        self._identity = identity
+        self._peer_keys = peer_keys
+        self.link = Link(random)
+        self._handshake = Handshake(identity, peer_id, peer_keys, random)
+
+    @property
+    def peer(self) -> Peer | None:
+        """The other end, once proven."""
+        return self._handshake.peer if self._handshake.state is HandshakeState.PROVEN else None
+
+    @property
+    def own_nonce_b64(self) -> str:
+        """The nonce of our hello in this session."""
+        return self._handshake.nonce_b64
+
+    # ---- driving
+
+    def port_opened(self, now_ms: int) -> list[SessionEvent]:
+        return self._follow(self.link.port_opened(now_ms), now_ms)
+
+    def port_closed(self, now_ms: int) -> list[SessionEvent]:
+        return self._follow(self.link.port_closed(now_ms), now_ms)
+
+    def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
+        return self._follow(self.link.receive(data, now_ms), now_ms)
+
+    def sent(self, count: int, now_ms: int, in_port: int) -> list[SessionEvent]:
+        return self._follow(self.link.sent(count, now_ms, in_port), now_ms)
+
+    def tick(self, now_ms: int) -> list[SessionEvent]:
+        events = self._follow(self.link.tick(now_ms), now_ms)
+        deadline = self._handshake.deadline_ms
+        if deadline is not None and now_ms >= deadline:
+            events += self._shake(HandshakeInput.TIMEOUT, now_ms)
+        return events
+
+    def next_deadline_ms(self) -> int | None:
+        deadlines = (self.link.next_deadline_ms(), self._handshake.deadline_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def reset(self, now_ms: int, reason: DownReason) -> list[SessionEvent]:
+        return self._follow(self.link.reset(now_ms, reason), now_ms)
+
+    def recheck_peer(self, now_ms: int) -> list[SessionEvent]:
+        """After a change of pinned keys: RST when the one in use is no longer good."""
+        peer = self.peer
+        if peer is None or self._peer_keys(peer.kid, None) == peer.key:
+            return []
+        return self.reset(now_ms, DownReason.KEY_REVOKED)
+
+    # ---- sending
+
+    def send(self, type_: MessageType, body: Mapping[str, Any], token: str | None = None) -> bool:
+        """Queue a message to the proven peer; False when there is none or no room for it.
+
+        Raises FormatError when the body has no canonical form or the message exceeds 4096 bytes.
+        """
+        return self.peer is not None and self._send(type_, body, token)
+
+    def send_error(self, code: ErrorCode, about: str, txn_id: str | None = None) -> bool:
+        """Queue an error; `txn_id` only when the signature over it held."""
+        return self._send(MessageType.ERROR, ErrorBody(code.value, about, txn_id).to_obj(), None)
+
+    def _send(self, type_: MessageType, body: Mapping[str, Any], token: str | None) -> bool:
+        data = encode_message(type_, body)
+        carrier = RULES[type_].carrier
+        channel = carrier.channel
+        if channel is None:
+            self.link.send_hint(data)
+            return True
+        message = Outgoing(
+            name=type_.value,
+            data=data,
+            droppable=type_ in _DROPPABLE,
+            urgent=type_ is MessageType.VERDICT,
+            token=token,
+        )
+        return self.link.send(channel, message)
+
+    def withdraw_waiting_mail(self) -> None:
+        self.link.withdraw_waiting(Channel.MAIL)
+
+    # ---- what the link says
+
+    def _follow(self, link_events: list[LinkEvent], now_ms: int) -> list[SessionEvent]:
+        events: list[SessionEvent] = []
+        for event in link_events:
+            match event:
+                case SessionUp():
+                    events += self._shake(HandshakeInput.SESSION_UP, now_ms)
+                case SessionDown(reason):
+                    proven = self.peer is not None
+                    events.append(SessionEnded(reason, proven))
+                    events += self._shake(HandshakeInput.SESSION_DOWN, now_ms)
+                case MessageArrived(channel, data):
+                    events += self._read(data, channel, now_ms)
+                case HintArrived(data):
+                    events += self._read_hint(data)
+                case MessageLeft() | MessageSettled():
+                    events.append(event)
+        return events
+
+    def _shake(self, trigger: HandshakeInput, now_ms: int) -> list[SessionEvent]:
+        events: list[SessionEvent] = []
+        was_refused = self._handshake.state is HandshakeState.REFUSED
+        for action in self._handshake.step(trigger, now_ms):
+            match action:
+                case HandshakeAction.SAY_HELLO:
+                    self._send(MessageType.HELLO, self._handshake.own_hello().to_obj(), None)
+                case HandshakeAction.SAY_PROVE:
+                    self._send(MessageType.PROVE, self._handshake.own_proof(), None)
+                case HandshakeAction.SAY_UNPAIRED:
+                    hello = trigger is HandshakeInput.HELLO_BAD
+                    self.send_error(ErrorCode.UNPAIRED, MessageType.HELLO if hello else MessageType.PROVE)
+                case HandshakeAction.ANNOUNCE:
+                    if self._handshake.peer is not None:
+                        events.append(PeerProven(self._handshake.peer))
+                case HandshakeAction.RESET:
+                    reason = DownReason.UNPAIRED if was_refused else DownReason.HANDSHAKE_TIMEOUT
+                    events += self.reset(now_ms, reason)
+        return events
+
+    def _read(self, data: bytes, channel: Channel, now_ms: int) -> list[SessionEvent]:
+        if self._handshake.state is HandshakeState.REFUSED:
+            return []  # one second in which nothing is served
+        try:
+            message = read_message(data, self._identity.role.peer, channel)
+        except MessageRefused as refused:
+            # An error is never answered, not even one that cannot be read.
+            if refused.about != MessageType.ERROR:
+                proven_code = refused.code if self._may_say(refused) else ErrorCode.UNPAIRED
+                self.send_error(proven_code, refused.about)
+            return []
+        if message.type is MessageType.ERROR:
+            return self._read_error(message.body)
+        if message.type in BEFORE_PROOF:
+            return self._read_handshake(message, now_ms)
+        if self.peer is None:
+            self.send_error(ErrorCode.UNPAIRED, message.type)
+            return []
+        return [Served(message)]
+
+    def _may_say(self, refused: MessageRefused) -> bool:
+        """Before the proofs only unreadable and foreign messages are told apart from `unpaired`."""
+        return self.peer is not None or refused.code is not ErrorCode.UNSUPPORTED_TYPE
+
+    def _read_hint(self, data: bytes) -> list[SessionEvent]:
+        """A hint is never answered: what cannot be read or comes too early is gone."""
+        try:
+            message = read_message(data, self._identity.role.peer, None)
+        except MessageRefused:
+            return []
+        return [Served(message)] if self.peer is not None else []
+
+    def _read_error(self, body: JsonObject) -> list[SessionEvent]:
+        try:
+            return [PeerError(ErrorBody.from_obj(body))]
+        except FormatError:
+            return []
+
+    def _read_handshake(self, message: Message, now_ms: int) -> list[SessionEvent]:
+        state = self._handshake.state
+        if message.type is MessageType.HELLO:
+            if state is not HandshakeState.GREETED:
+                return []  # a second hello in a session is ignored
+            try:
+                return self._shake(self._handshake.judge_hello(message.body), now_ms)
+            except FormatError:
+                self.send_error(ErrorCode.MALFORMED, MessageType.HELLO)
+                return self._shake(HandshakeInput.HELLO_BAD, now_ms)
+        if state is HandshakeState.PROVEN:
+            return []
+        return self._shake(self._handshake.judge_proof(message.body), now_ms)

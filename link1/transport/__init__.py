@@ -1,0 +1,1 @@
+"""Where LINK/1 meets real ports: serial ports, pseudo-terminals, and the loop that drives an end."""

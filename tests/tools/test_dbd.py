@@ -1,0 +1,297 @@
+"""`palmctl dbd` and `palmctl link` as people run them: processes on a virtual cable."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from link1.canonical import b64_encode
+from link1.desk_memory import DeskMemory
+from link1.device_end import DeviceEnd
+from link1.envelope import MessageType
+from link1.errors import FormatError
+from link1.events import Proven, RequestReceived
+from link1.frames import Frame, FrameKind, encode_frame
+from link1.keys import SigningKey
+from link1.objects import (
+    ErrorCode,
+    GalleryMark,
+    GuideHint,
+    Pad,
+    Request,
+    Verdict,
+    VerdictResult,
+)
+from link1.signed import Kind, object_ref, sign_object
+from link1.transport.pty_pair import PtyPair
+from link1.transport.pump import CablePump
+from link1.transport.serial_port import open_port
+from tools.validator_files import create_key, load_memory, read_key, save_memory, state_path
+from tools.validator_policy import load_policy
+
+DEVICE_KEY = SigningKey.from_seed(b"d" * 32)
+PALMCTL = [sys.executable, "-m", "tools.palmctl"]
+
+
+def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*PALMCTL, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+class ScriptedDevice:
+    """A device end that answers the nth request with the nth of `results`; None lets it expire."""
+
+    def __init__(self, path: str, validator: SigningKey, results: list[VerdictResult | None]) -> None:
+        self._results = iter(results)
+        self._seq = 0
+        self._prev_ref = "0" * 32
+        self._end = DeviceEnd(
+            device_id="dev-1",
+            gate_id="gate-1",
+            dbd_id="dbd-1",
+            verdict_key=DEVICE_KEY,
+            validator_keys=lambda kid, _at_ms: validator.public if kid == validator.kid else None,
+            random=os.urandom,
+        )
+        self.pump: CablePump[Any] = CablePump(self._end, lambda: open_port(path), on_event=self._on_event)
+        self.proven = 0
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Proven):
+            self.proven += 1
+        if isinstance(event, RequestReceived):
+            result = next(self._results, None)
+            if result is None:
+                self._end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST, event.request.txn_id)
+            else:
+                self._end.send_guide(event.request.txn_id, GuideHint.SHOW_HAND)
+                verdict = self._verdict(event.request, result)
+                asyncio.get_running_loop().call_later(0.01, self._send, verdict)
+
+    def _send(self, wrapper: dict[str, Any]) -> None:
+        self._end.send_verdict(wrapper)
+        self.pump.kick()
+
+    def _verdict(self, asked: Request, result: VerdictResult) -> dict[str, Any]:
+        self._seq += 1
+        accepted = result is VerdictResult.MATCH
+        verdict = Verdict(
+            txn_id=asked.txn_id,
+            gate_id=asked.gate_id,
+            dbd_id=asked.dbd_id,
+            nonce_b64=asked.nonce_b64,
+            issued_at_ms=asked.issued_at_ms,
+            ttl_ms=asked.ttl_ms,
+            decided_at_ms=asked.issued_at_ms + 5,
+            device_id="dev-1",
+            result=result,
+            verdict_seq=self._seq,
+            prev_ref=self._prev_ref,
+            score_q=8000,
+            margin_q=10_000,
+            quality_q=80,
+            pad=Pad("pass", "texture", 9000),
+            attempts=1,
+            model_id="palm-1",
+            thr_id="thr-1",
+            gallery=GalleryMark("main", 1, 1, "0" * 16),
+            subject_ref="5" * 32 if accepted else None,
+            hand="L" if accepted else None,
+        )
+        wrapper = sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
+        self._prev_ref = object_ref(wrapper)
+        return wrapper
+
+
+def simulate(
+    tmp_path: Path, results: list[VerdictResult | None], *more: str
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Run the simulator against a scripted device; its exit code, its lines, its stderr."""
+    key_file = tmp_path / "dbd.key"
+    key = read_key(key_file) if key_file.exists() else create_key(key_file)
+
+    async def scenario(cable: PtyPair) -> tuple[int, bytes, bytes]:
+        device = asyncio.create_task(ScriptedDevice(cable.left, key, results).pump.run())
+        process = await asyncio.create_subprocess_exec(
+            *PALMCTL,
+            *("dbd", "simulate", "--port", cable.right, "--device-pub-b64", DEVICE_KEY.public.b64),
+            *("--key-file", str(key_file), "--dbd-id", "dbd-1", "--gate-id", "gate-1"),
+            *("--timeout-s", "30", "--json", *more),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        device.cancel()
+        with suppress(asyncio.CancelledError):
+            await device
+        return process.returncode or 0, out, err
+
+    with PtyPair(directory=tmp_path) as cable:
+        code, out, err = asyncio.run(scenario(cable))
+    return code, [json.loads(line) for line in out.splitlines()], err.decode()
+
+
+def test_passages_are_reported_one_line_each_and_counters_survive(tmp_path: Path) -> None:
+    results = [VerdictResult.MATCH, VerdictResult.NO_MATCH]
+    code, lines, _ = simulate(tmp_path, [*results, None], "--passages", "2", "--passage-sensor")
+    assert code == 0
+    passages = [line for line in lines if "event" not in line]
+    assert [(line["decision"], line["result"], line["outcome"], line["actuated"]) for line in passages] == [
+        ("accept", "MATCH", "LIBERAR", True),
+        ("reject", "NO_MATCH", "BLOQUEAR", False),
+    ]
+    assert all(line["verified"] and len(line["verdict_ref"]) == 32 for line in passages)
+    assert passages[0]["passed"] is True
+    assert passages[0]["hints"] == ["show_hand"]
+    assert [line["event"] for line in lines if "event" in line][:2] == ["link_up", "request"]
+    key = read_key(tmp_path / "dbd.key")
+    memory = load_memory(state_path(tmp_path / "dbd.key"), key.kid)
+    assert (memory.decision_seq, memory.dbd_event_seq, memory.highest_verdict_seq) == (2, 1, 2)
+
+    # Restarted: the device's counter begins again at 1, which the validator remembers having acted on.
+    code, lines, err = simulate(tmp_path, [VerdictResult.MATCH], "--passages", "1", "--timeout-s", "3")
+    assert code == 1
+    assert "ended before" in err
+    assert [line["why"] for line in lines if line.get("event") == "verdict_not_acted_on"] == ["old_seq"]
+
+
+def test_without_a_device_at_the_other_end_it_is_exit_3(tmp_path: Path) -> None:
+    shown = palmctl(
+        *("dbd", "simulate", "--port", str(tmp_path / "absent"), "--device-pub-b64", DEVICE_KEY.public.b64),
+        *("--key-file", str(tmp_path / "k"), "--generate", "--dbd-id", "d", "--gate-id", "g"),
+        *("--passages", "1", "--timeout-s", "0.3", "--json"),
+    )
+    assert shown.returncode == 3
+    (line,) = [json.loads(text) for text in shown.stdout.splitlines()]
+    assert "there is no such port" in line["detail"]
+
+
+def test_an_expired_request_is_followed_by_another(tmp_path: Path) -> None:
+    code, lines, _ = simulate(tmp_path, [None, None, VerdictResult.MATCH], "--passages", "1")
+    assert code == 0
+    assert [line["why"] for line in lines if line.get("event") == "request_ended"] == ["expired", "expired"]
+
+
+def test_a_policy_file_decides(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    rule = {"when": {"subject_ref": "5" * 32}, "outcome": "BLOQUEAR", "reason": "no_balance"}
+    policy.write_text(json.dumps({"rules": [rule]}))
+    code, lines, _ = simulate(tmp_path, [VerdictResult.MATCH], "--passages", "1", "--policy", str(policy))
+    assert code == 0
+    (passage,) = [line for line in lines if "event" not in line]
+    assert (passage["outcome"], passage["reason"], passage["actuated"]) == ("BLOQUEAR", "no_balance", False)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"when": {"colour": "red"}, "outcome": "X", "reason": "y"},
+        {"when": {}, "outcome": "", "reason": "y"},
+    ],
+)
+def test_a_policy_that_cannot_be_read_says_which_rule(tmp_path: Path, rule: dict[str, Any]) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"rules": [rule]}))
+    with pytest.raises(FormatError, match="policy rule 0"):
+        load_policy(str(policy))
+
+
+def test_key_files(tmp_path: Path) -> None:
+    file = tmp_path / "k"
+    made = palmctl("dbd", "key", "--key-file", str(file), "--generate", "--json")
+    assert made.returncode == 0, made.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
+    shown = json.loads(palmctl("dbd", "key", "--key-file", str(file), "--json").stdout)
+    assert shown == json.loads(made.stdout)
+    assert set(shown) == {"kid", "pub_b64"}
+    again = palmctl("dbd", "key", "--key-file", str(file), "--generate")
+    assert again.returncode == 1
+    assert "not replaced" in again.stderr
+    raw = read_key(file)
+    file.write_text(b64_encode(raw.seed) + "\n")
+    assert read_key(file) == raw
+    file.write_text("nonsense")
+    with pytest.raises(FormatError):
+        read_key(file)
+    absent = palmctl("dbd", "key", "--key-file", str(tmp_path / "absent"))
+    assert absent.returncode == 1
+    assert "--generate" in absent.stderr
+
+
+def test_counters_are_kept_for_one_key_and_a_damaged_file_is_not_taken_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "k.state.json"
+    save_memory(path, "a" * 32, DeskMemory(decision_seq=7))
+    assert load_memory(path, "a" * 32).decision_seq == 7
+    assert load_memory(path, "b" * 32) == DeskMemory()
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(FormatError, match="damaged"):
+        load_memory(path, "a" * 32)
+
+
+def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
+    key_file = tmp_path / "k"
+    create_key(key_file)
+    common = ("--port", "x", "--key-file", str(key_file), "--dbd-id", "d", "--gate-id", "g")
+    bad_key = palmctl("dbd", "simulate", *common, "--device-pub-b64", "AAAA")
+    assert bad_key.returncode == 2
+    bad_policy = palmctl(
+        "dbd",
+        "simulate",
+        *common,
+        "--device-pub-b64",
+        DEVICE_KEY.public.b64,
+        "--policy",
+        str(tmp_path / "no"),
+    )
+    assert bad_policy.returncode == 2
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_link_pair_prints_its_paths_and_lives_until_interrupted(end: signal.Signals) -> None:
+    with subprocess.Popen([*PALMCTL, "link", "pair", "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        paths = json.loads(process.stdout.readline())
+        left, right = open_port(paths["device"]), open_port(paths["validator"])
+        assert left.write(b"hello") == 5
+        received = b""
+        while len(received) < 5:
+            received += right.read(100)
+        assert received == b"hello"
+        left.close()
+        right.close()
+        process.send_signal(end)
+        assert process.wait(20) == 0
+    assert not Path(paths["device"]).exists()
+
+
+def test_link_monitor_decodes_a_capture(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    message = b'{"body":{"passage_sensor":true},"type":"ready","v":1}'
+    big = b'{"body":{"x":"' + b"y" * 1500 + b'"},"type":"cancel","v":1}'
+    capture.write_bytes(
+        encode_frame(Frame(FrameKind.RST, payload=bytes(range(1, 9))))
+        + encode_frame(Frame(FrameKind.DATA, sess=1, payload=message))
+        + b"rubbish\x00"
+        + encode_frame(Frame(FrameKind.DATA, sess=1, mid=1, index=0, count=2, payload=big[:1024]))
+        + encode_frame(Frame(FrameKind.DATA, sess=1, mid=1, index=1, count=2, payload=big[1024:]))
+    )
+    shown = palmctl("link", "monitor", "--file", str(capture), "--json")
+    assert shown.returncode == 0, shown.stderr
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["RST", "DATA", "DATA", "DATA", "DROPPED"]
+    assert lines[0]["tags"] == ["0102030405060708"]
+    assert (lines[1]["type"], lines[1]["body"]) == ("ready", {"passage_sensor": True})
+    assert "type" not in lines[2]
+    assert lines[3]["type"] == "cancel"
+    plain = palmctl("link", "monitor", "--file", str(capture))
+    assert len(plain.stdout.splitlines()) == 5
+    assert palmctl("link", "monitor").returncode == 2

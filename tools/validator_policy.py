@@ -1,0 +1,67 @@
+"""What a simulated operator makes of verdicts: open for every accept, or rules from a file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from link1 import members
+from link1.canonical import read_strict
+from link1.errors import FormatError
+from link1.members import WORD
+from link1.objects import Verdict, VerdictDecision, VerdictResult
+from link1.validator_desk import Choice, Decide
+
+MAX_POLICY_BYTES = 1 << 20
+"""Ten thousand rules; a larger file is a mistake."""
+
+
+def accept_all(verdict: Verdict) -> Choice:
+    """Open for every accept, stay closed for everything else."""
+    if verdict.decision is VerdictDecision.ACCEPT:
+        return Choice("LIBERAR", "ok", actuated=True)
+    reasons = {VerdictResult.GALLERY_EXPIRED: "stale", VerdictResult.NOT_READY: "fault"}
+    return Choice("BLOQUEAR", reasons.get(verdict.result, "not_recognised"), actuated=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyRule:
+    when: Mapping[str, str]
+    choice: Choice
+
+
+_CONDITIONS = frozenset({"decision", "result", "subject_ref", "onboard_ref", "hand"})
+
+
+def load_policy(spec: str) -> Decide:
+    """`accept-all`, or a JSON file `{"rules":[{"when":{…}, "outcome":…, "reason":…, "actuated":…}]}`.
+
+    The first rule whose `when` members (decision, result, subject_ref, onboard_ref, hand) all equal the
+    verdict's decides; without one it is `accept-all`. Raises FormatError or OSError.
+    """
+    if spec == "accept-all":
+        return accept_all
+    obj = read_strict(Path(spec).read_bytes(), max_bytes=MAX_POLICY_BYTES)
+    rules = [_read_rule(number, item) for number, item in enumerate(members.array(obj, "rules", 0, 10_000))]
+
+    def decide(verdict: Verdict) -> Choice:
+        said = verdict.to_obj()
+        for rule in rules:
+            if all(said.get(name) == value for name, value in rule.when.items()):
+                return rule.choice
+        return accept_all(verdict)
+
+    return decide
+
+
+def _read_rule(number: int, item: Any) -> _PolicyRule:
+    try:
+        rule = members.nested({"rule": item}, "rule")
+        when = members.nested(rule, "when")
+        if not set(when) <= _CONDITIONS or not all(isinstance(value, str) for value in when.values()):
+            raise FormatError(f"when may hold strings for {', '.join(sorted(_CONDITIONS))}")
+        outcome = members.text(rule, "outcome", WORD)
+        actuated = members.boolean(rule, "actuated") if "actuated" in rule else outcome == "LIBERAR"
+        return _PolicyRule(when, Choice(outcome, members.text(rule, "reason", WORD), actuated))
+    except FormatError as error:
+        raise FormatError(f"policy rule {number}: {error}") from None
