@@ -1,0 +1,63 @@
+"""What can go wrong in the gallery.
+
+    GalleryError
+    ├── PageRefused    something the service (or whoever carried it) sent is not taken; `code` says why
+    ├── StoreError     the store on the disk cannot be opened or does not hold together
+    └── ProbeError     a caller asked for a search with something that is no set of probe vectors
+
+A refused page changes nothing: the gallery stands where it stood.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RefusalCode(StrEnum):
+    """Why a page or a head was not taken."""
+
+    MALFORMED = "malformed"
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_STREAM = "wrong_stream"
+    WRONG_EPOCH = "wrong_epoch"
+    ROLLBACK = "rollback"
+    FREEZE = "freeze"
+    GAP = "gap"
+    BAD_CHAIN = "bad_chain"
+    STATE_MISMATCH = "state_mismatch"
+
+
+_SUPERSEDED = frozenset({RefusalCode.ROLLBACK, RefusalCode.FREEZE})
+_SNAPSHOT_HELPS = frozenset(
+    {RefusalCode.GAP, RefusalCode.WRONG_EPOCH, RefusalCode.BAD_CHAIN, RefusalCode.STATE_MISMATCH}
+)
+
+
+class GalleryError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class PageRefused(GalleryError):
+    """A page, entry, delta or head that is not taken."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+    @property
+    def superseded(self) -> bool:
+        """True when it is merely older than what is held: a carrier may drop it and go on."""
+        return self.code in _SUPERSEDED
+
+    @property
+    def snapshot_helps(self) -> bool:
+        """True when deltas cannot lead on from here, and a fresh snapshot can."""
+        return self.code in _SNAPSHOT_HELPS
+
+
+class StoreError(GalleryError):
+    """The store cannot be opened, or what it holds fails its own checks."""
+
+
+class ProbeError(GalleryError, ValueError):
+    """Not a (n, 512) float32 array of finite vectors that have a direction."""

@@ -1,0 +1,150 @@
+"""How old the gallery is, and whether it may still be used: the 6 h TTL, kept without trusting one clock.
+
+Everything is a pure function of what is held and of `GalleryNow`. The rules, in order:
+
+1. Age counts from `issued_at_ms` of the newest head that was verified AND that stands for what the store
+   holds: the same epoch, seq and count. Any other head shows that something is missing; were it to make old
+   contents fresh, a carrier that withholds an erasure could keep the erased person recognised for ever.
+2. While the machine runs, age grows with CLOCK_BOOTTIME alone. Steps of the wall clock do not matter.
+3. When a head is verified, the time is the later of the wall clock and the floor: a time that certainly
+   has passed, carried on with CLOCK_BOOTTIME. Only a head issued later than the one that age counts
+   from starts it anew; the same head shown again does not.
+4. After a reboot, age grows by how far the later of the wall clock and the last time known has moved.
+   Where the wall clock lies before a time that was already known, nobody can say how long the power was
+   off: nothing is fresh until a new head comes.
+5. A head issued before the newest one verified is refused (freeze). One absurd date in the future must
+   not shut the door for ever: where the newest head lies further ahead of the time than `MAX_SKEW_MS`,
+   a head is taken that agrees with the time. Such a date moves the floor by at most `MAX_SKEW_MS`, and
+   gives at most one TTL from the moment it was verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from gallery.errors import PageRefused, RefusalCode
+
+MAX_TTL_MS: Final = 21_600_000
+"""6 h: what the erasure receipt promises about devices that stay offline (partner API, Erasure)."""
+MAX_SKEW_MS: Final = 600_000
+"""10 min: how far the service's clock may run ahead of this device's before a date counts as absurd."""
+CLOCK_TOLERANCE_MS: Final = 120_000
+"""2 min: how far an honest wall clock is set back by time synchronisation after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryNow:
+    """One reading of both clocks: CLOCK_BOOTTIME and the wall clock (epoch), in milliseconds."""
+
+    boottime_ms: int
+    wall_ms: int
+
+
+class FreshnessReason(StrEnum):
+    """Why the gallery may, or may not, be used."""
+
+    FRESH = "fresh"
+    NO_HEAD = "no_head"
+    EXPIRED = "expired"
+    TIME_UNKNOWN = "time_unknown"
+    MODEL_MISMATCH = "model_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """`left_ms` is 0 unless fresh. `clock_trusted` is False when the wall clock contradicts what is known."""
+
+    fresh: bool
+    reason: FreshnessReason
+    left_ms: int
+    clock_trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTime:
+    """What is known about time; `floor_ms` and `age_ms` are as of `boottime_ms` of the boot `boot_id`.
+
+    `age_ms` is None when nothing is fresh: no head yet, or time was lost (then `time_lost`).
+    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from.
+    """
+
+    boot_id: str
+    boottime_ms: int
+    floor_ms: int = 0
+    last_known_ms: int = 0
+    age_ms: int | None = None
+    time_lost: bool = False
+    newest_issued_at_ms: int | None = None
+    counted_from_ms: int | None = None
+
+    def at(self, now: GalleryNow) -> HeldTime:
+        """The same knowledge carried on to `now`, within one boot; this is what is written to the disk."""
+        elapsed_ms = max(0, now.boottime_ms - self.boottime_ms)
+        floor_ms = self.floor_ms + elapsed_ms
+        return replace(
+            self,
+            boottime_ms=now.boottime_ms,
+            floor_ms=floor_ms,
+            last_known_ms=max(now.wall_ms, floor_ms),
+            age_ms=None if self.age_ms is None else self.age_ms + elapsed_ms,
+        )
+
+    def after_restart(self, now: GalleryNow, boot_id: str) -> HeldTime:
+        """What is left of it when the program starts again (rule 4); an empty `boot_id` counts as new."""
+        if boot_id and boot_id == self.boot_id and now.boottime_ms >= self.boottime_ms:
+            return self
+        age_ms = self.age_ms
+        if age_ms is not None:
+            age_ms += max(0, now.wall_ms - self.last_known_ms)
+        lost = self.time_lost or (age_ms is not None and not self._plausible(now.wall_ms))
+        return replace(
+            self,
+            boot_id=boot_id,
+            boottime_ms=now.boottime_ms,
+            age_ms=None if lost else age_ms,
+            time_lost=lost,
+        )
+
+    def with_head(self, issued_at_ms: int, now: GalleryNow, *, stands: bool) -> HeldTime:
+        """A head was verified; `stands` when it is the head of what the store then holds (rule 1).
+
+        Raises PageRefused(freeze).
+        """
+        held = self.at(now)
+        known_ms = held.last_known_ms
+        newest_ms, counted_ms = self.newest_issued_at_ms, self.counted_from_ms
+        if newest_ms is not None and issued_at_ms < newest_ms:
+            absurd = newest_ms > known_ms + MAX_SKEW_MS and abs(issued_at_ms - known_ms) <= MAX_TTL_MS
+            if not absurd:
+                raise PageRefused(RefusalCode.FREEZE, "a head issued later than this one is held")
+            counted_ms = None
+        held = replace(
+            held,
+            newest_issued_at_ms=issued_at_ms,
+            floor_ms=max(held.floor_ms, min(issued_at_ms, known_ms + MAX_SKEW_MS)),
+        )
+        if stands and (counted_ms is None or issued_at_ms > counted_ms):
+            held = replace(
+                held, age_ms=max(0, known_ms - issued_at_ms), time_lost=False, counted_from_ms=issued_at_ms
+            )
+        return held
+
+    def freshness(self, now: GalleryNow, ttl_ms: int) -> Freshness:
+        """Whether it may be used now; `ttl_ms` is at most `MAX_TTL_MS`."""
+        if not 0 <= ttl_ms <= MAX_TTL_MS:
+            raise ValueError(f"ttl_ms is 0 to {MAX_TTL_MS}, found {ttl_ms}")
+        held = self.at(now)
+        trusted = self._plausible(now.wall_ms)
+        if held.age_ms is None:
+            reason = FreshnessReason.TIME_UNKNOWN if held.time_lost else FreshnessReason.NO_HEAD
+            return Freshness(False, reason, 0, trusted)
+        left_ms = max(0, ttl_ms - held.age_ms)
+        if left_ms == 0:
+            return Freshness(False, FreshnessReason.EXPIRED, 0, trusted)
+        return Freshness(True, FreshnessReason.FRESH, left_ms, trusted)
+
+    def _plausible(self, wall_ms: int) -> bool:
+        newest_ms = self.newest_issued_at_ms or 0
+        return wall_ms >= max(self.last_known_ms - CLOCK_TOLERANCE_MS, newest_ms - MAX_SKEW_MS)

@@ -1,0 +1,375 @@
+"""The gallery of one device: takes what the service signed, and answers who a palm belongs to.
+
+A delta's way through it reads top to bottom in `Gallery.apply_deltas`:
+`page → signed head → chain from where we stand → one transaction → index → one reference swapped`.
+
+Invariants
+
+1. What is searched, the position that a verdict names and what is on the disk belong together: the
+   transaction commits first, then one reference is swapped. After power loss a page is there whole, or
+   not at all.
+2. The position never moves to a smaller epoch, nor to a smaller seq inside one, and no head is taken that
+   was issued before the newest one held.
+3. A snapshot is staged beside the gallery in use and takes its place in one transaction, once what was
+   staged has the state that its head signs. Interrupted, it goes on where it was.
+4. With templates of another model in it, the match set is empty: nobody is served.
+
+`apply_*` may be called from any thread and take their turns; `search`, `position` and `freshness` never
+wait for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gallery.changes import carry_out, is_matchable
+from gallery.codes import Coder
+from gallery.errors import PageRefused, RefusalCode, StoreError
+from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
+from gallery.index import Candidate, Index, batched, check_scan, simd_level
+from gallery.records import Held, Position, Staging
+from gallery.seal import Sealer, Template
+from gallery.staging import forget_staging, is_overtaken, is_whole, stage_page
+from gallery.store import Store
+from gallery.stream import (
+    Head,
+    KeyOf,
+    Op,
+    follow_chain,
+    read_delta_page,
+    read_snapshot_page,
+    verify_head,
+)
+
+REMEMBER_TIME_MS: Final = 60_000
+"""How much time may pass between two notes of it on the disk: what a power cut can take off the age."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The answer to one search, and the position of the gallery that gave it.
+
+    `score` is a cosine, −1..1, and 0.0 when nothing was scored (then `best` is None). `margin` is the lead
+    over the best other person, None when there is none.
+    """
+
+    best: Candidate | None
+    score: float
+    margin: float | None
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What taking a page or a head came to.
+
+    `done` is False only for a page of a snapshot that needs more pages. `behind` when the stream is further
+    on than this gallery.
+    """
+
+    position: Position
+    done: bool = True
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Everything readers need, replaced as one."""
+
+    held: Held
+    index: Index
+    foreign_model: bool
+
+
+class Gallery:
+    """See the module. Built by `open`."""
+
+    def __init__(
+        self, store: Store, view: _View, staging: Staging | None, model_id: str, key_of: KeyOf
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._staging = staging
+        self._model_id = model_id
+        self._key_of = key_of
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        data_key: bytes,
+        model_id: str,
+        stream: str,
+        epoch: int,
+        gallery_key: KeyOf,
+        now: GalleryNow,
+        boot_id: str = "",
+    ) -> Gallery:
+        """Open the store in `folder`, making it where there is none, and build the match set.
+
+        `data_key` has 32 bytes. `stream` and `epoch` are what registration gave; a store that is further
+        on keeps its epoch. `boot_id` (/proc/sys/kernel/random/boot_id) tells a restart of the program from
+        one of the machine; without it, every start counts as the latter.
+        Raises StoreError (wrong key, damage, another stream), GalleryError when FAISS does not compute
+        rightly here.
+        """
+        check_scan()
+        if simd_level() == "NONE":
+            _log.warning(
+                "FAISS uses no vector instructions on this processor: searches are 13 to 24 times slower"
+            )
+        sealer = Sealer(data_key)
+        store = Store(folder, sealer)
+        try:
+            with store.guarded():
+                held, staging = _resumed(store, Position.start(stream, epoch), now, boot_id)
+                view = _built(store, held, Index(Coder(sealer.sign_bits)), model_id)
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, view, staging, model_id, gallery_key)
+
+    @property
+    def position(self) -> Position:
+        """Where the gallery stands; the acknowledgement of what was applied."""
+        return self._view.held.position
+
+    @property
+    def count(self) -> int:
+        """Templates held, suspended ones included."""
+        return self._view.held.count
+
+    @property
+    def match_count(self) -> int:
+        """Templates that take part in searches."""
+        return len(self._view.index)
+
+    @property
+    def model_mismatch(self) -> bool:
+        """Whether it holds templates of another model than this device's (health `MODEL_MISMATCH`)."""
+        return self._view.foreign_model
+
+    def search(self, probes: NDArray[np.float32]) -> Match:
+        """Who the palm of these (n, 512) float32 vectors belongs to. Raises ProbeError."""
+        view = self._view
+        found = view.index.search(probes)
+        margin = None if found.second_score is None else found.score - found.second_score
+        return Match(found.best, found.score, margin, view.held.position)
+
+    def freshness(self, now: GalleryNow, ttl_ms: int = MAX_TTL_MS) -> Freshness:
+        """Whether it may be used now; `ttl_ms` is the configured one, at most 6 h."""
+        view = self._view
+        freshness = view.held.time.freshness(now, ttl_ms)
+        if view.foreign_model:
+            return replace(freshness, fresh=False, reason=FreshnessReason.MODEL_MISMATCH, left_ms=0)
+        return freshness
+
+    def apply_deltas(self, page_bytes: bytes, now: GalleryNow) -> Applied:
+        """Take an answer of the deltas route. Raises PageRefused, StoreError; then nothing has changed."""
+        page = read_delta_page(page_bytes, self._key_of)
+        with self._writing() as view:
+            held, head = view.held, page.head
+            _check_not_older(head, held.position)
+            if head.epoch != held.position.epoch:
+                raise PageRefused(
+                    RefusalCode.WRONG_EPOCH,
+                    f"epoch {held.position.epoch} is held; epoch {head.epoch} is taken by snapshot only",
+                )
+            deltas = follow_chain(page, seq=held.position.seq, head=held.position.head)
+            time = held.time.with_head(head.issued_at_ms, now, stands=False)
+            if not deltas and head.seq != held.position.seq:
+                self._save(replace(held, time=time))
+                return Applied(held.position, behind=True)
+            with self._store.transaction():
+                changes = carry_out(self._store, held.generation, held.count, deltas, view.index.coder)
+                if changes.count == head.count:
+                    time = held.time.with_head(head.issued_at_ms, now, stands=True)
+                elif not page.has_more:
+                    raise PageRefused(
+                        RefusalCode.STATE_MISMATCH,
+                        f"the head counts {head.count} templates at seq {head.seq}, here are {changes.count}",
+                    )
+                held = Held(_position(head), held.generation, changes.count, time)
+                self._store.save_state("held", head.seq, held.to_obj())
+            foreign = changes.count > 0 and (view.foreign_model or bool(changes.models - {self._model_id}))
+            index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
+            self._view = _View(held, index, foreign)
+            if changes.scrub:
+                self._store.scrub()
+            erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
+            if self._staging is not None and is_overtaken(self._staging, held.position, erased=erased):
+                self._drop_staging()
+        return Applied(held.position, behind=page.has_more)
+
+    def apply_snapshot_page(self, page_bytes: bytes, now: GalleryNow) -> Applied:
+        """Take a page of a snapshot; the last one switches the gallery over.
+
+        Pages may come again, or from the beginning again, at any time: what was staged is known by its
+        hash. Raises PageRefused, StoreError; then the gallery in use has not changed.
+        """
+        page = read_snapshot_page(page_bytes, self._key_of)
+        with self._writing() as view:
+            held, head = view.held, page.head
+            _check_not_older(head, held.position)
+            _check_no_fork(head, held.position)
+            time = held.time.with_head(head.issued_at_ms, now, stands=False)
+            with self._store.transaction():
+                staging = stage_page(self._store, view.index.coder, page, self._staging, held.generation)
+                held = replace(held, time=time)
+                self._store.save_state("held", held.position.seq, held.to_obj())
+            self._staging = staging
+            self._view = replace(view, held=held)
+            self._store.keep_only(held.generation, staging.generation)
+            if page.has_more:
+                return Applied(held.position, done=False, behind=True)
+            if not is_whole(self._store, staging):
+                self._drop_staging()
+                raise PageRefused(
+                    RefusalCode.STATE_MISMATCH,
+                    f"the snapshot of seq {staging.seq} is not what its head signs; begin it again",
+                )
+            time = time.with_head(head.issued_at_ms, now, stands=True)
+            switched = Held(_position(head), staging.generation, staging.count, time)
+            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id)
+            with self._store.transaction():
+                self._store.save_state("held", head.seq, switched.to_obj())
+                forget_staging(self._store)
+            self._staging = None
+            self._view = fresh
+            self._store.keep_only(switched.generation)
+        return Applied(switched.position)
+
+    def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
+        """Take a signed head by itself, for its freshness. Raises PageRefused, StoreError.
+
+        A head ahead of this gallery, or that counts other templates, is noted and makes nothing fresh.
+        """
+        head = verify_head(wrapper, self._key_of)
+        with self._writing() as view:
+            held = view.held
+            _check_not_older(head, held.position)
+            _check_no_fork(head, held.position)
+            here = (held.position.epoch, held.position.seq, held.count)
+            stands = (head.epoch, head.seq, head.count) == here
+            self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, stands=stands)))
+        return Applied(held.position, behind=not stands)
+
+    def remember_time(self, now: GalleryNow) -> None:
+        """Note the time on the disk when the last note is a minute old; to be called about that often, on the
+        thread that applies pages: it waits for them."""
+        with self._writing() as view:
+            if now.boottime_ms - view.held.time.boottime_ms >= REMEMBER_TIME_MS:
+                self._save(replace(view.held, time=view.held.time.at(now)))
+
+    def close(self) -> None:
+        """Close the store; what was applied stays. Searches go on answering from memory."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._store.close()
+
+    def destroy(self) -> None:
+        """Delete the store and forget the match set; nobody is found any more."""
+        with self._lock:
+            self._closed = True
+            self._store.destroy()
+            start = Position.start(self.position.stream, self.position.epoch)
+            time = HeldTime(boot_id="", boottime_ms=0)
+            self._view = _View(Held(start, 0, 0, time), Index(self._view.index.coder), foreign_model=False)
+
+    @contextmanager
+    def _writing(self) -> Iterator[_View]:
+        with self._lock, self._store.guarded():
+            if self._closed:
+                raise StoreError("the gallery is closed; open it again to change it")
+            yield self._view
+
+    def _drop_staging(self) -> None:
+        with self._store.transaction():
+            forget_staging(self._store)
+        self._staging = None
+        self._store.keep_only(self._view.held.generation)
+
+    def _save(self, held: Held) -> None:
+        with self._store.transaction():
+            self._store.save_state("held", held.position.seq, held.to_obj())
+        self._view = replace(self._view, held=held)
+
+
+def _resumed(store: Store, start: Position, now: GalleryNow, boot_id: str) -> tuple[Held, Staging | None]:
+    """What the store holds, brought over the restart."""
+    obj = store.state("held")
+    if obj is None:
+        held = Held(start, 1, 0, HeldTime(boot_id, now.boottime_ms))
+        with store.transaction():
+            store.save_state("held", start.seq, held.to_obj())
+        return held, None
+    held = Held.from_obj(obj)
+    if held.position.stream != start.stream:
+        raise StoreError(
+            "the gallery store belongs to another stream than the one this device is registered for; "
+            "remove the gallery folder, and the device takes a fresh snapshot"
+        )
+    staging_obj = store.state("staging")
+    staging = None if staging_obj is None else Staging.from_obj(staging_obj)
+    store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
+    return replace(held, time=held.time.after_restart(now, boot_id)), staging
+
+
+def _built(store: Store, held: Held, index: Index, model_id: str) -> _View:
+    """The match set of a generation, out of its rows."""
+    count = 0
+    foreign = False
+
+    def matchable() -> Iterator[tuple[int, Template]]:
+        nonlocal count, foreign
+        for number, template in store.templates(held.generation):
+            count += 1
+            foreign = foreign or template.model_id != model_id
+            if is_matchable(template, model_id):
+                yield number, template
+
+    for rows in batched(matchable()):
+        index = index.with_rows(rows)
+    if count != held.count:
+        raise StoreError(
+            f"the gallery store should hold {held.count} templates and holds {count}; "
+            "remove the gallery folder, and the device takes a fresh snapshot"
+        )
+    return _View(held, Index(index.coder) if foreign else index, foreign)
+
+
+def _position(head: Head) -> Position:
+    return Position(head.stream, head.epoch, head.seq, head.head)
+
+
+def _check_not_older(head: Head, position: Position) -> None:
+    if head.stream != position.stream:
+        raise PageRefused(RefusalCode.WRONG_STREAM, "the head is of another stream than this device's")
+    if (head.epoch, head.seq) < (position.epoch, position.seq):
+        raise PageRefused(
+            RefusalCode.ROLLBACK,
+            f"epoch {position.epoch} seq {position.seq} is held, the head is of {head.epoch} seq {head.seq}",
+        )
+
+
+def _check_no_fork(head: Head, position: Position) -> None:
+    same_place = (head.epoch, head.seq) == (position.epoch, position.seq)
+    if same_place and head.head != position.head:
+        raise PageRefused(
+            RefusalCode.BAD_CHAIN, f"another head than the one held is signed for seq {position.seq}"
+        )

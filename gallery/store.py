@@ -1,0 +1,236 @@
+"""The gallery on the disk: one SQLite file, every row of a palm sealed before it is inserted.
+
+Two tables. `template` has one row for each template; `state` has one sealed row for each thing that must
+change together with templates (where the device stands, what it knows about time, which snapshot is being
+taken). Rows belong to a generation: a snapshot fills the next one beside the one in use, and the switch is
+one row of `state`.
+
+In the clear stand: template_id (random), seq, generation, and hashes of snapshot entries while one is being
+taken. Sealed: vector, subject_ref, hand, model_id, onboard_ref, suspension. A person's rows are found by a
+keyed hash of subject_ref.
+
+WAL with synchronous=FULL: what `transaction` has committed is there after power loss. secure_delete and
+`scrub` (a truncating checkpoint) overwrite what was removed, in the file and in its write-ahead log; on
+flash memory that is a logical erasure, as the medium itself may keep old pages.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlite_utils import Database
+
+from gallery.errors import StoreError
+from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
+from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.errors import FormatError
+
+FILE_NAME: Final = "gallery.db"
+
+_SCHEMA_VERSION: Final = 1
+_MAX_STATE_BYTES: Final = 65_536
+_ROWS_A_DELETE: Final = 4_096
+"""About 5 MiB of write-ahead log: dropping an old generation needs no second copy of it on the disk."""
+_SCHEMA: Final = """
+CREATE TABLE state (name TEXT PRIMARY KEY, seq INTEGER NOT NULL, sealed BLOB NOT NULL);
+CREATE TABLE template (
+    number INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    template_id BLOB NOT NULL,
+    person BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    sealed BLOB NOT NULL
+);
+CREATE UNIQUE INDEX template_by_id ON template (generation, template_id);
+CREATE INDEX template_by_person ON template (generation, person);
+CREATE TABLE staged (template_id BLOB PRIMARY KEY, sha256 BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+class Store:
+    """The single writer of one gallery file; used by one thread at a time (its owner holds a lock)."""
+
+    def __init__(self, folder: Path, sealer: Sealer) -> None:
+        """Open the file in `folder`, making both where absent. Raises StoreError."""
+        self._folder = folder
+        self._sealer = sealer
+        try:
+            self._db = _opened(folder)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"the gallery store in {folder} cannot be opened ({error}); if another palmd is running, "
+                "stop it; if the file is damaged, remove the folder, and the device takes a fresh snapshot"
+            ) from error
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever SQLite raises inside comes out as StoreError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the gallery store cannot be read or written ({error}); check the disk and its free space"
+            ) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything done inside is on the disk when this returns, or none of it."""
+        with self._db.atomic():
+            yield
+
+    def state(self, name: str) -> JsonObject | None:
+        """The object saved under a name, or None."""
+        row = self._db.execute("SELECT seq, sealed FROM state WHERE name = ?", [name]).fetchone()
+        if row is None:
+            return None
+        plain = self._sealer.open(b"state\x00", name.encode(), row[0], row[1])
+        try:
+            return read_strict(plain, max_bytes=_MAX_STATE_BYTES)
+        except FormatError as error:
+            raise StoreError(f"the {name} of the gallery store is not readable: {error}") from error
+
+    def save_state(self, name: str, seq: int, obj: JsonObject) -> None:
+        """Replace what stands under a name."""
+        sealed = self._sealer.seal(b"state\x00", name.encode(), seq, canonical_bytes(obj))
+        self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", [name, seq, sealed])
+
+    def drop_state(self, name: str) -> None:
+        """Forget what stands under a name."""
+        self._db.execute("DELETE FROM state WHERE name = ?", [name])
+
+    def put(self, generation: int, template: Template, seq: int) -> tuple[int, bool]:
+        """Insert a template, or replace the one with its id; returns its row and whether it replaced one."""
+        person = self._sealer.person(template.subject_ref)
+        plain = pack_template(template)
+        sealed = self._sealer.seal(template_table(generation), template.template_id, seq, plain)
+        known = self._db.execute(
+            "SELECT number FROM template WHERE generation = ? AND template_id = ?",
+            [generation, template.template_id],
+        ).fetchone()
+        if known is not None:
+            self._db.execute(
+                "UPDATE template SET person = ?, seq = ?, sealed = ? WHERE number = ?",
+                [person, seq, sealed, known[0]],
+            )
+            return int(known[0]), True
+        cursor = self._db.execute(
+            "INSERT INTO template (generation, template_id, person, seq, sealed) VALUES (?, ?, ?, ?, ?)",
+            [generation, template.template_id, person, seq, sealed],
+        )
+        return int(cursor.lastrowid or 0), False
+
+    def of_person(self, generation: int, subject_ref: bytes) -> list[tuple[int, Template]]:
+        """Every template of one person, with the number of its row."""
+        rows = self._db.execute(
+            "SELECT number, template_id, seq, sealed FROM template WHERE generation = ? AND person = ?",
+            [generation, self._sealer.person(subject_ref)],
+        )
+        return list(self._unsealed(generation, rows))
+
+    def remove(self, number: int) -> None:
+        """Delete one row."""
+        self._db.execute("DELETE FROM template WHERE number = ?", [number])
+
+    def templates(self, generation: int) -> Iterator[tuple[int, Template]]:
+        """Every template of a generation, in the order of their rows. Raises StoreError at a bad one."""
+        # The plus keeps SQLite from walking the index: rows are read as they lie, not by random ids.
+        rows = self._db.execute(
+            "SELECT number, template_id, seq, sealed FROM template WHERE +generation = ? ORDER BY number",
+            [generation],
+        )
+        yield from self._unsealed(generation, rows)
+
+    def stage(self, template_id: bytes, sha256: bytes) -> None:
+        """Note the hash of an entry of the snapshot being taken."""
+        self._db.execute("INSERT INTO staged VALUES (?, ?)", [template_id, sha256])
+
+    def last_staged(self) -> bytes:
+        """The largest staged template_id; empty when nothing is staged."""
+        return bytes(self._db.execute("SELECT max(template_id) FROM staged").fetchone()[0] or b"")
+
+    def staged_from(self, template_id: bytes) -> dict[bytes, bytes]:
+        """Hashes of the staged entries from `template_id` on, by template_id."""
+        rows = self._db.execute(
+            "SELECT template_id, sha256 FROM staged WHERE template_id >= ?", [template_id]
+        )
+        return dict(rows.fetchall())
+
+    def staged_hashes(self) -> list[bytes]:
+        """Hashes of all staged entries by rising template_id."""
+        return [row[0] for row in self._db.execute("SELECT sha256 FROM staged ORDER BY template_id")]
+
+    def drop_staged(self) -> None:
+        """Forget the hashes of staged entries."""
+        self._db.execute("DELETE FROM staged")
+
+    def keep_only(self, *keep: int) -> None:
+        """Delete the rows of every generation but these, some at a time, and leave no trace of them."""
+        marks = ", ".join("?" * len(keep))
+        statement = (
+            "DELETE FROM template WHERE number IN "  # noqa: S608 - only question marks are put in
+            f"(SELECT number FROM template WHERE generation NOT IN ({marks}) LIMIT {_ROWS_A_DELETE})"
+        )
+        dropped = False
+        while self._db.execute(statement, list(keep)).rowcount > 0:
+            dropped = True
+        if dropped:
+            self.scrub()
+
+    def scrub(self) -> None:
+        """Overwrite what was deleted, in the write-ahead log too."""
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def close(self) -> None:
+        """Close the file; what is committed stays."""
+        self._db.close()
+
+    def destroy(self) -> None:
+        """Close and delete every file of the store, for good once this returns."""
+        self.close()
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _unsealed(self, generation: int, rows: sqlite3.Cursor) -> Iterator[tuple[int, Template]]:
+        table = template_table(generation)
+        for number, template_id, seq, sealed in rows:
+            plain = self._sealer.open(table, template_id, seq, sealed)
+            yield number, unpack_template(template_id, plain)
+
+
+def _opened(folder: Path) -> Database:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    # The file is made here, so that it never has other permissions, not even for a moment.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in (
+            "locking_mode = EXCLUSIVE",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "secure_delete = ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        database = Database(connection)
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            with database.atomic():
+                for statement in _SCHEMA.split(";")[:-1]:
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        elif version != _SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(f"its format is {version}, this software knows {_SCHEMA_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return database

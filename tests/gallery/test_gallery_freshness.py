@@ -1,0 +1,151 @@
+"""The TTL, told as stories with two clocks."""
+
+import pytest
+
+from gallery.errors import PageRefused
+from gallery.freshness import MAX_SKEW_MS, MAX_TTL_MS, FreshnessReason, GalleryNow, HeldTime
+
+HOUR = 3_600_000
+T = 1_800_000_000_000
+YEAR = 365 * 24 * HOUR
+
+
+def now(after_ms: int, wall_ms: int | None = None, boottime_ms: int | None = None) -> GalleryNow:
+    return GalleryNow(
+        5_000 + after_ms if boottime_ms is None else boottime_ms, T + after_ms if wall_ms is None else wall_ms
+    )
+
+
+def reason(held: HeldTime, when: GalleryNow, ttl_ms: int = MAX_TTL_MS) -> FreshnessReason:
+    return held.freshness(when, ttl_ms).reason
+
+
+def started() -> HeldTime:
+    return HeldTime("boot-1", 5_000).with_head(T, now(0), stands=True)
+
+
+def test_nothing_is_fresh_before_the_first_head() -> None:
+    assert reason(HeldTime("boot-1", 5_000), now(0)) is FreshnessReason.NO_HEAD
+    assert (
+        reason(HeldTime("boot-1", 5_000).with_head(T, now(0), stands=False), now(0))
+        is FreshnessReason.NO_HEAD
+    )
+
+
+def test_six_hours_from_when_the_head_was_issued() -> None:
+    held = HeldTime("boot-1", 5_000).with_head(T - 2 * HOUR, now(0), stands=True)
+    assert held.freshness(now(0), MAX_TTL_MS).left_ms == 4 * HOUR
+    assert reason(held, now(4 * HOUR - 1)) is FreshnessReason.FRESH
+    assert reason(held, now(4 * HOUR)) is FreshnessReason.EXPIRED
+    assert reason(held, now(HOUR), ttl_ms=3 * HOUR) is FreshnessReason.EXPIRED
+
+
+def test_a_longer_ttl_than_the_contract_is_refused() -> None:
+    with pytest.raises(ValueError, match="ttl_ms"):
+        started().freshness(now(0), MAX_TTL_MS + 1)
+
+
+@pytest.mark.parametrize("wall_ms", [0, T - YEAR, T + YEAR])
+def test_steps_of_the_wall_clock_change_nothing_while_the_machine_runs(wall_ms: int) -> None:
+    held = started()
+    assert reason(held, now(6 * HOUR - 1, wall_ms)) is FreshnessReason.FRESH
+    assert reason(held, now(6 * HOUR, wall_ms)) is FreshnessReason.EXPIRED
+    assert held.freshness(now(0, wall_ms), MAX_TTL_MS).clock_trusted == (wall_ms > T)
+
+
+def test_the_same_head_again_does_not_make_it_younger() -> None:
+    held = started().with_head(T, now(3 * HOUR), stands=True)
+    assert reason(held, now(6 * HOUR)) is FreshnessReason.EXPIRED
+    held = started().with_head(T + 3 * HOUR, now(3 * HOUR), stands=True)
+    assert reason(held, now(6 * HOUR)) is FreshnessReason.FRESH
+
+
+def test_a_head_held_back_is_as_old_as_it_is() -> None:
+    """A carrier that kept a head for ten hours gains nothing, even where the wall clock was set back."""
+    held = started()
+    late = held.with_head(T + 1, now(10 * HOUR), stands=True)
+    assert reason(late, now(10 * HOUR)) is FreshnessReason.EXPIRED
+    late = held.with_head(T + 1, now(10 * HOUR, wall_ms=T), stands=True)
+    assert reason(late, now(10 * HOUR)) is FreshnessReason.EXPIRED
+
+
+def test_a_head_ahead_of_the_store_makes_nothing_fresh() -> None:
+    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), stands=False)
+    assert reason(held, now(6 * HOUR)) is FreshnessReason.EXPIRED
+    held = held.with_head(T + 5 * HOUR, now(6 * HOUR), stands=True)
+    assert held.freshness(now(6 * HOUR), MAX_TTL_MS).left_ms == 5 * HOUR
+
+
+def test_a_restart_of_the_program_changes_nothing() -> None:
+    held = started().at(now(HOUR)).after_restart(now(2 * HOUR, wall_ms=0), "boot-1")
+    assert held.freshness(now(2 * HOUR), MAX_TTL_MS).left_ms == 4 * HOUR
+
+
+def test_a_reboot_counts_by_the_wall_clock() -> None:
+    saved = started().at(now(HOUR))
+    held = saved.after_restart(now(3 * HOUR, boottime_ms=10), "boot-2")
+    assert held.freshness(GalleryNow(10, T + 3 * HOUR), MAX_TTL_MS).left_ms == 3 * HOUR
+    assert reason(held, GalleryNow(10 + 3 * HOUR, 0)) is FreshnessReason.EXPIRED
+    held = saved.after_restart(now(7 * HOUR, boottime_ms=10), "boot-2")
+    assert reason(held, GalleryNow(10, T)) is FreshnessReason.EXPIRED
+
+
+def test_a_reboot_with_the_clock_a_little_back_does_not_make_it_younger() -> None:
+    saved = started().at(now(HOUR))
+    held = saved.after_restart(now(HOUR - 60_000, boottime_ms=10), "boot-2")
+    assert held.freshness(GalleryNow(10, T), MAX_TTL_MS).left_ms == 5 * HOUR
+
+
+@pytest.mark.parametrize("wall_ms", [0, T - HOUR])
+def test_a_reboot_that_lost_the_time_is_closed_until_a_new_head_comes(wall_ms: int) -> None:
+    saved = started().at(now(HOUR))
+    held = saved.after_restart(GalleryNow(10, wall_ms), "boot-2")
+    assert reason(held, GalleryNow(10, wall_ms)) is FreshnessReason.TIME_UNKNOWN
+    assert not held.freshness(GalleryNow(10, wall_ms), MAX_TTL_MS).clock_trusted
+    again = held.at(GalleryNow(20, wall_ms)).after_restart(GalleryNow(10, wall_ms), "boot-3")
+    assert reason(again, GalleryNow(10, wall_ms)) is FreshnessReason.TIME_UNKNOWN
+    same = held.with_head(T, GalleryNow(20, wall_ms), stands=True)
+    assert reason(same, GalleryNow(20, wall_ms)) is FreshnessReason.TIME_UNKNOWN
+    fresh = held.with_head(T + 9 * HOUR, GalleryNow(20, wall_ms), stands=True)
+    assert reason(fresh, GalleryNow(20, wall_ms)) is FreshnessReason.FRESH
+
+
+def test_an_earlier_head_is_refused() -> None:
+    with pytest.raises(PageRefused, match="freeze"):
+        started().with_head(T - 1, now(HOUR), stands=True)
+
+
+def test_an_earlier_head_is_refused_with_the_clock_set_back_too() -> None:
+    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), stands=True)
+    with pytest.raises(PageRefused, match="freeze"):
+        held.with_head(T + HOUR, now(6 * HOUR, wall_ms=T + HOUR), stands=True)
+
+
+def test_a_clock_that_was_never_set_takes_heads_and_still_refuses_older_ones() -> None:
+    held = HeldTime("boot-1", 0).with_head(T, GalleryNow(1_000, 2_000), stands=True)
+    assert reason(held, GalleryNow(1_000 + 6 * HOUR - 1, 2_000)) is FreshnessReason.FRESH
+    with pytest.raises(PageRefused, match="freeze"):
+        held.with_head(T - YEAR, GalleryNow(2_000, 3_000), stands=True)
+    rebooted = held.at(GalleryNow(3_000, 4_000)).after_restart(GalleryNow(1_000, HOUR), "boot-2")
+    assert reason(rebooted, GalleryNow(1_000, HOUR)) is FreshnessReason.TIME_UNKNOWN
+
+
+def test_one_absurd_date_does_not_shut_the_door_for_ever() -> None:
+    absurd = started().with_head(T + 70 * YEAR, now(HOUR), stands=True)
+    assert reason(absurd, now(2 * HOUR)) is FreshnessReason.FRESH
+    assert reason(absurd, now(7 * HOUR)) is FreshnessReason.EXPIRED
+    again = absurd.with_head(T + 70 * YEAR, now(7 * HOUR), stands=True)
+    assert reason(again, now(7 * HOUR)) is FreshnessReason.EXPIRED
+    right = absurd.with_head(T + 2 * HOUR, now(2 * HOUR), stands=True)
+    assert right.freshness(now(2 * HOUR), MAX_TTL_MS).left_ms >= 6 * HOUR - MAX_SKEW_MS
+    with pytest.raises(PageRefused, match="freeze"):
+        right.with_head(T + HOUR, now(2 * HOUR), stands=True)
+    with pytest.raises(PageRefused, match="freeze"):
+        absurd.with_head(T - 6 * HOUR, now(2 * HOUR), stands=True)
+
+
+def test_a_wall_clock_far_ahead_closes_and_opens_again_once_it_is_right() -> None:
+    held = started().with_head(T + HOUR, now(HOUR, wall_ms=T + YEAR), stands=True)
+    assert reason(held, now(HOUR)) is FreshnessReason.EXPIRED
+    held = held.with_head(T + 2 * HOUR, now(2 * HOUR), stands=True)
+    assert reason(held, now(2 * HOUR)) is FreshnessReason.FRESH

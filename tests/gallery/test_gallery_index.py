@@ -1,0 +1,214 @@
+"""The match set against arithmetic done the long way."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gallery import index as index_module
+from gallery.codes import Coder, decode
+from gallery.errors import GalleryError, ProbeError
+from gallery.index import MAX_PROBES, Index, Rows, batched, check_scan
+from gallery.seal import Template
+
+CODER = Coder(bytes(range(64)))
+COSINE_ERROR = 5e-5
+"""Half a unit of score_q."""
+
+
+def unit(rng: np.random.Generator, n: int) -> NDArray[np.float32]:
+    vectors = rng.standard_normal((n, 512)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def rows(vectors: NDArray[np.float32], people: NDArray[np.int64], first: int = 0) -> Rows:
+    return Rows.of(
+        (
+            first + number,
+            Template(
+                bytes(16), int(person).to_bytes(16, "big"), "LR"[number % 2], "m", None, False, code.tobytes()
+            ),
+        )
+        for number, (person, code) in enumerate(zip(people, CODER.encode(vectors), strict=True))
+    )
+
+
+def exact(
+    vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]
+) -> tuple[int, float, float | None]:
+    """Best person, their score, the best other's score."""
+    cosines = (vectors.astype(float) @ probes.T.astype(float)) / np.linalg.norm(probes.astype(float), axis=1)
+    scores = cosines.max(axis=1)
+    best = people[scores.argmax()]
+    others = scores[people != best]
+    return int(best), float(scores.max()), float(others.max()) if len(others) else None
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 400), st.integers(1, 60), st.integers(1, 5))
+def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_count: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, people = unit(rng, n), rng.integers(0, crowd, n)
+    probes = unit(rng, probe_count) * rng.uniform(0.1, 9.0, (probe_count, 1)).astype(np.float32)
+    if seed % 2:
+        probes[0] = vectors[seed % n] + 0.6 * probes[0] / np.linalg.norm(probes[0])
+    found = Index(CODER).with_rows(rows(vectors, people)).search(probes)
+    person, score, second = exact(vectors, people, probes)
+    assert found.best is not None
+    assert abs(found.score - score) < COSINE_ERROR
+    if second is None:
+        assert found.second_score is None
+    else:
+        assert found.second_score is not None
+        assert abs(found.second_score - second) < COSINE_ERROR
+    if second is None or score - second > 2 * COSINE_ERROR:
+        assert int(found.best.subject_ref, 16) == person
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 90), min_size=1, max_size=25))
+def test_any_course_of_changes_leaves_what_it_should(seed: int, sizes: list[int]) -> None:
+    """With tiny segments, so that all of them are split, joined and emptied many times over."""
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "SEGMENT_ROWS", 64)
+        patch.setattr(index_module, "OPEN_ROWS", 8)
+        index, held, number = Index(CODER), {}, 0
+        for size in sizes:
+            vectors = unit(rng, size)
+            index = index.with_rows(rows(vectors, np.arange(number, number + size), first=number))
+            held.update({number + k: vectors[k] for k in range(size)})
+            number += size
+            gone = rng.permutation(np.fromiter(held, dtype=np.int64))[: rng.integers(0, len(held) + 1)]
+            index = index.without(gone)
+            for one in gone:
+                del held[int(one)]
+            assert len(index) == len(held)
+            assert all(len(segment) <= 64 for segment in index.segments)
+            assert len(index.segments) <= 3 + len(held) // 8
+        assert sorted(int(n) for s in index.segments for n in s.numbers) == sorted(held)
+        for one, vector in list(held.items())[:20]:
+            found = index.search(vector[np.newaxis])
+            assert found.best is not None
+            assert int(found.best.subject_ref, 16) == one
+            assert found.score > 0.9999
+
+
+def test_an_old_view_answers_as_before() -> None:
+    rng = np.random.default_rng(1)
+    vectors = unit(rng, 40)
+    old = Index(CODER).with_rows(rows(vectors, np.arange(40)))
+    new = old.without(np.arange(20)).with_rows(rows(unit(rng, 10), np.arange(100, 110), first=100))
+    assert len(old) == 40
+    assert len(new) == 30
+    assert old.search(vectors[:1]).score > 0.9999
+    assert new.search(vectors[:1]).score < 0.5
+
+
+def test_a_person_with_very_many_templates_does_not_hide_the_second_one() -> None:
+    rng = np.random.default_rng(2)
+    near = unit(rng, 1) + 0.01 * unit(rng, 300)
+    vectors = np.vstack([near / np.linalg.norm(near, axis=1, keepdims=True), unit(rng, 200)]).astype(
+        np.float32
+    )
+    people = np.r_[np.zeros(300, dtype=int), np.ones(200, dtype=int)]
+    found = Index(CODER).with_rows(rows(vectors, people)).search(near[:1].astype(np.float32))
+    _, score, second = exact(vectors, people, near[:1])
+    assert second is not None
+    assert found.second_score is not None
+    assert abs(found.score - score) < COSINE_ERROR
+    assert abs(found.second_score - second) < COSINE_ERROR
+
+
+def test_of_an_empty_set_nothing_is_found() -> None:
+    found = Index(CODER).search(unit(np.random.default_rng(3), 2))
+    assert (found.best, found.score, found.second_score) == (None, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    "probes",
+    [
+        np.zeros((1, 512), np.float32),
+        np.full((1, 512), np.nan, np.float32),
+        np.full((1, 512), np.inf, np.float32),
+        np.ones((0, 512), np.float32),
+        np.ones((MAX_PROBES + 1, 512), np.float32),
+        np.ones((1, 511), np.float32),
+        np.ones(512, np.float32),
+    ],
+)
+def test_probes_that_are_none(probes: NDArray[np.float32]) -> None:
+    with pytest.raises(ProbeError):
+        Index(CODER).search(probes)
+
+
+def test_codes_are_exact_to_a_few_millionths() -> None:
+    vectors = unit(np.random.default_rng(4), 200)
+    codes = CODER.encode(vectors)
+    turned = decode(codes[:, :512], codes[:, 512:].view(np.int8))
+    assert np.abs(turned - CODER.turn(vectors)).max() < 1.2e-5
+    assert np.abs(turned @ turned.T - vectors @ vectors.T).max() < COSINE_ERROR
+
+
+def test_vectors_made_of_few_components_are_coded_as_well_as_others() -> None:
+    vectors = np.eye(512, dtype=np.float32)[:50]
+    codes = CODER.encode(vectors)
+    turned = decode(codes[:, :512], codes[:, 512:].view(np.int8))
+    assert np.abs(turned @ turned.T - np.eye(50)).max() < COSINE_ERROR
+
+
+def test_the_scan_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_scan()
+
+    class Wrong:
+        def search(self, query: object, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+            return np.zeros((1, k), np.float32), np.arange(k)[np.newaxis]
+
+    monkeypatch.setattr(index_module, "_scan_index", lambda _coarse: Wrong())
+    with pytest.raises(GalleryError, match="FAISS"):
+        check_scan()
+
+
+def test_long_runs_come_in_batches() -> None:
+    vectors = unit(np.random.default_rng(5), 10)
+    whole = rows(vectors, np.arange(10))
+    templates = [
+        (int(number), Template(bytes(16), person.tobytes(), "L", "m", None, False, code.tobytes()))
+        for number, person, code in zip(whole.numbers, whole.people, whole.codes, strict=True)
+    ]
+    assert [len(part.numbers) for part in batched(iter(templates), 4)] == [4, 4, 2]
+
+
+def test_searching_while_it_changes_neither_waits_nor_crashes() -> None:
+    rng = np.random.default_rng(6)
+    vectors = unit(rng, 3000)
+    current = [Index(CODER).with_rows(rows(vectors, np.arange(3000)))]
+    done, wrong = threading.Event(), []
+
+    def search() -> None:
+        own = np.random.default_rng(threading.get_ident() % 2**32)
+        while not done.is_set():
+            number = int(own.integers(0, 1000))  # these are never taken out
+            found = current[0].search(vectors[number : number + 1])
+            if found.best is None or int(found.best.subject_ref, 16) != number:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(25):
+        gone = np.arange(1000 + turn * 30, 1030 + turn * 30)
+        fresh = unit(rng, 20)
+        current[0] = (
+            current[0]
+            .without(gone)
+            .with_rows(rows(fresh, np.arange(9000 + turn * 20, 9020 + turn * 20), first=9000 + turn * 20))
+        )
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,208 @@
+"""What lies on the disk: sealed, bound to its place, gone when it is removed."""
+
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gallery_service import DATA_KEY, MODEL_ID, STREAM, Service, at, entry, palm, subject_ref, who
+
+from gallery.codes import Coder
+from gallery.errors import StoreError
+from gallery.seal import Sealer, Template, pack_template, unpack_template
+from gallery.store import FILE_NAME
+
+
+def filled(folder: Path) -> Service:
+    service = Service()
+    service.upsert(*[entry(n // 2, n, onboard_ref=f"onboard-{n}") for n in range(2, 20)])
+    gallery = service.open(folder)
+    gallery.apply_deltas(service.deltas(), at())
+    gallery.close()
+    return service
+
+
+def on_disk(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def test_templates_pack_and_unpack() -> None:
+    for template in (
+        Template(b"i" * 16, b"s" * 16, "L", "m-1", None, False, bytes(1024)),
+        Template(b"i" * 16, b"s" * 16, "R", "m" * 64, "o" * 128, True, bytes(range(256)) * 4),
+    ):
+        assert unpack_template(template.template_id, pack_template(template)) == template
+
+
+def test_nothing_about_a_person_stands_there_in_the_clear(tmp_path: Path) -> None:
+    filled(tmp_path)
+    disk = on_disk(tmp_path)
+    coder = Coder(Sealer(DATA_KEY).sign_bits)
+    for number in range(2, 20):
+        code = coder.encode(palm(number)[np.newaxis])[0].tobytes()
+        for secret in (
+            palm(number).tobytes()[:16],
+            code[:16],
+            code[512:528],
+            bytes.fromhex(subject_ref(number // 2)),
+            subject_ref(number // 2).encode(),
+            b"onboard-",
+            MODEL_ID.encode(),
+            STREAM.encode(),
+        ):
+            assert secret not in disk
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    folder = tmp_path / "gallery"
+    gallery = Service().open(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    gallery.close()
+
+
+def test_another_data_key_opens_nothing(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    with pytest.raises(StoreError, match="fresh snapshot"):
+        service.open(tmp_path, data_key=bytes(32))
+
+
+def test_another_stream_is_not_served_from_it(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    with pytest.raises(StoreError, match="another stream"):
+        service.open(tmp_path, stream="t2.live")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE template SET seq = seq + 1 WHERE number = 3",
+        "UPDATE template SET sealed = (SELECT sealed FROM template WHERE number = 4) WHERE number = 3",
+        "UPDATE template SET sealed = x'00' WHERE number = 3",
+        "DELETE FROM template WHERE number = 3",
+        "UPDATE state SET seq = seq - 1",
+        "UPDATE state SET sealed = randomblob(200)",
+    ],
+)
+def test_rows_moved_changed_or_taken_away_are_found_out(tmp_path: Path, change: str) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    with connection:
+        connection.execute(change)
+    connection.close()
+    with pytest.raises(StoreError):
+        service.open(tmp_path)
+
+
+def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="remove the folder"):
+        service.open(tmp_path)
+
+
+def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="its format is 2"):
+        service.open(tmp_path)
+
+
+def test_a_second_program_is_kept_out(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    gallery = service.open(tmp_path)
+    with pytest.raises(StoreError, match="another palmd"):
+        service.open(tmp_path)
+    gallery.close()
+    service.open(tmp_path).close()
+
+
+def test_an_erased_palm_is_gone_from_every_file(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    sealed = [row[0] for row in connection.execute("SELECT sealed FROM template WHERE number IN (1, 2)")]
+    kept = connection.execute("SELECT sealed FROM template WHERE number = 3").fetchone()[0]
+    connection.close()
+    assert all(row[20:60] in on_disk(tmp_path) for row in (*sealed, kept))
+    gallery = service.open(tmp_path)
+    service.tombstone(1)
+    gallery.apply_deltas(service.deltas(18), at())
+    disk = on_disk(tmp_path)
+    assert not any(row[20:60] in disk for row in sealed)
+    assert kept[20:60] in disk
+    assert who(gallery, 2) is None
+    assert who(gallery, 4) == subject_ref(2)
+    gallery.close()
+
+
+def test_a_replaced_palm_is_gone_from_every_file(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    sealed = connection.execute("SELECT sealed FROM template WHERE number = 1").fetchone()[0]
+    connection.close()
+    gallery = service.open(tmp_path)
+    service.upsert(entry(1, 2, vector=palm(77).tobytes()))
+    gallery.apply_deltas(service.deltas(18), at())
+    assert sealed[20:60] not in on_disk(tmp_path)
+    assert who(gallery, 77) == subject_ref(1)
+    assert who(gallery, 2) is None
+    gallery.close()
+
+
+def test_a_snapshot_leaves_nothing_of_what_it_replaced(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    sealed = [row[0] for row in connection.execute("SELECT sealed FROM template")]
+    connection.close()
+    gallery = service.open(tmp_path)
+    service.upsert(entry(50, 50))
+    for page in service.snapshot(size=5):
+        gallery.apply_snapshot_page(page, at())
+    disk = on_disk(tmp_path)
+    assert not any(row[20:60] in disk for row in sealed)
+    gallery.close()
+
+
+def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    gallery = service.open(tmp_path)
+    gallery.destroy()
+    assert list(tmp_path.iterdir()) == []
+    assert gallery.count == 0
+    assert who(gallery, 2) is None
+    assert not gallery.freshness(at()).fresh
+    with pytest.raises(StoreError, match="closed"):
+        gallery.apply_deltas(service.deltas(), at())
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    service = filled(tmp_path)
+    gallery = service.open(tmp_path)
+    service.upsert(*[entry(n, n) for n in range(100, 200)])
+    pages = gallery._store._db.execute("PRAGMA page_count").fetchone()[0]
+    gallery._store._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match="free space"):
+        gallery.apply_deltas(service.deltas(18), at())
+    assert (gallery.position.seq, gallery.count) == (18, 18)
+    assert who(gallery, 100) is None
+    gallery._store._db.execute("PRAGMA max_page_count = 1000000")
+    gallery.apply_deltas(service.deltas(18), at())
+    assert who(gallery, 100) == subject_ref(100)
+    gallery.close()
+
+
+def test_a_copy_of_the_folder_opens_as_the_original_did(tmp_path: Path) -> None:
+    service = filled(tmp_path / "a")
+    gallery = service.open(tmp_path / "a")
+    service.upsert(entry(70, 70))
+    gallery.apply_deltas(service.deltas(18), at())
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    gallery.close()
+    copy = service.open(tmp_path / "b")
+    assert copy.position.seq == 19
+    assert who(copy, 70) == subject_ref(70)
+    copy.close()
