@@ -1,0 +1,65 @@
+"""Errors of the cloud side.
+
+CloudError
+├── HttpSignatureError    a request's signature does not hold
+├── ServerAddressError    the configured address or CA file cannot be used
+├── CloudUnreachable      no whole answer came: name, route, TLS, time-out, cut connection
+├── CloudAnswerError      an answer came that is outside the contract
+└── CloudProblem          the service refused, and said so in its own words (RFC 9457)
+"""
+
+
+class CloudError(Exception):
+    """Base of every error raised by ``cloud_client``."""
+
+
+class HttpSignatureError(CloudError):
+    """An HTTP message signature is absent, malformed, stale, or does not verify.
+
+    The message is for the log of a developer; a server never tells the sender which it was.
+    """
+
+
+class ServerAddressError(CloudError):
+    """The configured address of the service, or the CA file beside it, cannot be used."""
+
+
+class CloudUnreachable(CloudError):
+    """No whole answer came. The request may have been carried out: repeat it with the same key and body."""
+
+
+class CloudAnswerError(CloudError):
+    """An answer outside the contract: too large, no JSON, or a status that the route does not have."""
+
+
+class CloudProblem(CloudError):
+    """The service refused a request (partner API, Errors).
+
+    `status` is the HTTP status, `code` the stable word to act on ("" when the answer was no problem
+    document, as from a proxy), `retryable` what the service says, `retry_after_s` the seconds it asks to wait
+    (0 when it does not), `request_id` what to quote to its operator, `pointers` the JSON pointers of
+    ``errors``, `snapshot_seq` the extra member of ``history_expired``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: float = 0.0,
+        request_id: str = "",
+        pointers: tuple[str, ...] = (),
+        snapshot_seq: int | None = None,
+    ) -> None:
+        where = f" at {', '.join(pointers)}" if pointers else ""
+        quoted = f" (request {request_id})" if request_id else ""
+        word = code or "without a problem document"
+        super().__init__(f"the service answered {status} {word}{where}{quoted}")
+        self.status = status
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        self.request_id = request_id
+        self.pointers = pointers
+        self.snapshot_seq = snapshot_seq

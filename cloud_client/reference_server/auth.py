@@ -1,0 +1,166 @@
+"""Who is calling. Every failure is the same 401, and takes the same work as far as that can be had."""
+
+import hmac
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cloud_client.contract import (
+    NONCE_MEMORY_S,
+    PROVISIONING_SCHEME,
+    DeviceStatusWord,
+    ProblemCode,
+)
+from cloud_client.errors import HttpSignatureError
+from cloud_client.http_signature import VerifiedRequest, verify_request
+from cloud_client.reference_server.context import ApiKey, Device, Environment, Provisioning
+from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.store import Row, Tx
+from cloud_client.reference_server.vault import token_hash
+from link1.keys import PublicKey
+
+API_KEY = re.compile(r"svc_(live|test)_([0-9a-z]{8,32})_([A-Za-z0-9]{32,64})")
+PROVISIONING_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
+REVOKED_KEYS_ANSWER_MS = 90 * 24 * 3600 * 1000
+"""How long a revoked device that never acknowledged its wipe can still fetch it."""
+
+_NO_SECRET = bytes(32)
+_SIGNATURE_HEADERS = ("signature-input", "signature", "content-digest")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedParts:
+    """What of a request its signature may cover."""
+
+    method: str
+    authority: str
+    path: str
+    query: str
+    headers: Mapping[str, Sequence[str]]
+    body: bytes
+
+
+def unauthenticated() -> Problem:
+    """The one answer to every credential failure."""
+    return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
+
+
+def credential(values: Sequence[str], scheme: str) -> str:
+    """What follows ``scheme`` and exactly one space in the only Authorization header."""
+    if len(values) != 1:
+        raise unauthenticated()
+    found, _, rest = values[0].partition(" ")
+    if found.lower() != scheme.lower():
+        raise unauthenticated()
+    return rest
+
+
+def authenticate_key(tx: Tx, authorization: Sequence[str]) -> ApiKey:
+    """The API key of ``Authorization: Bearer …``."""
+    found = API_KEY.fullmatch(credential(authorization, "Bearer"))
+    if found is None:
+        raise unauthenticated()
+    mode, key_id, secret = found.groups()
+    row = tx.one(
+        "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
+        key_id=key_id,
+    )
+    held = row["secret_sha256"] if row else _NO_SECRET
+    matches = hmac.compare_digest(held, token_hash(secret))
+    if row is None or not matches or row["revoked_ms"] is not None or row["livemode"] != (mode == "live"):
+        raise unauthenticated()
+    environment = Environment(row["tenant_id"], bool(row["livemode"]))
+    return ApiKey(key_id, environment, frozenset(row["scopes"].split()))
+
+
+def authenticate_device(tx: Tx, parts: SignedParts, now_ms: int, *, for_revoked: bool) -> Device:
+    """The device that signed the request; its nonce is spent and it counts as seen now.
+
+    ``for_revoked`` lets the key of a revoked device through too (until it has acknowledged its wipe).
+    """
+    rows: dict[str, Row] = {}
+
+    def key_of(kid: str) -> PublicKey | None:
+        row = tx.one(
+            """SELECT k.kid, k.pub, d.tenant_id, d.livemode, d.device_id, d.kind, d.status, d.revoked_ms
+               FROM device_keys k JOIN devices d ON d.tenant_id = k.tenant_id AND d.device_id = k.device_id
+               WHERE k.kid = :kid AND k.purpose = 'http' AND k.registration_no = d.registration_no""",
+            kid=kid,
+        )
+        if row is None:
+            return None
+        rows[kid] = row
+        return PublicKey(row["pub"])  # checked when it was registered
+
+    verified = _verify(parts, key_of, now_ms)
+    row = rows[verified.kid]
+    revoked = row["status"] == DeviceStatusWord.REVOKED and for_revoked
+    recent = row["revoked_ms"] is None or now_ms - row["revoked_ms"] < REVOKED_KEYS_ANSWER_MS
+    if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
+        raise unauthenticated()
+    spend_nonce(tx, verified, now_ms)
+    tx.run(
+        "UPDATE devices SET last_seen_ms = :now_ms WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        now_ms=now_ms,
+        tenant_id=row["tenant_id"],
+        device_id=row["device_id"],
+    )
+    environment = Environment(row["tenant_id"], bool(row["livemode"]))
+    return Device(row["device_id"], environment, row["kind"], row["status"], verified.kid)
+
+
+def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Provisioning:
+    """The provisioning token of ``Authorization: Provisioning …``, known and not expired."""
+    token = credential(authorization, PROVISIONING_SCHEME)
+    if not PROVISIONING_TOKEN.fullmatch(token):
+        raise unauthenticated()
+    row = tx.one(
+        """SELECT tenant_id, livemode, device_id, expires_ms FROM provisioning_tokens
+           WHERE token_hash = :token_hash""",
+        token_hash=token_hash(token),
+    )
+    if row is None or row["expires_ms"] <= now_ms:
+        raise unauthenticated()
+    return Provisioning(token, Environment(row["tenant_id"], bool(row["livemode"])), row["device_id"])
+
+
+def authenticate_registration(tx: Tx, parts: SignedParts, key: PublicKey, now_ms: int) -> None:
+    """A registration is signed with the http key that its own body brings."""
+    verified = _verify(parts, lambda kid: key if kid == key.kid else None, now_ms)
+    spend_nonce(tx, verified, now_ms)
+
+
+def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_ms: int) -> VerifiedRequest:
+    headers = {}
+    for name in _SIGNATURE_HEADERS:
+        values = parts.headers.get(name, ())
+        if len(values) > 1:
+            raise unauthenticated()
+        if values:
+            headers[name] = values[0]
+    try:
+        return verify_request(
+            parts.method,
+            parts.authority,
+            parts.path,
+            parts.query,
+            parts.body or None,
+            headers=headers,
+            key_of=key_of,
+            now_s=now_ms // 1000,
+        )
+    except HttpSignatureError:
+        raise unauthenticated() from None
+
+
+def spend_nonce(tx: Tx, verified: VerifiedRequest, now_ms: int) -> None:
+    """Remember a nonce; the second time it is a replay."""
+    fresh = tx.run(
+        """INSERT INTO nonces (kid, nonce, expires_ms) VALUES (:kid, :nonce, :expires_ms)
+           ON CONFLICT DO NOTHING""",
+        kid=verified.kid,
+        nonce=verified.nonce,
+        expires_ms=now_ms + NONCE_MEMORY_S * 1000,
+    )
+    if not fresh:
+        raise unauthenticated()

@@ -1,0 +1,120 @@
+"""What a handler is given and what it answers with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloud_client.reference_server.times import NowMs
+from cloud_client.reference_server.vault import Vault
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.long_poll import Waiters
+    from cloud_client.reference_server.palm_index import PalmIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One data partition: a tenant, live or test."""
+
+    tenant_id: str
+    livemode: bool
+
+    @property
+    def mode(self) -> str:
+        return "live" if self.livemode else "test"
+
+    @property
+    def stream(self) -> str:
+        """The name of its gallery stream."""
+        return f"{self.tenant_id}:{self.mode}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The two columns as SQL parameters."""
+        return {"tenant_id": self.tenant_id, "livemode": int(self.livemode)}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A partner's credential."""
+
+    key_id: str
+    environment: Environment
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that signed its request."""
+
+    device_id: str
+    environment: Environment
+    kind: str
+    status: str
+    kid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """The holder of a provisioning token that is not expired."""
+
+    token: str
+    environment: Environment
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """A caller of a public route."""
+
+    address: str
+
+
+Caller = ApiKey | Device | Provisioning | Nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all handlers share; made once by the composition root."""
+
+    vault: Vault
+    now_ms: NowMs
+    palms: "PalmIndex"
+    waiters: "Waiters"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that has passed every check before the handler's own."""
+
+    service: Service
+    caller: Any
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Any
+    now_ms: int
+    if_none_match: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> Environment:
+        environment: Environment = self.caller.environment
+        return environment
+
+    @property
+    def vault(self) -> Vault:
+        return self.service.vault
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response before it is written out.
+
+    ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
+    person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
+    """
+
+    status: int
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject_id: str | None = None
+    wakes: tuple[str, str] | None = None

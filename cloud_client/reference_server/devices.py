@@ -1,0 +1,107 @@
+"""Devices as the partner sees them: list and revoke."""
+
+import json
+import os
+from typing import Any
+
+from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.reference_server.bodies import RevokeDevice
+from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.store import Row, Tx
+from cloud_client.reference_server.times import rfc3339, rfc3339_or_none
+
+
+def list_devices(call: Call, tx: Tx) -> Answer:
+    """listDevices: newest first."""
+    after = read_cursor(call, "devices", max_age_ms=None)
+    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
+    params: dict[str, Any] = dict(call.environment.params)
+    for name in ("status", "gate_id", "kind"):
+        if call.query[name] is not None:
+            conditions.append(f"{name} = :{name}")
+            params[name] = call.query[name]
+    if after is not None:
+        conditions.append("(registered_ms, device_id) < (:at_ms, :id)")
+        params["at_ms"], params["id"] = after
+    rows = tx.all(
+        f"""SELECT * FROM devices WHERE {" AND ".join(conditions)}
+            ORDER BY registered_ms DESC, device_id DESC LIMIT :rows""",  # noqa: S608 - fixed conditions only
+        rows=call.query["limit"] + 1,
+        **params,
+    )
+    return page(
+        call,
+        "devices",
+        rows,
+        item=lambda row: device_object(tx, row),
+        position=lambda row: (row["registered_ms"], row["device_id"]),
+    )
+
+
+def revoke_device(call: Call, tx: Tx) -> Answer:
+    """revokeDevice: its keys are dead but for fetching the signed wipe and acknowledging it."""
+    body: RevokeDevice = call.body
+    row = row_by_id(tx, call.environment, call.path["device_id"])
+    where = {"tenant_id": row["tenant_id"], "device_id": row["device_id"]}
+    if row["status"] == DeviceStatusWord.ACTIVE:
+        tx.run(
+            """UPDATE devices SET status = 'revoked', revoked_ms = :now_ms, revoke_reason = :reason,
+                      wipe_id = :wipe_id
+               WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+            now_ms=call.now_ms,
+            reason=body.reason,
+            wipe_id=os.urandom(16).hex(),
+            **where,
+        )
+    revoked = row_by_id(tx, call.environment, row["device_id"])
+    return Answer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
+
+
+def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
+    """A device's row. Problem 404 (missing, other tenant) or 403 (other environment)."""
+    row = tx.one(
+        "SELECT * FROM devices WHERE device_id = :device_id AND tenant_id = :tenant_id",
+        device_id=device_id,
+        tenant_id=environment.tenant_id,
+    )
+    if row is None:
+        raise Problem(ProblemCode.DEVICE_NOT_FOUND)
+    if row["livemode"] != environment.livemode:
+        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    return row
+
+
+def device_object(tx: Tx, row: Row) -> dict[str, Any]:
+    """The Device of the contract."""
+    keys = tx.all(
+        """SELECT purpose, kid FROM device_keys
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no
+           ORDER BY purpose DESC""",
+        tenant_id=row["tenant_id"],
+        device_id=row["device_id"],
+        registration_no=row["registration_no"],
+    )
+    return {
+        "device_id": row["device_id"],
+        "kind": row["kind"],
+        "status": row["status"],
+        "gate_id": row["gate_id"],
+        "dbd_id": row["dbd_id"],
+        "app": {"pkg": row["app_pkg"], "version": row["app_version"]},
+        "model_id": row["model_id"],
+        "gallery": {
+            "stream": Environment(row["tenant_id"], bool(row["livemode"])).stream,
+            "epoch": row["acked_epoch"],
+            "seq": row["acked_seq"],
+            "synced_at": rfc3339_or_none(row["synced_ms"]),
+        },
+        "keys": [{"purpose": key["purpose"], "alg": "ed25519", "kid": key["kid"]} for key in keys],
+        "trust": {"attest_level": row["attest_level"], "verified": bool(row["attest_verified"])},
+        "health": json.loads(row["health"]),
+        "last_seen_at": rfc3339(row["last_seen_ms"]),
+        "registered_at": rfc3339(row["registered_ms"]),
+        "revoked_at": rfc3339_or_none(row["revoked_ms"]),
+        "livemode": bool(row["livemode"]),
+    }

@@ -1,0 +1,122 @@
+"""Reading requests and writing answers: the part of a route that is the same for all of them."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.types import Message, Receive, Scope, Send
+
+from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
+from cloud_client.reference_server.context import Answer
+from cloud_client.reference_server.problems import Problem
+
+DRAIN_BYTES = 32 * 1024 * 1024
+DRAIN_S = 5.0
+"""How much, and for how long, is still read of a body that is too large, so that its sender gets to
+reading the answer; then the connection is closed."""
+
+
+class Request:
+    """Headers and raw parts of a request, read once."""
+
+    def __init__(self, scope: Scope, receive: Receive, *, https: bool) -> None:
+        self.method: str = scope["method"]
+        self.query: bytes = scope["query_string"]
+        self.https = https or scope["scheme"] == "https"
+        client = scope.get("client")
+        self.address: str = client[0] if client else ""
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.raw_path = raw_path.decode("ascii", "replace").partition("?")[0]
+        self.headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        self._receive = receive
+
+    def header(self, name: str) -> list[str]:
+        """Every value of a header, in order; ``name`` in lower case."""
+        return self.headers.get(name, [])
+
+    def request_id(self) -> str | None:
+        """The client's correlation id, None when there is none. Problem 400 when it is no such thing."""
+        values = self.header(REQUEST_ID_HEADER.lower())
+        if not values:
+            return None
+        if len(values) > 1 or not NAME_64.fullmatch(values[0]):
+            raise Problem(ProblemCode.INVALID_REQUEST, "X-Request-Id is outside its format")
+        return values[0]
+
+    def check_json_type(self) -> None:
+        """Problem 415 unless the body is said to be plain UTF-8 JSON."""
+        wrong = Problem(ProblemCode.UNSUPPORTED_MEDIA_TYPE)
+        values = self.header("content-type")
+        if len(values) != 1:
+            raise wrong
+        media_type, *parameters = (part.strip().lower() for part in values[0].split(";"))
+        if media_type != JSON_TYPE:
+            raise wrong
+        for parameter in parameters:
+            if parameter and parameter not in {"charset=utf-8", 'charset="utf-8"'}:
+                raise wrong
+        if any(value.strip().lower() != "identity" for value in self.header("content-encoding")):
+            raise wrong
+
+    async def body(self, max_bytes: int) -> bytes:
+        """The whole body. Problem 413 beyond ``max_bytes``, after reading on for a while."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > max_bytes:
+                await self._drain(message)
+                raise Problem(ProblemCode.PAYLOAD_TOO_LARGE, headers={"Connection": "close"})
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    async def _drain(self, message: Message) -> None:
+        size = 0
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while message.get("more_body", False) and size < DRAIN_BYTES:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+        except TimeoutError:
+            return
+
+
+def decoded_segments(raw_path: str) -> list[str] | None:
+    """The path's segments, each percent-decoded by itself; None when one is not UTF-8 or has a slash."""
+    segments = []
+    for raw in raw_path.split("/")[1:]:
+        try:
+            segment = unquote(raw, errors="strict")
+        except UnicodeDecodeError:
+            return None
+        if "/" in segment:
+            return None
+        segments.append(segment)
+    return segments
+
+
+async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:
+    """Write an answer out; ``head`` leaves the body away and keeps its length."""
+    data = b"" if answer.body is None else encode(answer.body)
+    fields = {name.lower(): value for name, value in (dict(answer.headers) | dict(headers)).items()}
+    if answer.body is not None:
+        fields.setdefault("content-type", PROBLEM_TYPE if answer.status >= 400 else JSON_TYPE)
+    if answer.status not in (204, 304):
+        fields["content-length"] = str(len(data))
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.body", "body": b"" if head else data})
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8 JSON."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

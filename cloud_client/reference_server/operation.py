@@ -1,0 +1,91 @@
+"""What an operation is: one row of the table that routing, checks and the OpenAPI document come from."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from pydantic import BaseModel
+
+from cloud_client.contract import HEX_32, MAX_JSON_BYTES, NAME_64, UUID, ProblemCode, Scope
+from cloud_client.reference_server.bodies import Body
+from cloud_client.reference_server.context import Answer, Call
+from cloud_client.reference_server.query import Parameter
+from cloud_client.reference_server.store import AsyncStore, Tx
+
+Handler = Callable[[Call, Tx], Answer]
+"""Does its work in one transaction."""
+AsyncHandler = Callable[[Call, AsyncStore], Awaitable[Answer]]
+"""Opens its own transactions: it waits, or reads much."""
+
+
+class Surface(Enum):
+    """Who may call, and how they prove it."""
+
+    PUBLIC = auto()
+    PARTNER = auto()
+    DEVICE = auto()
+    REGISTRATION = auto()
+
+
+class Keyed(Enum):
+    """Whether an operation takes an Idempotency-Key."""
+
+    NO = auto()
+    OPTIONAL = auto()
+    REQUIRED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """A path parameter: a value outside ``pattern`` is answered like a missing resource."""
+
+    pattern: re.Pattern[str]
+    missing: ProblemCode
+    lower: bool = False
+
+
+SUBJECT_ID: Final = PathRule(UUID, ProblemCode.SUBJECT_NOT_FOUND, lower=True)
+SESSION_ID: Final = PathRule(UUID, ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, lower=True)
+RECEIPT_ID: Final = PathRule(UUID, ProblemCode.ERASURE_RECEIPT_NOT_FOUND, lower=True)
+DEVICE_ID: Final = PathRule(NAME_64, ProblemCode.DEVICE_NOT_FOUND)
+VERDICT_ID: Final = PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND)
+PURPOSE: Final = PathRule(
+    re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the contract."""
+
+    operation_id: str
+    method: str
+    path: str
+    summary: str
+    surface: Surface
+    handler: Handler | AsyncHandler
+    answers: Mapping[int, type[BaseModel] | None]
+    """Success statuses and the model of their body (None: no body)."""
+    problems: tuple[ProblemCode, ...] = ()
+    """Codes of its own, besides those that every operation of its kind can give."""
+    scope: Scope | None = None
+    body: type[Body] | None = None
+    body_of: Callable[[object], Body] | None = None
+    """Reads the body where one model does not say it all."""
+    query: tuple[Parameter, ...] = ()
+    paths: Mapping[str, PathRule] = field(default_factory=dict)
+    keyed: Keyed = Keyed.NO
+    waits: bool = False
+    """``handler`` is an AsyncHandler."""
+    max_bytes: int = MAX_JSON_BYTES
+    for_revoked: bool = False
+    access_only: bool = False
+    """Not for totems (403 ``forbidden``)."""
+    referenced: bool = False
+    """Named by the partner document, detailed elsewhere."""
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"

@@ -1,0 +1,123 @@
+"""Problems: every error answer of the service (RFC 9457), one table of codes.
+
+No problem ever repeats a received value; a field error names the place (a JSON pointer made of the
+contract's own member names) and a code.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cloud_client.contract import ProblemCode as Code
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is fixed about a code."""
+
+    status: int
+    title: str
+    retryable: bool = False
+
+
+KINDS: Final[Mapping[Code, Kind]] = {
+    Code.MALFORMED_JSON: Kind(400, "The body is not valid JSON"),
+    Code.INVALID_REQUEST: Kind(400, "A query or header parameter has the wrong format"),
+    Code.INVALID_CURSOR: Kind(400, "The cursor does not belong to this list"),
+    Code.UNAUTHENTICATED: Kind(401, "Authentication failed"),
+    Code.FORBIDDEN: Kind(403, "The credential has no access to this resource"),
+    Code.INSUFFICIENT_SCOPE: Kind(403, "The API key lacks the scope of this route"),
+    Code.LIVEMODE_MISMATCH: Kind(403, "The credential belongs to the other environment"),
+    Code.ENROLLMENT_SESSION_INVALID: Kind(403, "The enrollment token is not valid"),
+    Code.SUBJECT_NOT_FOUND: Kind(404, "No such person"),
+    Code.DEVICE_NOT_FOUND: Kind(404, "No such device"),
+    Code.VERDICT_NOT_FOUND: Kind(404, "No such verdict"),
+    Code.ENROLLMENT_SESSION_NOT_FOUND: Kind(404, "No such enrollment session"),
+    Code.ERASURE_RECEIPT_NOT_FOUND: Kind(404, "No such erasure receipt"),
+    Code.ROUTE_NOT_FOUND: Kind(404, "No such route"),
+    Code.METHOD_NOT_ALLOWED: Kind(405, "The route does not take this method"),
+    Code.EXTERNAL_REF_CONFLICT: Kind(409, "external_ref is already used"),
+    Code.CPF_CONFLICT: Kind(409, "The CPF already belongs to another person"),
+    Code.SUBJECT_STATE_CONFLICT: Kind(409, "The person's state does not allow this"),
+    Code.ENROLLMENT_SESSION_STATE_CONFLICT: Kind(409, "The session's state does not allow this"),
+    Code.DEVICE_STATE_CONFLICT: Kind(409, "The device's state does not allow this"),
+    Code.IDEMPOTENCY_IN_PROGRESS: Kind(
+        409, "The first request with this key is still running", retryable=True
+    ),
+    Code.HISTORY_EXPIRED: Kind(410, "The deltas asked for are no longer kept"),
+    Code.CURSOR_EXPIRED: Kind(410, "The cursor is outside retention"),
+    Code.PAYLOAD_TOO_LARGE: Kind(413, "The body is too large"),
+    Code.UNSUPPORTED_MEDIA_TYPE: Kind(415, "Content-Type is not application/json"),
+    Code.VALIDATION_FAILED: Kind(422, "The request is outside the contract"),
+    Code.EXTERNAL_REF_LOOKS_LIKE_CPF: Kind(422, "external_ref carries a CPF"),
+    Code.ONBOARD_REF_LOOKS_LIKE_CPF: Kind(422, "onboard_ref carries a CPF"),
+    Code.CPF_INVALID: Kind(422, "The CPF has wrong check digits"),
+    Code.CONSENT_REQUIRED: Kind(422, "A current consent is missing"),
+    Code.MODEL_UNSUPPORTED: Kind(422, "The gallery uses another recognition model"),
+    Code.IDEMPOTENCY_KEY_MISMATCH: Kind(422, "The Idempotency-Key was used with another body"),
+    Code.IDEMPOTENCY_KEY_REQUIRED: Kind(428, "Idempotency-Key is required"),
+    Code.RATE_LIMITED: Kind(429, "Rate limit exceeded", retryable=True),
+    Code.INTERNAL_ERROR: Kind(500, "Internal error", retryable=True),
+    Code.NOT_IMPLEMENTED: Kind(501, "Planned, not implemented"),
+    Code.SERVICE_UNAVAILABLE: Kind(503, "Temporarily unavailable", retryable=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One place in a request that is outside the contract."""
+
+    pointer: str
+    code: str
+
+
+class Problem(Exception):
+    """Ends a request with a problem answer.
+
+    ``headers`` and ``members`` are added to the answer (``Allow``, ``Retry-After``, ``snapshot_seq``).
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        detail: str = "",
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code.value)
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+        self.members = dict(members or {})
+
+    @property
+    def status(self) -> int:
+        return KINDS[self.code].status
+
+    def body(self, instance: str) -> dict[str, Any]:
+        """The problem object; ``instance`` is the request id."""
+        kind = KINDS[self.code]
+        return {
+            "type": f"urn:svc:problem:{self.code.value}",
+            "title": kind.title,
+            "status": kind.status,
+            "code": self.code.value,
+            "detail": self.detail or kind.title,
+            "instance": instance,
+            "retryable": kind.retryable,
+            "errors": [{"pointer": error.pointer, "code": error.code} for error in self.errors],
+            **self.members,
+        }
+
+
+def invalid(pointer: str, code: str) -> Problem:
+    """422 ``validation_failed`` for one place."""
+    return Problem(Code.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
+
+
+def unavailable(retry_after_s: int = 1) -> Problem:
+    """503 with Retry-After."""
+    return Problem(Code.SERVICE_UNAVAILABLE, headers={"Retry-After": str(retry_after_s)})

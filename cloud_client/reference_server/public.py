@@ -1,0 +1,39 @@
+"""The public routes: health and signing keys; and what is announced but not there."""
+
+import hashlib
+import json
+
+from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEADER, ProblemCode
+from cloud_client.reference_server import signers
+from cloud_client.reference_server.context import Answer, Call
+from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.times import rfc3339
+
+
+def get_health(call: Call, tx: Tx) -> Answer:
+    """getHealth: ok when the database answers."""
+    tx.scalar("SELECT count(*) FROM streams")
+    server_time = rfc3339(call.now_ms)
+    health = {
+        "status": "ok",
+        "api_version": API_VERSION,
+        "contract_version": CONTRACT_VERSION,
+        "server_time": server_time,
+    }
+    return Answer(200, health, {SERVER_TIME_HEADER: server_time})
+
+
+def list_signing_keys(call: Call, tx: Tx) -> Answer:
+    """listSigningKeys, with a validator so that a client may ask often."""
+    keys = {"keys": signers.published(tx, call.now_ms)}
+    etag = f'"{hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "public, max-age=300"}
+    if etag in call.if_none_match:
+        return Answer(304, None, headers)
+    return Answer(200, keys, headers)
+
+
+def webhooks(_call: Call, _tx: Tx) -> Answer:
+    """Announced for a later version."""
+    raise Problem(ProblemCode.NOT_IMPLEMENTED)

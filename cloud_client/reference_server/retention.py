@@ -1,0 +1,56 @@
+"""Retention: what is kept how long, and the sweep that deletes what is past it."""
+
+import calendar
+from datetime import UTC, datetime
+from typing import Final
+
+from cloud_client.reference_server import gallery_log, idempotency, sessions
+from cloud_client.reference_server.store import Tx
+
+DAY_MS: Final = 24 * 3600 * 1000
+EVENT_MS: Final = 30 * DAY_MS
+VERDICT_MONTHS: Final = 13
+TOKEN_MS: Final = 30 * DAY_MS
+"""Provisioning tokens that have expired are kept this long, for whoever asks why one was refused."""
+
+
+def months_before(at_ms: int, months: int) -> int:
+    """The same moment so many calendar months earlier (the last day of a shorter month)."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    index = moment.year * 12 + moment.month - 1 - months
+    year, month = index // 12, index % 12 + 1
+    day = min(moment.day, calendar.monthrange(year, month)[1])
+    return int(moment.replace(year=year, month=month, day=day).timestamp() * 1000)
+
+
+def sweep(tx: Tx, now_ms: int) -> dict[str, int]:
+    """Delete what is expired at ``now_ms`` and count it."""
+    counts = {
+        "idempotency": tx.run(
+            "DELETE FROM idempotency WHERE started_ms <= :limit_ms", limit_ms=now_ms - idempotency.KEEP_MS
+        ),
+        "deltas": tx.run(
+            "DELETE FROM deltas WHERE created_ms <= :limit_ms", limit_ms=now_ms - gallery_log.KEEP_DELTAS_MS
+        ),
+        "events": tx.run("DELETE FROM events WHERE created_ms <= :limit_ms", limit_ms=now_ms - EVENT_MS),
+        "verdicts": tx.run(
+            "DELETE FROM verdicts WHERE decided_ms <= :limit_ms",
+            limit_ms=months_before(now_ms, VERDICT_MONTHS),
+        ),
+        "sessions": sessions.expire(tx, now_ms),
+    }
+    tx.run("DELETE FROM nonces WHERE expires_ms <= :now_ms", now_ms=now_ms)
+    tx.run("DELETE FROM challenges WHERE expires_ms <= :now_ms", now_ms=now_ms)
+    tx.run("DELETE FROM snapshots WHERE expires_ms <= :now_ms", now_ms=now_ms)
+    tx.run(
+        "DELETE FROM provisioning_tokens WHERE expires_ms <= :limit_ms AND keys_digest IS NULL",
+        limit_ms=now_ms - TOKEN_MS,
+    )
+    # Replaced templates are kept only for snapshots that were open when they were replaced.
+    tx.run(
+        """DELETE FROM templates WHERE removed_seq IS NOT NULL AND NOT EXISTS
+               (SELECT 1 FROM snapshots s
+                WHERE s.stream = templates.stream AND s.seq < templates.removed_seq)"""
+    )
+    tx.purge_after_commit = True
+    return counts

@@ -1,0 +1,137 @@
+"""Subjects: create, list, get. Erasing is in erasure.py."""
+
+import json
+import uuid
+from typing import Any
+
+from cloud_client.contract import ProblemCode, Purpose
+from cloud_client.reference_server import persons, standing, tenants
+from cloud_client.reference_server.bodies import CreateSubject
+from cloud_client.reference_server.context import Answer, Call
+from cloud_client.reference_server.cpf import carries_cpf, is_valid_cpf
+from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.store import Row, Tx
+from cloud_client.reference_server.times import rfc3339
+from cloud_client.reference_server.vault import Vault
+
+CURSOR_AGE_MS = 30 * 24 * 3600 * 1000
+
+
+def create_subject(call: Call, tx: Tx) -> Answer:
+    """createSubject: a person without palms."""
+    body: CreateSubject = call.body
+    environment, vault = call.environment, call.vault
+    if carries_cpf(body.external_ref):
+        raise Problem(ProblemCode.EXTERNAL_REF_LOOKS_LIKE_CPF)
+    if body.onboard_ref is not None and carries_cpf(body.onboard_ref):
+        raise Problem(ProblemCode.ONBOARD_REF_LOOKS_LIKE_CPF)
+    if body.cpf is not None and not is_valid_cpf(body.cpf):
+        raise Problem(ProblemCode.CPF_INVALID)
+    if persons.row_by_external_ref(tx, vault, environment, body.external_ref) is not None:
+        raise Problem(ProblemCode.EXTERNAL_REF_CONFLICT)
+    tenant = tenants.load(tx, vault, environment.tenant_id)
+    cpf_mac = None if body.cpf is None else tenant.cpf_mac(environment, body.cpf)
+    if cpf_mac is not None and tx.exists(
+        """SELECT 1 FROM subjects
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND cpf_mac = :cpf_mac""",
+        cpf_mac=cpf_mac,
+        **environment.params,
+    ):
+        raise Problem(ProblemCode.CPF_CONFLICT)
+    subject_id = str(uuid.uuid4())
+    key, key_ct = persons.new_key(vault, subject_id)
+    tx.run(
+        """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status, external_ref_mac,
+                                 cpf_mac, cpf_ct, person_key_ct, refs_ct, has_onboard_ref, created_ms,
+                                 updated_ms)
+           VALUES (:subject_id, :tenant_id, :livemode, :subject_ref, 'pending_enrollment', :external_ref_mac,
+                   :cpf_mac, :cpf_ct, :key_ct, :refs_ct, :has_onboard_ref, :now_ms, :now_ms)""",
+        subject_id=subject_id,
+        subject_ref=tenant.subject_ref(subject_id),
+        external_ref_mac=persons.external_ref_mac(vault, environment, body.external_ref),
+        cpf_mac=cpf_mac,
+        cpf_ct=None if body.cpf is None else vault.kms.wrap(body.cpf.encode(), f"cpf {subject_id}".encode()),
+        key_ct=key_ct,
+        refs_ct=persons.seal_refs(key, subject_id, body.external_ref, body.onboard_ref),
+        has_onboard_ref=int(body.onboard_ref is not None),
+        now_ms=call.now_ms,
+        **environment.params,
+    )
+    row = persons.row_by_id(tx, environment, subject_id)
+    return Answer(
+        201, subject_object(tx, vault, row), {"Location": f"/v1/subjects/{subject_id}"}, subject_id=subject_id
+    )
+
+
+def get_subject(call: Call, tx: Tx) -> Answer:
+    """getSubject."""
+    row = persons.row_by_id(tx, call.environment, call.path["subject_id"])
+    return Answer(200, subject_object(tx, call.vault, row))
+
+
+def list_subjects(call: Call, tx: Tx) -> Answer:
+    """listSubjects: newest first."""
+    query = call.query
+    after = read_cursor(call, "subjects", max_age_ms=CURSOR_AGE_MS)
+    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
+    params: dict[str, Any] = dict(call.environment.params)
+    if query["external_ref"] is not None:
+        conditions.append("external_ref_mac = :mac")
+        params["mac"] = persons.external_ref_mac(call.vault, call.environment, query["external_ref"])
+    if query["status"] is not None:
+        conditions.append("status = :status")
+        params["status"] = query["status"]
+    if after is not None:
+        conditions.append("(created_ms, subject_id) < (:at_ms, :id)")
+        params["at_ms"], params["id"] = after
+    rows = tx.all(
+        f"""SELECT * FROM subjects WHERE {" AND ".join(conditions)}
+            ORDER BY created_ms DESC, subject_id DESC LIMIT :rows""",  # noqa: S608 - fixed conditions only
+        rows=query["limit"] + 1,
+        **params,
+    )
+    return page(
+        call,
+        "subjects",
+        rows,
+        item=lambda row: subject_object(tx, call.vault, row),
+        position=lambda row: (row["created_ms"], row["subject_id"]),
+    )
+
+
+def subject_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
+    """The Subject of the contract."""
+    person = persons.load(vault, row)
+    subject: dict[str, Any] = {
+        "subject_id": row["subject_id"],
+        "external_ref": person.external_ref,
+        "subject_ref": row["subject_ref"],
+        "status": row["status"],
+        "block": standing.block_object(tx, row),
+        "enrollment": None
+        if row["enrolled_ms"] is None
+        else {
+            "hands": json.loads(row["hands"]),
+            "model_id": row["model_id"],
+            "enrolled_at": rfc3339(row["enrolled_ms"]),
+        },
+        "consents": _consents(tx, row["subject_id"]),
+        "kyc": {"cpf_on_file": row["cpf_ct"] is not None},
+        "gallery_seq": row["gallery_seq"],
+        "created_at": rfc3339(row["created_ms"]),
+        "updated_at": rfc3339(row["updated_ms"]),
+        "livemode": bool(row["livemode"]),
+    }
+    if person.onboard_ref is not None:
+        subject["onboard_ref"] = person.onboard_ref
+    return subject
+
+
+def _consents(tx: Tx, subject_id: str) -> list[dict[str, str]]:
+    rows = tx.all(
+        "SELECT purpose, status FROM consents WHERE subject_id = :subject_id ORDER BY recorded_no",
+        subject_id=subject_id,
+    )
+    latest = {row["purpose"]: row["status"] for row in rows}
+    return [{"purpose": purpose.value, "status": latest[purpose]} for purpose in Purpose if purpose in latest]

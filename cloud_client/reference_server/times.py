@@ -1,0 +1,56 @@
+"""Instants: epoch milliseconds inside, RFC 3339 in UTC with milliseconds on the partner surface."""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+NowMs = Callable[[], int]
+"""The wall clock, handed in: epoch milliseconds."""
+
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: nothing later can be written as RFC 3339."""
+
+_DATE_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+
+
+def system_now_ms() -> int:
+    """The operating system's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def rfc3339(at_ms: int) -> str:
+    """``YYYY-MM-DDTHH:MM:SS.mmmZ``."""
+    moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def rfc3339_or_none(at_ms: int | None) -> str | None:
+    """As ``rfc3339``; None stays None."""
+    return None if at_ms is None else rfc3339(at_ms)
+
+
+def parse_rfc3339(text: str) -> int | None:
+    """Epoch milliseconds (truncated) of an RFC 3339 date-time with a zone; None for anything else.
+
+    Leap seconds, zone-less times, a space for the ``T`` and years before 1970 are "anything else".
+    """
+    found = _DATE_TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
+    fraction, sign, zone_hours, zone_minutes = found.groups()[6:]
+    offset_min = 0
+    if sign:
+        if int(zone_hours) > 23 or int(zone_minutes) > 59:
+            return None
+        offset_min = (int(zone_hours) * 60 + int(zone_minutes)) * (-1 if sign == "-" else 1)
+    try:
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+    at_ms = (int(moment.timestamp()) - offset_min * 60) * 1000 + int((fraction or "0").ljust(9, "0")[:3])
+    # 9999-12-31 with a negative offset would not print again.
+    return at_ms if 0 <= at_ms <= LATEST_MS else None

@@ -1,0 +1,141 @@
+"""Verdicts as the partner sees them: the list and the proof."""
+
+import json
+from typing import Any
+
+from cloud_client.contract import ProblemCode
+from cloud_client.reference_server import device_config, persons
+from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.problems import FieldError, Problem
+from cloud_client.reference_server.registration import key_object
+from cloud_client.reference_server.retention import VERDICT_MONTHS, months_before
+from cloud_client.reference_server.store import Row, Tx
+from cloud_client.reference_server.times import rfc3339
+from cloud_client.reference_server.vault import Vault
+from link1.keys import PublicKey
+from link1.signed import Kind
+
+_PREFIXES = {
+    "verdict": Kind.VERDICT.prefix,
+    "decision": Kind.DECISION.prefix,
+    "passage": Kind.PASSAGE.prefix,
+}
+
+
+def list_verdicts(call: Call, tx: Tx) -> Answer:
+    """listVerdicts: by decided_at, newest first unless asked otherwise."""
+    query = call.query
+    if query["from"] is not None and query["to"] is not None and query["from"] > query["to"]:
+        raise Problem(ProblemCode.INVALID_REQUEST, errors=[FieldError("/from", "after_to")])
+    after = read_cursor(call, "verdicts", max_age_ms=None)
+    if after is not None and after[0] < months_before(call.now_ms, VERDICT_MONTHS):
+        raise Problem(ProblemCode.CURSOR_EXPIRED)
+    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
+    params: dict[str, Any] = dict(call.environment.params)
+    for name in ("device_id", "gate_id", "subject_id", "decision", "reconciliation"):
+        if query[name] is not None:
+            conditions.append(f"{name} = :{name}")
+            params[name] = query[name]
+    for name, condition in (("from", "decided_ms >= :from_ms"), ("to", "decided_ms < :to_ms")):
+        if query[name] is not None:
+            conditions.append(condition)
+            params[f"{name}_ms"] = query[name]
+    rising = query["order"] == "asc"
+    if after is not None:
+        conditions.append(f"(decided_ms, verdict_id) {'>' if rising else '<'} (:at_ms, :id)")
+        params["at_ms"], params["id"] = after
+    direction = "ASC" if rising else "DESC"
+    rows = tx.all(
+        f"""SELECT * FROM verdicts WHERE {" AND ".join(conditions)}
+            ORDER BY decided_ms {direction}, verdict_id {direction} LIMIT :rows""",  # noqa: S608 - fixed parts
+        rows=query["limit"] + 1,
+        **params,
+    )
+    return page(
+        call,
+        "verdicts",
+        rows,
+        item=lambda row: record_object(tx, call.vault, row),
+        position=lambda row: (row["decided_ms"], row["verdict_id"]),
+    )
+
+
+def get_verdict(call: Call, tx: Tx) -> Answer:
+    """getVerdict: the record with everything that proves it."""
+    row = tx.one(
+        "SELECT * FROM verdicts WHERE verdict_id = :verdict_id AND tenant_id = :tenant_id",
+        verdict_id=call.path["verdict_id"],
+        tenant_id=call.environment.tenant_id,
+    )
+    if row is None:
+        raise Problem(ProblemCode.VERDICT_NOT_FOUND)
+    if row["livemode"] != call.environment.livemode:
+        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    proof: dict[str, Any] = {
+        "record": record_object(tx, call.vault, row),
+        "signed_verdict": json.loads(row["signed_verdict"]),
+    }
+    for name in ("signed_decision", "signed_passage"):
+        if row[name] is not None:
+            proof[name] = json.loads(row[name])
+    signer = tx.one("SELECT pub FROM device_keys WHERE kid = :kid", kid=row["signer_kid"])
+    dbd_key = _dbd_key(tx, call.environment, row, call.now_ms)
+    proof["verification"] = {
+        "verdict_ref": row["verdict_id"],
+        "device_verdict_key": None if signer is None else key_object(PublicKey(signer["pub"])),
+        "dbd_sign_key": None if dbd_key is None else key_object(dbd_key),
+        "prefixes": _PREFIXES,
+    }
+    return Answer(200, proof)
+
+
+def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicKey | None:
+    """The validator's key valid when it decided, else the one valid now."""
+    decided_ms = now_ms
+    if row["signed_decision"] is not None:
+        decided_ms = json.loads(row["signed_decision"])["decision_obj"]["decided_at_ms"]
+    return device_config.dbd_key_at(tx, environment, row["dbd_id"], decided_ms) or device_config.dbd_key_at(
+        tx, environment, row["dbd_id"], now_ms
+    )
+
+
+def record_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
+    """The Verdict record of the contract."""
+    verdict = json.loads(row["signed_verdict"])["verdict"]
+    record: dict[str, Any] = {
+        "verdict_id": row["verdict_id"],
+        "txn_id": row["txn_id"],
+        "device_id": row["device_id"],
+        "gate_id": row["gate_id"],
+        "dbd_id": row["dbd_id"],
+        "verdict_seq": row["verdict_seq"],
+        "decision": row["decision"],
+        "result": row["result"],
+        "pad_res": verdict["pad"]["res"],
+        "quality_q": verdict["quality_q"],
+        "model_id": row["model_id"],
+        "decided_at": rfc3339(row["decided_ms"]),
+        "received_at": rfc3339(row["received_ms"]),
+        "reconciliation": row["reconciliation"],
+    }
+    if row["hand"] is not None:
+        record["hand"] = row["hand"]
+    if row["subject_id"] is not None:
+        subject = tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=row["subject_id"])
+        if subject is not None:
+            record["subject_id"] = row["subject_id"]
+            record["external_ref"] = persons.load(vault, subject).external_ref
+    if row["signed_decision"] is not None:
+        decision = json.loads(row["signed_decision"])["decision_obj"]
+        record["dbd"] = {
+            name: decision[name] for name in ("reason", "outcome", "actuated", "decision_seq")
+        } | {"decided_at": rfc3339(decision["decided_at_ms"])}
+    if row["signed_passage"] is not None:
+        passage = json.loads(row["signed_passage"])["passage"]
+        record["passage"] = {
+            "passed": passage["passed"],
+            "cause": passage["cause"],
+            "at": rfc3339(passage["at_ms"]),
+        }
+    return record

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_harness import Cloud, Partner, Tenant
+from server_process import Running
+
+
+@pytest.fixture(scope="session")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """One server for all tests: each has a tenant of its own in it, and its clock only goes forward."""
+    cloud = Cloud(tmp_path_factory.mktemp("cloud"))
+    yield cloud
+    cloud.close()
+
+
+@pytest.fixture
+def own_cloud(tmp_path: Path) -> Iterator[Cloud]:
+    """A server of one's own, for tests that look at all that is in it."""
+    cloud = Cloud(tmp_path / "data")
+    yield cloud
+    cloud.close()
+
+
+@pytest.fixture
+def tenant(cloud: Cloud) -> Tenant:
+    return cloud.new_tenant()
+
+
+@pytest.fixture
+def partner(tenant: Tenant) -> Partner:
+    return tenant.partner()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    data, log = tmp_path / "data", tmp_path / "server.log"
+    words = ["-m", "tools.palmctl", "cloud", "serve", "--data", str(data), "--port", "0"]
+    # A log nobody reads would fill a pipe and stop the server.
+    with log.open("w") as errors:
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving http://127.0.0.1:"), log.read_text()
+    try:
+        yield Running(data, process, line.split()[1], log)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,159 @@
+"""A server in a process of its own, and a partner and a device that reach it over real HTTP."""
+
+import hashlib
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from click.testing import CliRunner
+
+from cloud_client.contract import Scope
+from cloud_client.http_signature import new_nonce, sign_request, url_parts
+from link1.canonical import b64_encode
+from link1.keys import SealKey, SigningKey
+from link1.signed import Kind, sign_object
+from tools.commands.cloud import cloud as command
+
+
+@dataclass
+class Running:
+    """A server process and what talks to it."""
+
+    data: Path
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+
+    def palmctl(self, *words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(command, [*words, "--data", str(self.data), "--json"])
+        assert done.exit_code == 0, done.output
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
+
+    def partner(self, tenant: str) -> httpx.Client:
+        scopes = [word for scope in Scope for word in ("--scope", scope.value)]
+        made = self.palmctl("key", "create", "--tenant", tenant, "--mode", "test", *scopes)
+        headers = {"Authorization": f"Bearer {made['api_key']}"}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False)
+
+
+class Board:
+    """A registered device over real HTTP."""
+
+    def __init__(self, running: Running, tenant: str, device_id: str = "gate-1") -> None:
+        self.url = running.url
+        self.verdict_key, self.http_key = SigningKey.generate(), SigningKey.generate()
+        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=20)
+        made = running.palmctl(
+            "token", "create", "--tenant", tenant, "--mode", "test", "--device-id", device_id
+        )
+        facts = {
+            "device_id": device_id,
+            "kind": "access",
+            "gate_id": "g1",
+            "dbd_id": "d1",
+            "passage_sensor": False,
+            "app": {"pkg": "p", "version": "1"},
+            "model_id": "m",
+            "keys": [
+                {"purpose": "verdict", "alg": "ed25519", "pub_b64": self.verdict_key.public.b64},
+                {"purpose": "http", "alg": "ed25519", "pub_b64": self.http_key.public.b64},
+            ],
+            "seal_key": {"alg": "x25519", "pub_b64": SealKey.generate().public.b64},
+        }
+        digest = hashlib.sha256(made["token"].encode()).hexdigest()
+        proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
+        content = json.dumps(facts | {"proof": proof}).encode()
+        headers = {"Authorization": f"Provisioning {made['token']}"}
+        self.send("POST", "/v1/devices/register", content, headers).raise_for_status()
+
+    def upload_verdict(self) -> str:
+        """Hand in a first verdict, of a hand that nobody's is; its verdict_id."""
+        verdict = {
+            "v": 1,
+            "txn_id": "0" * 32,
+            "gate_id": "g1",
+            "dbd_id": "d1",
+            "nonce_b64": b64_encode(bytes(16)),
+            "issued_at_ms": 1,
+            "ttl_ms": 5000,
+            "decided_at_ms": int(time.time() * 1000),
+            "device_id": "gate-1",
+            "decision": "reject",
+            "result": "NO_MATCH",
+            "verdict_seq": 1,
+            "prev_ref": "0" * 32,
+            "score_q": 100,
+            "margin_q": 10000,
+            "quality_q": 80,
+            "pad": {"res": "pass", "mech": "m", "score_q": 9000},
+            "attempts": 3,
+            "model_id": "m",
+            "thr_id": "t",
+            "gallery": {"stream": "s", "epoch": 1, "seq": 0, "head16": "0" * 16},
+        }
+        wrapper = sign_object(Kind.VERDICT, verdict, self.verdict_key)
+        content = json.dumps({"items": [{"signed_verdict": wrapper}]}).encode()
+        (verdict_id,) = self.send("POST", "/v1/verdicts/batch", content).json()["accepted"]
+        return str(verdict_id)
+
+    def send(
+        self, method: str, target: str, content: bytes | None = None, more: dict[str, str] | None = None
+    ) -> httpx.Response:
+        parts = url_parts(self.url + target)
+        headers = sign_request(
+            method,
+            parts.authority,
+            parts.path,
+            parts.query,
+            content,
+            key=self.http_key,
+            created_s=int(time.time()),
+            nonce=new_nonce(),
+        ) | (more or {})
+        if content is not None:
+            headers |= {"Content-Type": "application/json", "Idempotency-Key": new_nonce()}
+        return self.http.request(method, target, content=content, headers=headers)
+
+
+def post(partner: httpx.Client, path: str, body: dict[str, Any]) -> httpx.Response:
+    return partner.post(path, json=body, headers={"Idempotency-Key": new_nonce()})
+
+
+def enrol(partner: httpx.Client, board: Board) -> str:
+    """A new person with one palm; the subject_id."""
+    subject_id: str = post(partner, "/v1/subjects", {"external_ref": new_nonce()}).json()["subject_id"]
+    assert enrol_person(partner, board, subject_id) == 201
+    return subject_id
+
+
+def enrol_person(partner: httpx.Client, board: Board, subject_id: str) -> int:
+    """Open a session and complete it; the status of the first request that is refused, else of the last."""
+    body = {"subject_id": subject_id, "hands_required": ["L"]}
+    opened = post(partner, "/v1/enrollment-sessions", body)
+    if opened.status_code != 201:
+        return opened.status_code
+    session = opened.json()
+    vector = bytearray(2048)
+    vector[2:4] = b"\x80\x3f"  # 1.0 in the first place
+    enrolment = {
+        "token": session["token"],
+        "model_id": "m",
+        "hands": [
+            {
+                "hand": "L",
+                "vector_b64": b64_encode(bytes(vector)),
+                "quality_q": 90,
+                "pad": {"res": "pass", "mech": "m", "score_q": 1},
+            }
+        ],
+        "consents": [
+            {"purpose": purpose, "terms_version": "v1", "method": "device_screen", "accepted_at_ms": 1}
+            for purpose in ("enrollment", "identification")
+        ],
+    }
+    return board.send("POST", "/v1/enrollments", json.dumps(enrolment).encode()).status_code

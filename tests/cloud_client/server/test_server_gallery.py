@@ -1,0 +1,198 @@
+"""The gallery stream as devices see it: deltas, snapshots, compaction, epochs, and a real gallery."""
+
+import json
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, code_of, vector
+
+from cloud_client.reference_server import gallery_log, operator
+from cloud_client.reference_server import persons as people
+from gallery.freshness import GalleryNow
+from gallery.gallery import Gallery
+from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of
+from link1.canonical import b64_encode
+from link1.keys import PublicKey
+
+
+def keys_of(cloud: Cloud) -> dict[str, PublicKey]:
+    listed = cloud.send("GET", "/v1/keys").json()["keys"]
+    return {key["kid"]: PublicKey.from_b64(key["pub_b64"]) for key in listed}
+
+
+def test_enrolling_again_replaces_the_palms(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    subject_id = partner.person()["subject_id"]
+    device.enrol(partner, subject_id, seed=1)
+    device.enrol(partner, subject_id, seed=2)
+    deltas = device.get("/v1/gallery/deltas?epoch=1&after_seq=0")["data"]
+    assert [delta["op"] for delta in deltas] == ["upsert", "upsert", "tombstone", "upsert", "upsert"]
+    snapshot = device.get("/v1/gallery/snapshot")
+    shown = {entry["vector_b64"] for entry in snapshot["data"]}
+    assert shown == {b64_encode(vector(4)), b64_encode(vector(5))}
+    assert snapshot["head"]["head_obj"]["count"] == 2
+
+
+def fill(tenant: Tenant, partner: Partner, persons: int) -> None:
+    """Enrol many persons at once, straight into the log."""
+    ids = [partner.person()["subject_id"] for _ in range(persons)]
+    environment = tenant.environment("test")
+
+    def work(tx, vault, now):  # type: ignore[no-untyped-def]
+        for number, subject_id in enumerate(ids):
+            person = people.load_by_id(tx, vault, environment, subject_id)
+            palms = [("L", vector(1000 + 2 * number)), ("R", vector(1001 + 2 * number))]
+            gallery_log.add_templates(tx, environment, person, MODEL_ID, palms, now_ms=now)
+
+    tenant.cloud.operate(work)
+
+
+def snapshot_pages(device: SimDevice, first: httpx.Response) -> list[bytes]:
+    pages = [first.content]
+    while (cursor := json.loads(pages[-1])["next_cursor"]) is not None:
+        pages.append(device.send("GET", f"/v1/gallery/snapshot?cursor={cursor}").content)
+    return pages
+
+
+def test_a_snapshot_is_one_state_under_writes(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    fill(tenant, partner, 104)
+    subject_id = partner.person()["subject_id"]
+    device.enrol(partner, subject_id, seed=1)
+    first = device.send("GET", "/v1/gallery/snapshot")
+    # While it is read: somebody new, somebody suspended, somebody enrolled anew.
+    device.enrol(partner, partner.person()["subject_id"], seed=2)
+    partner.delete(f"/v1/subjects/{subject_id}/consents/identification")
+    environment = tenant.environment("test")
+    keys = keys_of(tenant.cloud)
+    pages = [read_snapshot_page(page, keys.get) for page in snapshot_pages(device, first)]
+    entries = [entry for page in pages for entry in page.entries]
+    assert [len(page.entries) for page in pages] == [200, 10]
+    assert not any(entry.entry.suspended for entry in entries)
+    assert {page.head.seq for page in pages} == {210}
+    assert pages[0].head.count == len(entries)
+    assert state_of(entry.sha256 for entry in entries) == pages[-1].head.state
+    assert pages[0].head.stream == environment.stream
+
+
+def test_an_erasure_ends_open_snapshots(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    fill(tenant, partner, 101)
+    cursor = device.get("/v1/gallery/snapshot")["next_cursor"]
+    target = f"/v1/gallery/snapshot?cursor={cursor}"
+    assert len(device.get(target)["data"]) == 2
+    for text in ("x", cursor[:-2], "A" * len(cursor)):
+        bad = device.send("GET", f"/v1/gallery/snapshot?cursor={text}")
+        assert code_of(bad) == "invalid_cursor"
+    partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")
+    assert code_of(device.send("GET", target)) == "cursor_expired"
+
+
+def test_the_chain_holds_through_pages_and_compaction(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    people = [partner.person()["subject_id"] for _ in range(4)]
+    for number, subject_id in enumerate(people):
+        device.enrol(partner, subject_id, seed=number + 1)
+    partner.delete(f"/v1/subjects/{people[1]}")
+    keys = keys_of(tenant.cloud)
+    seq, head, ops, more = 0, head_zero(tenant.environment("test").stream, 1), [], True
+    while more:
+        target = f"/v1/gallery/deltas?epoch=1&after_seq={seq}&limit=2"
+        page = read_delta_page(device.send("GET", target).content, keys.get)
+        ops += [str(delta.op) for delta in follow_chain(page, seq=seq, head=head)]
+        seq, head, more = page.head.seq, page.head.head, page.has_more
+    assert ops == ["upsert"] * 2 + ["noop"] * 2 + ["upsert"] * 4 + ["tombstone"]
+    assert page.head.count == 6
+
+
+@pytest.mark.parametrize("query", ["epoch=2&after_seq=0", "epoch=0&after_seq=0", "epoch=1&after_seq=9"])
+def test_history_that_is_not_there(tenant: Tenant, query: str) -> None:
+    response = tenant.device().send("GET", f"/v1/gallery/deltas?{query}")
+    assert (response.status_code, code_of(response)) == (410, "history_expired")
+    assert response.json()["snapshot_seq"] == 0
+
+
+@pytest.mark.parametrize(
+    "query", ["", "epoch=1", "after_seq=0", "epoch=1&after_seq=-1", "epoch=1&after_seq=0&x=1"]
+)
+def test_bad_delta_queries(tenant: Tenant, query: str) -> None:
+    assert code_of(tenant.device().send("GET", f"/v1/gallery/deltas?{query}")) == "invalid_request"
+
+
+def test_an_acknowledgement_never_falls(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    device.enrol(partner, partner.person()["subject_id"])
+    for after_seq in (2, 1):
+        device.get(f"/v1/gallery/deltas?epoch=1&after_seq={after_seq}")
+        assert partner.get("/v1/devices")["data"][0]["gallery"]["seq"] == 2
+
+
+def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    subject_id = partner.person()["subject_id"]
+    device.enrol(partner, subject_id)
+    environment = tenant.environment("test")
+    made = tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, MODEL_ID))
+    assert made == {"stream": environment.stream, "epoch": 2, "seq": 0}
+    gone = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=2")
+    assert code_of(gone) == "history_expired"
+    page = read_snapshot_page(device.send("GET", "/v1/gallery/snapshot").content, keys_of(tenant.cloud).get)
+    assert (page.head.epoch, page.head.count, len(page.entries)) == (2, 2, 2)
+    tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, "model-2"))
+    assert partner.get(f"/v1/subjects/{subject_id}")["status"] == "pending_enrollment"
+    assert device.get("/v1/gallery/snapshot")["data"] == []
+
+
+def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant) -> None:
+    device = tenant.device()
+    before = device.get("/v1/gallery/snapshot")["head"]["signer_kid"]
+    made = tenant.cloud.operate(lambda tx, vault, now: operator.rotate_signer(tx, vault, "gallery", 60, now))
+    assert {before, made["kid"]} <= set(keys_of(tenant.cloud))
+    assert device.get("/v1/gallery/snapshot")["head"]["signer_kid"] == before
+    tenant.cloud.clock.forward(s=60)
+    assert device.get("/v1/gallery/snapshot")["head"]["signer_kid"] == made["kid"]
+    assert before in keys_of(tenant.cloud)
+
+
+def test_a_real_gallery_follows(tenant: Tenant, partner: Partner, tmp_path: Path) -> None:
+    """Snapshot, deltas, suspension and erasure, taken by what runs in the device."""
+    device = tenant.device()
+    fill(tenant, partner, 101)
+    cloud = tenant.cloud
+    gallery = Gallery.open(
+        tmp_path / "gallery",
+        data_key=bytes(32),
+        model_id=MODEL_ID,
+        stream=tenant.environment("test").stream,
+        epoch=1,
+        gallery_key=keys_of(cloud).get,
+        now=GalleryNow(0, cloud.clock.ms),
+    )
+
+    def follow() -> None:
+        cloud.clock.forward(ms=1)
+        target = f"/v1/gallery/deltas?epoch=1&after_seq={gallery.position.seq}"
+        gallery.apply_deltas(device.send("GET", target).content, GalleryNow(1, cloud.clock.ms))
+
+    def score(seed: int) -> float:
+        return gallery.search(np.frombuffer(vector(seed), "<f4")[None, :]).score
+
+    first = device.send("GET", "/v1/gallery/snapshot")
+    subject_id = partner.person(onboard_ref="tok")["subject_id"]
+    device.enrol(partner, subject_id, seed=1)
+    for page in snapshot_pages(device, first):
+        gallery.apply_snapshot_page(page, GalleryNow(1, cloud.clock.ms))
+    assert (gallery.count, gallery.position.seq) == (202, 202)
+    follow()
+    assert gallery.count == 204
+    assert score(2) > 0.99
+    partner.delete(f"/v1/subjects/{subject_id}/consents/identification")
+    follow()
+    assert (gallery.count, gallery.match_count) == (204, 202)
+    partner.delete(f"/v1/subjects/{subject_id}")
+    follow()
+    assert gallery.count == 202
+    assert score(2) < 0.5
+    gallery.close()

@@ -1,0 +1,174 @@
+"""The server as a process: real HTTP, commands beside it, long-poll, a locked database, its end."""
+
+import json
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from server_process import Board, Running, enrol, post
+
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.serve import DataDirectory, ServeOptions
+from link1.keys import SigningKey
+from tools.commands.cloud import cloud as command
+
+
+def test_a_waiting_device_hears_of_everything(running: Running) -> None:
+    tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+    partner, board = running.partner(tenant), Board(running, tenant)
+    waiting = "/v1/gallery/deltas?epoch=1&after_seq={}&wait_s=20"
+    with ThreadPoolExecutor(2) as threads:
+        # A change through the API.
+        pending = threads.submit(board.send, "GET", waiting.format(0))
+        subject_id = enrol(partner, board)
+        assert [delta["op"] for delta in pending.result(10).json()["data"]] == ["upsert"]
+        # A change by another process.
+        pending = threads.submit(board.send, "GET", waiting.format(1))
+        where = ("--tenant", tenant, "--mode", "test")
+        blocked = running.palmctl("subject", "block", *where, subject_id, "--reason", "lost")
+        assert blocked["block"]["reason"] == "lost"
+        assert [delta["op"] for delta in pending.result(10).json()["data"]] == ["suspend"]
+        # A newer wait ends the older one, with no data.
+        older = threads.submit(board.send, "GET", waiting.format(2))
+        newer = None
+        while not older.done():
+            newer = board.send("GET", waiting.format(2).replace("wait_s=20", "wait_s=0"))
+        assert newer is None or newer.status_code == 200
+        assert older.result(10).json()["data"] == []
+        # Erasure reaches it at once.
+        pending = threads.submit(board.send, "GET", waiting.format(2))
+        began_s = time.monotonic()
+        partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
+        assert [delta["op"] for delta in pending.result(10).json()["data"]] == ["tombstone"]
+        assert time.monotonic() - began_s < 5
+        # Revocation ends a wait with 401.
+        pending = threads.submit(board.send, "GET", waiting.format(3))
+        post(partner, "/v1/devices/gate-1/revoke", {"reason": "lost"}).raise_for_status()
+        assert pending.result(10).status_code == 401
+    status = board.send("GET", "/v1/devices/self/status").json()["device_status_obj"]
+    assert status["wipe"]["reason"] == "lost"
+
+
+def test_the_end_and_the_logs(running: Running) -> None:
+    tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+    partner = running.partner(tenant)
+    made = post(partner, "/v1/subjects", {"external_ref": "needle-ref"}).json()
+    partner.get(f"/v1/subjects/{made['subject_id']}", params={"cpf": "needle-query"})
+    with ThreadPoolExecutor(1) as threads:
+        board = Board(running, tenant)
+        pending = threads.submit(board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=0&wait_s=50")
+        while httpx.get(f"{running.url}/v1/health", trust_env=False).status_code != 200:
+            pass
+        running.process.send_signal(signal.SIGTERM)
+        assert pending.result(10).status_code == 200
+    out, _ = running.process.communicate(timeout=15)
+    err = running.log.read_text()
+    assert (running.process.returncode, out) == (0, "")
+    assert "GET /v1/subjects/{subject_id} 400" in err
+    for needle in ("needle", made["subject_id"], partner.headers["Authorization"].split("_")[-1]):
+        assert needle not in err
+    assert not (running.data / "cloud.db-wal").exists()
+
+
+def test_a_locked_database_is_a_503(running: Running) -> None:
+    tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+    partner = running.partner(tenant)
+    partner.timeout = httpx.Timeout(20)
+    other = sqlite3.connect(running.data / "cloud.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    response = post(partner, "/v1/subjects", {"external_ref": "p-1"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert partner.get("/v1/subjects").status_code == 200
+    other.execute("ROLLBACK")
+    other.close()
+    assert post(partner, "/v1/subjects", {"external_ref": "p-1"}).status_code == 201
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = ["serve", "--data", str(tmp_path), "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.palmctl", "cloud", *words],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be listened on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "10.0.0.1", "behind_tls_proxy": True}, False),
+        ({"host": "::1"}, False),
+        ({"host": "localhost"}, False),
+        ({"tls_cert": Path("c")}, True),
+    ],
+)
+def test_no_plain_http_beyond_this_machine(tmp_path: Path, options: dict[str, Any], refused: bool) -> None:
+    asked = ServeOptions(DataDirectory.of(tmp_path), **options)
+    if not refused:
+        asked.check()
+        return
+    with pytest.raises(OperatorError):
+        asked.check()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["key", "create", "--tenant", "x", "--mode", "test", "--scope", "subjects:read"],
+        ["token", "create", "--tenant", "x", "--mode", "test", "--device-id", "d"],
+        ["tenant", "set", "--tenant", "x"],
+        ["signer", "rotate", "--use", "x"],
+        ["subject", "block", "--tenant", "x", "--mode", "test", "00000000-0000-4000-8000-000000000000"],
+        ["session", "approve", "--tenant", "x", "--mode", "test", "y"],
+        ["tenant", "create", ""],
+    ],
+)
+def test_commands_say_what_is_wrong(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("palmctl cloud: ")
+
+
+def test_commands_print_what_is_promised(tmp_path: Path) -> None:
+    def palmctl(*words: str) -> set[str]:
+        done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
+        assert done.exit_code == 0, done.output
+        return set(json.loads(done.stdout))
+
+    made = CliRunner().invoke(command, ["tenant", "create", "acme", "--data", str(tmp_path), "--json"])
+    tenant = ("--tenant", json.loads(made.stdout)["tenant_id"])
+    mode = ("--mode", "live")
+    key = SigningKey.generate().public.b64
+    assert palmctl("dbd", "add", *tenant, *mode, "--dbd-id", "d", "--pub-b64", key) == {"dbd_id", "kid"}
+    assert palmctl("token", "create", *tenant, *mode, "--device-id", "d") == {"token", "expires_at_ms"}
+    assert palmctl("epoch", "new", *tenant, *mode, "--model-id", "m") == {"stream", "epoch", "seq"}
+    assert palmctl("signer", "rotate", "--use", "gallery") == {"kid", "not_before"}
+    assert palmctl("root", "show") == {"pub_b64", "kid"}
+    assert palmctl("tenant", "set", *tenant, "--terms-version", "v2") >= {"tenant_id", "terms_version"}
+    assert palmctl("sweep", "--now", "2030-01-01T00:00:00Z") == {
+        "idempotency",
+        "deltas",
+        "events",
+        "verdicts",
+        "sessions",
+    }
+    secrets = tmp_path / "secrets"
+    assert {path.stat().st_mode & 0o777 for path in secrets.iterdir()} == {0o600}
+    assert secrets.stat().st_mode & 0o777 == 0o700
