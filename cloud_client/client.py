@@ -1,0 +1,322 @@
+"""The device's end of the device surface: HTTPS requests signed with the device's http key.
+
+Every request is signed anew (RFC 9421, fresh nonce), so a caller repeats a POST by calling again with the
+same idempotency key and the same body bytes. Answers are handed on as the bytes that came: what the service
+signed is verified by the core, not here. A refusal becomes `CloudProblem`, the lack of a whole answer
+`CloudUnreachable`. Nothing here waits between attempts; see `cloud_client.retry`.
+
+    async with CloudClient(ServerAddress.parse("https://cloud.example", ca_file), http_key, wall_ms) as cloud:
+        page = await cloud.gallery_deltas(epoch=1, after_seq=41, wait_s=55)
+"""
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from cloud_client.contract import (
+    DEFAULT_DELTA_PAGE,
+    IDEMPOTENCY_KEY_HEADER,
+    IDEMPOTENT_REPLAYED_HEADER,
+    JSON_TYPE,
+    NAME_64,
+    PROBLEM_TYPE,
+    PROVISIONING_SCHEME,
+    SERVER_TIME_HEADER,
+    SIGNATURE_SKEW_S,
+)
+from cloud_client.errors import CloudAnswerError, CloudProblem, CloudUnreachable, ServerAddressError
+from cloud_client.http_signature import new_nonce, sign_request
+from link1.keys import SigningKey
+
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""The largest answer, a page of 500 deltas, has 1.6 MiB; an answer that goes on is cut off here."""
+
+_MAX_PROBLEM_BYTES = 64 * 1024
+_CONNECT_S = 10.0
+_READ_S = 20.0
+_WHOLE_S = 180.0
+"""A page of 0.6 MB over a modem of 5 kB/s; a server that trickles is given up after it."""
+
+_CODE = re.compile(r"[a-z_]{1,64}")
+_POINTER = re.compile(r"(?:/[A-Za-z0-9_]{1,64}){0,16}")
+_SERVER_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where the service is: an origin, and the CA that its certificate must lead to (None: the system's)."""
+
+    origin: str
+    ca_file: Path | None = None
+
+    @classmethod
+    def parse(cls, url: str, ca_file: Path | None = None) -> Self:
+        """Check an address from a configuration; ServerAddressError says what is wrong with it.
+
+        Plain HTTP is refused for every host but a loopback one: vectors travel on this surface.
+        """
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL:
+            raise ServerAddressError("the cloud url is not a URL; expected https://host[:port]") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host or not 1 <= (parsed.port or 1) <= 65_535:
+            raise ServerAddressError("the cloud url must look like https://host[:port]")
+        if parsed.userinfo or parsed.query or parsed.fragment or parsed.path not in ("", "/"):
+            raise ServerAddressError(
+                "the cloud url must be https://host[:port] alone, without user, path, query or fragment"
+            )
+        if parsed.scheme == "http" and not _is_loopback(parsed.host):
+            raise ServerAddressError(
+                "plain http is accepted for a loopback address only; use https for any other host"
+            )
+        return cls(f"{parsed.scheme}://{parsed.netloc.decode('ascii')}", ca_file)
+
+    def tls_context(self) -> ssl.SSLContext | bool:
+        """What httpx verifies with; ServerAddressError when the CA file cannot be used."""
+        if not self.origin.startswith("https:"):
+            return False
+        try:
+            # The system's store, not the one that a package brought: a device's image decides whom to trust.
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or type(error).__name__
+            raise ServerAddressError(
+                f"ca_file {self.ca_file} cannot be used ({reason}); expected a PEM file of CA certificates"
+            ) from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A good answer: 2xx, its body as it came (b"" for 204), and the server's clock if it was told."""
+
+    status: int
+    body: bytes = field(repr=False)
+    server_time_ms: int | None
+    replayed: bool
+
+
+class CloudClient:
+    """Signed requests to one service. `wall_ms` is epoch milliseconds; several requests may run at once.
+
+    A device whose clock is off by more than the signature allows would be locked out for good: after a 401
+    that shows such a difference, the request is repeated once with `created` taken from the server's clock.
+    """
+
+    def __init__(self, address: ServerAddress, http_key: SigningKey, wall_ms: Callable[[], int]) -> None:
+        self._address = address
+        self._key = http_key
+        self._wall_ms = wall_ms
+        self._clock_offset_ms = 0
+        self._http = httpx.AsyncClient(
+            verify=address.tls_context(),
+            # A proxy or a .netrc of the environment must not redirect a device's traffic.
+            trust_env=False,
+            follow_redirects=False,
+            headers={"Accept": JSON_TYPE, "Accept-Encoding": "identity", "User-Agent": "palm-syncd"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.aclose()
+
+    async def register(self, body: bytes, token: str, idempotency_key: str) -> Answer:
+        """POST /v1/devices/register; `token` is the provisioning token."""
+        authorization = {"Authorization": f"{PROVISIONING_SCHEME} {token}"}
+        return await self._post("/v1/devices/register", body, idempotency_key, authorization)
+
+    async def device_status(self) -> Answer:
+        """GET /v1/devices/self/status: the signed status, a wipe order included."""
+        return await self._get("/v1/devices/self/status")
+
+    async def gallery_deltas(
+        self, *, epoch: int, after_seq: int, limit: int = DEFAULT_DELTA_PAGE, wait_s: int = 0
+    ) -> Answer:
+        """GET /v1/gallery/deltas; `after_seq` acknowledges, `wait_s` (0..55) makes it a long poll."""
+        query = f"epoch={epoch}&after_seq={after_seq}&limit={limit}&wait_s={wait_s}"
+        return await self._get(f"/v1/gallery/deltas?{query}", wait_s=wait_s)
+
+    async def gallery_snapshot(self, cursor: str | None) -> Answer:
+        """GET /v1/gallery/snapshot; None begins a new snapshot."""
+        return await self._get(f"/v1/gallery/snapshot{f'?cursor={cursor}' if cursor else ''}")
+
+    async def upload_verdicts(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/verdicts/batch."""
+        return await self._post("/v1/verdicts/batch", body, idempotency_key)
+
+    async def enroll(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/enrollments: 201 completed, 202 under review, 200 failed as told."""
+        return await self._post("/v1/enrollments", body, idempotency_key)
+
+    async def redeem(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/enrollment-sessions/redeem: a short code for the session's token."""
+        return await self._post("/v1/enrollment-sessions/redeem", body, idempotency_key)
+
+    async def wiped(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/devices/self/wiped: 204 once; 401 when it had arrived before."""
+        return await self._post("/v1/devices/self/wiped", body, idempotency_key)
+
+    async def _get(self, target: str, wait_s: int = 0) -> Answer:
+        return await self._request("GET", target, None, {}, wait_s)
+
+    async def _post(
+        self, target: str, body: bytes, idempotency_key: str, extra: Mapping[str, str] | None = None
+    ) -> Answer:
+        headers = {"Content-Type": JSON_TYPE, IDEMPOTENCY_KEY_HEADER: idempotency_key, **(extra or {})}
+        return await self._request("POST", target, body, headers, 0)
+
+    async def _request(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
+    ) -> Answer:
+        answer = await self._send(method, target, body, headers, wait_s)
+        if answer.status == 401 and self._learn_clock(answer):
+            answer = await self._send(method, target, body, headers, wait_s)
+        if 200 <= answer.status < 300:
+            return answer.accepted()
+        raise answer.problem()
+
+    def _learn_clock(self, answer: "_RawAnswer") -> bool:
+        """Take over the server's clock when ours explains a 401; False when it does not."""
+        server_time_ms = answer.server_time_ms
+        if server_time_ms is None:
+            return False
+        now_ms = self._wall_ms()
+        # A tenth less than the limit: both clocks have moved on since the signature was judged.
+        allowed_ms = SIGNATURE_SKEW_S * 900
+        if abs(now_ms + self._clock_offset_ms - server_time_ms) <= allowed_ms:
+            return False
+        self._clock_offset_ms = server_time_ms - now_ms
+        return True
+
+    async def _send(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
+    ) -> "_RawAnswer":
+        request = self._http.build_request(
+            method,
+            f"{self._address.origin}{target}",
+            content=body,
+            headers=headers,
+            timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S, read=wait_s + _READ_S),
+        )
+        # Signed is what will be sent, not what was meant: httpx has the last word on the target's spelling.
+        path, _, query = request.url.raw_path.decode("ascii").partition("?")
+        created_s = (self._wall_ms() + self._clock_offset_ms) // 1000
+        authority = request.headers["Host"]
+        request.headers.update(
+            sign_request(
+                method, authority, path, query, body, key=self._key, created_s=created_s, nonce=new_nonce()
+            )
+        )
+        try:
+            async with asyncio.timeout(wait_s + _WHOLE_S):
+                response = await self._http.send(request, stream=True)
+                try:
+                    received = await _read_capped(response)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            raise CloudUnreachable(f"no whole answer within {wait_s + _WHOLE_S:g} s") from error
+        except httpx.TimeoutException as error:
+            raise CloudUnreachable(f"{self._address.origin} did not answer in time") from error
+        except httpx.TransportError as error:
+            raise CloudUnreachable(f"{self._address.origin} cannot be reached: {error}") from error
+        return _RawAnswer(response.status_code, response.headers, received)
+
+
+async def _read_capped(response: httpx.Response) -> bytes:
+    received = bytearray()
+    async for piece in response.aiter_raw():
+        received += piece
+        if len(received) > MAX_ANSWER_BYTES:
+            raise CloudAnswerError(f"an answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(received)
+
+
+@dataclass(frozen=True, slots=True)
+class _RawAnswer:
+    status: int
+    headers: httpx.Headers
+    body: bytes = field(repr=False)
+
+    @property
+    def server_time_ms(self) -> int | None:
+        text = self.headers.get(SERVER_TIME_HEADER, "")
+        if not _SERVER_TIME.fullmatch(text):
+            return None
+        try:
+            moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        return round(moment.timestamp() * 1000)
+
+    def _is(self, media_type: str) -> bool:
+        sent: str = self.headers.get("Content-Type", "")
+        return sent.partition(";")[0].strip().lower() == media_type
+
+    def accepted(self) -> Answer:
+        if self.status != 204 and not self._is(JSON_TYPE):
+            # A captive portal answers 200 with a page of its own.
+            raise CloudAnswerError(f"an answer {self.status} is not JSON; is there a proxy in between?")
+        replayed = self.headers.get(IDEMPOTENT_REPLAYED_HEADER) == "true"
+        return Answer(self.status, self.body, self.server_time_ms, replayed)
+
+    def problem(self) -> CloudProblem:
+        retry_after = self.headers.get("Retry-After", "")
+        retry_after_s = float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0
+        members = self._problem_members()
+        code, request_id = members.get("code"), members.get("instance")
+        seq = members.get("snapshot_seq")
+        return CloudProblem(
+            self.status,
+            code if isinstance(code, str) and _CODE.fullmatch(code) else "",
+            retryable=members.get("retryable") is True,
+            retry_after_s=retry_after_s,
+            request_id=request_id if isinstance(request_id, str) and NAME_64.fullmatch(request_id) else "",
+            pointers=_pointers(members.get("errors")),
+            snapshot_seq=seq if type(seq) is int else None,
+        )
+
+    def _problem_members(self) -> dict[str, Any]:
+        if not self._is(PROBLEM_TYPE) or len(self.body) > _MAX_PROBLEM_BYTES:
+            return {}
+        try:
+            members = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return members if isinstance(members, dict) else {}
+
+
+def _pointers(errors: object) -> tuple[str, ...]:
+    """The places that a problem names; at most eight, and nothing that is no plain pointer."""
+    if not isinstance(errors, list):
+        return ()
+    pointers = (item.get("pointer") for item in errors[:8] if isinstance(item, dict))
+    return tuple(p for p in pointers if isinstance(p, str) and p and _POINTER.fullmatch(p))
