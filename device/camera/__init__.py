@@ -1,0 +1,23 @@
+"""Where frames come from: a V4L2 camera, a video file or a folder of images, behind one interface.
+
+`open_camera(source, fps, loop)` gives a `Camera`; what it raises and returns is said in `interface.py`.
+"""
+
+from device.camera.errors import CameraLost, CameraSourceError, CameraUnavailable
+from device.camera.interface import READ_LIMIT_S, Camera, Pixels
+from device.camera.source import CameraSource, SourceKind, open_camera, parse_source
+from device.errors import CameraError
+
+__all__ = [
+    "READ_LIMIT_S",
+    "Camera",
+    "CameraError",
+    "CameraLost",
+    "CameraSource",
+    "CameraSourceError",
+    "CameraUnavailable",
+    "Pixels",
+    "SourceKind",
+    "open_camera",
+    "parse_source",
+]

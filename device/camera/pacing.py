@@ -1,0 +1,99 @@
+"""Recorded pictures played as a live camera would give them: at a rate, on the monotonic clock."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from device.camera.interface import READ_LIMIT_S, Pixels
+
+LIVE_RATE_HZ = 10.0
+"""A slower film gives each picture again at this rate or more, as a camera looking at it would."""
+SLIDES_RATE_HZ = 20.0
+
+SLIDES_UP_TO_FPS = 2.0
+"""A folder shown this slowly is a row of photographs, not a film."""
+BLANK_S = 0.4
+"""Between two photographs nothing is in view, long enough for the hand of the one before to have left."""
+
+CATCH_UP_S = 0.5
+"""A reader later than this skips the missed time instead of hurrying through it."""
+
+
+class Pictures(Protocol):
+    """What there is to play."""
+
+    @property
+    def description(self) -> str:
+        """What this is, for a person."""
+
+    @property
+    def skipped(self) -> int:
+        """Pictures that could not be read."""
+
+    def next(self) -> Pixels | None:
+        """The next picture; None when there is no other now (the one before stays in view)."""
+
+    def close(self) -> None:
+        """Frees what is held."""
+
+
+class PacedCamera:
+    """A `Camera` that plays `pictures` at `fps`; the last one stays in view while nothing follows it.
+
+    With `slides`, each picture is a scene of its own: the first `BLANK_S` of its time show an empty grey.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        fps: float,
+        *,
+        slides: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._pictures = pictures
+        self._shows = max(1, math.ceil((SLIDES_RATE_HZ if slides else LIVE_RATE_HZ) / fps))
+        self._period_s = 1.0 / (fps * self._shows)
+        self._blanks = math.ceil(BLANK_S / self._period_s) if slides else 0
+        self._now_s = now_s
+        self._sleep = sleep
+        self._due_s = now_s()
+        self._shown = 0
+        self._current: Pixels | None = None
+        self.description = f"{pictures.description} at {fps:g} pictures a second"
+
+    @property
+    def skipped(self) -> int:
+        """See Camera."""
+        return self._pictures.skipped
+
+    def read(self) -> Pixels | None:
+        """See Camera; a recording is never lost, so this raises nothing."""
+        give_up_s = self._now_s() + READ_LIMIT_S
+        while True:
+            self._wait_for_tick()
+            if self._current is None or self._shown >= self._shows:
+                following = self._pictures.next()
+                if following is not None:
+                    self._current, self._shown = following, 0
+            if self._current is not None:
+                self._shown += 1
+                return self._current if self._shown > self._blanks else np.full_like(self._current, 128)
+            if self._now_s() >= give_up_s:
+                return None
+
+    def close(self) -> None:
+        """See Camera."""
+        self._pictures.close()
+
+    def _wait_for_tick(self) -> None:
+        now_s = self._now_s()
+        if now_s < self._due_s:
+            self._sleep(self._due_s - now_s)
+        elif now_s - self._due_s > CATCH_UP_S:
+            self._due_s = now_s
+        self._due_s += self._period_s

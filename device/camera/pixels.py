@@ -1,0 +1,90 @@
+"""Decoding one image file into pixels the models take, whatever the camera that took it."""
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from device.camera.interface import LONGEST_SIDE_PX, Pixels
+
+SHORTEST_SIDE_PX = 64
+_BACKDROP = 128.0  # what a transparent picture is laid upon: neither a dark nor a bright ground
+
+
+class Unreadable(ValueError):
+    """These bytes are no picture that can be used; the message says why."""
+
+
+def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool]:
+    """`data` (a JPEG, PNG, BMP, WebP, TIFF or PNM file) as `(pixels, depth_bits, scaled_down)`.
+
+    Turned upright by its EXIF orientation. Grey stays (H, W), colour becomes BGR, an alpha channel is laid
+    on mid grey. Of a picture of more than 8 bits a sample the depth is guessed from its brightest sample,
+    at least `depth_bits` (pass what came back before, so that a dark picture in a series is not stretched).
+    The longer side is at most LONGEST_SIDE_PX. Raises Unreadable.
+    """
+    if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
+        # OpenCV fills the missing part of a cut JPEG with grey and calls it a success.
+        raise Unreadable("a JPEG without its end")
+    raw = np.frombuffer(data, np.uint8)
+    try:
+        # Not IMREAD_UNCHANGED at first: that one leaves photographs of telephones lying on their side.
+        picture = cv2.imdecode(raw, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH) if raw.size else None
+        layered = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
+    except cv2.error as error:
+        raise Unreadable("OpenCV cannot decode it") from error
+    if picture is None:
+        raise Unreadable("OpenCV cannot decode it")
+    if layered is not None and layered.ndim == 3 and layered.shape[2] == 4:
+        picture = layered
+    if min(picture.shape[:2]) < SHORTEST_SIDE_PX:
+        raise Unreadable(f"smaller than {SHORTEST_SIDE_PX} pixels")
+    if picture.dtype not in (np.uint8, np.uint16):
+        raise Unreadable(f"samples are {picture.dtype}, not 8 or 16 bit integers")
+    depth_bits = max(depth_bits, _depth_of(picture))
+    eight = _to_eight_bits(picture, depth_bits)
+    small, scaled_down = shrink(_without_alpha(eight))
+    return small, depth_bits, scaled_down
+
+
+def shrink(pixels: Pixels) -> tuple[Pixels, bool]:
+    """`pixels` with its longer side at most LONGEST_SIDE_PX, and whether it was scaled."""
+    longer = max(pixels.shape[:2])
+    if longer <= LONGEST_SIDE_PX:
+        return pixels, False
+    factor = LONGEST_SIDE_PX / longer
+    size = (max(1, round(pixels.shape[1] * factor)), max(1, round(pixels.shape[0] * factor)))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8), True
+
+
+def _may_have_alpha(data: bytes) -> bool:
+    return data[:4] in (b"\x89PNG", b"RIFF", b"II*\x00", b"MM\x00*")
+
+
+def _depth_of(picture: npt.NDArray[np.generic]) -> int:
+    if picture.dtype == np.uint8:
+        return 8
+    colours = picture[..., :3] if picture.ndim == 3 else picture  # an alpha channel is always at full depth
+    brightest_bits = int(colours.max()).bit_length()
+    return next(bits for bits in (8, 10, 12, 14, 16) if brightest_bits <= bits)
+
+
+def _to_eight_bits(picture: npt.NDArray[np.generic], depth_bits: int) -> Pixels:
+    if picture.dtype == np.uint8:
+        same: Pixels = picture.view(np.uint8)
+        return same
+    eight = np.right_shift(picture.astype(np.uint16, copy=False), depth_bits - 8)
+    if picture.ndim == 3 and picture.shape[2] == 4:
+        eight[..., 3] = picture[..., 3].astype(np.uint16) >> 8
+    clipped: Pixels = np.minimum(eight, 255).astype(np.uint8)
+    return clipped
+
+
+def _without_alpha(picture: Pixels) -> Pixels:
+    if picture.ndim == 2 or picture.shape[2] == 3:
+        return picture
+    if picture.shape[2] == 4:
+        weight = picture[..., 3:].astype(np.float32) / 255.0
+        blended = picture[..., :3].astype(np.float32) * weight + _BACKDROP * (1.0 - weight)
+        flat: Pixels = np.rint(blended).astype(np.uint8)
+        return flat
+    return np.ascontiguousarray(picture[..., 0])

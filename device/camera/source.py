@@ -1,0 +1,94 @@
+"""From the words of `[camera] source` to an opened camera."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from device.camera.errors import CameraSourceError, CameraUnavailable
+from device.camera.interface import Camera
+
+DEFAULT_FOLDER_FPS = 15.0
+DEFAULT_V4L2_FPS = 30.0
+FPS_RANGE = (0.1, 240.0)
+
+_EXPECTED = (
+    "expected a device node such as /dev/video0, v4l2:by-id/NAME (a name of /dev/v4l/by-id), "
+    "or file:PATH of a video or of a folder of images"
+)
+
+
+class SourceKind(Enum):
+    """Which kind of source the configuration names; a file source is told apart when it is opened."""
+
+    V4L2 = "v4l2"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSource:
+    """A parsed `[camera] source`. `path` is absolute for V4L2; a file's may be relative to the process."""
+
+    kind: SourceKind
+    path: Path
+
+
+def parse_source(text: str) -> CameraSource:
+    """Reads `[camera] source` without touching the disk; CameraSourceError when it names no source."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        if not rest:
+            raise CameraSourceError(f"[camera] source file: lacks its path; {_EXPECTED}")
+        return CameraSource(SourceKind.FILE, Path(rest).expanduser())
+    if colon and scheme == "v4l2":
+        folder, slash, name = rest.partition("/")
+        if folder not in {"by-id", "by-path"} or not slash or not name or "/" in name or name in {".", ".."}:
+            raise CameraSourceError(f"[camera] source {text!r} is not v4l2:by-id/NAME; {_EXPECTED}")
+        return CameraSource(SourceKind.V4L2, Path("/dev/v4l") / folder / name)
+    if text.startswith("/dev/"):
+        return CameraSource(SourceKind.V4L2, Path(text))
+    raise CameraSourceError(f"[camera] source {text!r} is of no known kind; {_EXPECTED}")
+
+
+def open_camera(source: str, fps: float | None = None, loop: bool = False) -> Camera:
+    """Opens `source`.
+
+    `fps`: for a folder, images a second (15 when None), where up to 2 shows each image as a scene of its own,
+    with nothing in view in between, as a row of photographs of different hands needs it; for a video, its
+    own rate when None; for a V4L2 device, the rate asked of the driver (30 when None), which may give
+    another. `loop`: a video or folder starts anew at its end; otherwise its last picture stays, and a folder
+    goes on with images added later.
+
+    Raises CameraSourceError (wrong words) or CameraUnavailable (cannot be opened now; trying again later
+    may help).
+    """
+    if fps is not None and not FPS_RANGE[0] <= fps <= FPS_RANGE[1]:
+        raise CameraSourceError(f"[camera] fps is {fps}; expected {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g}")
+    parsed = parse_source(source)
+    # Imported here: naming and checking a source must not cost loading OpenCV.
+    if parsed.kind is SourceKind.V4L2:
+        from device.camera.v4l2 import open_v4l2
+
+        return open_v4l2(parsed.path, fps or DEFAULT_V4L2_FPS)
+    from device.camera.pacing import SLIDES_UP_TO_FPS, PacedCamera
+
+    try:
+        if parsed.path.is_dir():
+            from device.camera.image_folder import ImageFolder
+
+            rate = fps or DEFAULT_FOLDER_FPS
+            slides = rate <= SLIDES_UP_TO_FPS
+            return PacedCamera(ImageFolder(parsed.path, loop=loop), rate, slides=slides)
+        if parsed.path.exists():
+            from device.camera.video_file import VideoFile
+
+            video = VideoFile(parsed.path, loop=loop)
+            return PacedCamera(video, fps or video.own_fps)
+    except PermissionError as error:
+        raise CameraUnavailable(
+            f"camera source file:{parsed.path} may not be read by this user; expected read permission on the "
+            "path and search permission on the folders above it"
+        ) from error
+    raise CameraUnavailable(
+        f"camera source file:{parsed.path} is absent; expected a video or a folder of images there: "
+        "correct [camera] source, or put the file in place"
+    )

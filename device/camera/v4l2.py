@@ -1,0 +1,183 @@
+"""A V4L2 camera, and the ways such a camera fails that OpenCV does not tell."""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from device.camera.errors import CameraLost, CameraUnavailable
+from device.camera.interface import Pixels
+from device.camera.pixels import shrink
+
+WIDTH_PX, HEIGHT_PX = 640, 480
+SELECT_TIMEOUT_S = 1
+
+# <linux/videodev2.h>: struct v4l2_capability is 104 bytes, device_caps at 88, capabilities at 84.
+_VIDIOC_QUERYCAP = 0x80685600
+_CAP_VIDEO_CAPTURE = 0x00000001
+_CAP_STREAMING = 0x04000000
+_CAP_DEVICE_CAPS = 0x80000000
+
+
+class OpenedCapture(Protocol):
+    """What is used of cv2.VideoCapture."""
+
+    def read(self) -> tuple[bool, npt.NDArray[np.generic] | None]:
+        """The next frame."""
+
+    def release(self) -> None:
+        """Frees the device."""
+
+
+class V4L2Camera:
+    """A `Camera` over an opened capture of one picture size.
+
+    OpenCV answers `read` with False both when a frame is late and when the device is gone, and
+    `isOpened` stays true after a disconnect. What tells them apart is the time it took: a stalled camera
+    keeps `read` waiting for the select timeout, a lost one answers at once.
+    """
+
+    def __init__(
+        self,
+        capture: OpenedCapture,
+        description: str,
+        *,
+        node_is_there: Callable[[], bool],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._capture = capture
+        self._node_is_there = node_is_there
+        self._now_s = now_s
+        self._shape: tuple[int, ...] | None = None
+        self.skipped = 0
+        self.description = description
+
+    def read(self) -> Pixels | None:
+        """See Camera."""
+        asked_s = self._now_s()
+        while True:
+            got, picture = self._capture.read()
+            waited_s = self._now_s() - asked_s
+            if not got:
+                if waited_s < SELECT_TIMEOUT_S * 0.8 or not self._node_is_there():
+                    raise CameraLost(
+                        f"{self.description} stopped answering (unplugged, or its driver failed); it is "
+                        "opened again as soon as it is back: check its cable and power"
+                    )
+                return None
+            if self._is_whole(picture):
+                return shrink(np.asarray(picture, np.uint8))[0]
+            self.skipped += 1
+            if waited_s > SELECT_TIMEOUT_S:
+                return None
+
+    def close(self) -> None:
+        """See Camera."""
+        self._capture.release()
+
+    def _is_whole(self, picture: npt.NDArray[np.generic] | None) -> bool:
+        """Whether a frame that `read` calls good carries a picture.
+
+        OpenCV passes frames on that the driver marked corrupt: of another size, or one value throughout
+        (a transfer of zeros). A camera in full darkness still has noise.
+        """
+        if picture is None or picture.size == 0 or picture.dtype != np.uint8:
+            return False
+        self._shape = self._shape or picture.shape
+        return picture.shape == self._shape and bool((picture[::8, ::8] != picture[0, 0]).any())
+
+
+def open_v4l2(node: Path, fps: float) -> V4L2Camera:
+    """Opens `node`, asking for 640 × 480 MJPEG, else YUYV, at `fps`; the driver may give something near.
+
+    Raises CameraUnavailable.
+    """
+    name = _check_node(node)
+    # OpenCV reads this once, at its first wait for a frame; without it a stalled camera holds `read` 10 s.
+    os.environ["OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"] = str(SELECT_TIMEOUT_S)
+    # A by-id link is resolved, or OpenCV takes the path for a file name.
+    capture = cv2.VideoCapture(str(node.resolve()), cv2.CAP_V4L2)
+    if capture.isOpened():
+        # One by one and unchecked: a driver that knows no rate, or other sizes, still gives pictures.
+        for fourcc in ("MJPG", "YUYV"):
+            if capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*fourcc)):
+                break
+        capture.set(cv2.CAP_PROP_FRAME_WIDTH, WIDTH_PX)
+        capture.set(cv2.CAP_PROP_FRAME_HEIGHT, HEIGHT_PX)
+        capture.set(cv2.CAP_PROP_FPS, fps)
+    if not capture.isOpened():
+        capture.release()
+        raise CameraUnavailable(
+            f"camera {node} ({name}) does not start: another program is using it, or it offers no picture "
+            f"format known here; see who uses it with: fuser -v {node}, and its formats with: "
+            f"v4l2-ctl --list-formats-ext -d {node}"
+        )
+    width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
+    height = int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    given = int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little").decode("ascii", "replace")
+    description = f"camera {node} ({name}, {width} × {height} {given})"
+    return V4L2Camera(capture, description, node_is_there=node.exists)
+
+
+def _check_node(node: Path) -> str:
+    """The camera's name; CameraUnavailable with the reason when `node` is no usable capture device."""
+    try:
+        if not stat.S_ISCHR(node.stat().st_mode):
+            raise CameraUnavailable(
+                f"camera {node} is not a device node; expected a V4L2 device such as /dev/video0 "
+                "(for a recording write file:PATH)"
+            )
+        handle = os.open(node, os.O_RDWR | os.O_NONBLOCK)
+    except OSError as error:
+        raise CameraUnavailable(_why_not_opened(node, error)) from error
+    try:
+        capability = fcntl.ioctl(handle, _VIDIOC_QUERYCAP, bytes(104))
+    except OSError as error:
+        raise CameraUnavailable(
+            f"{node} is a device but not a V4L2 camera; expected one of: {_nodes_there(node)}"
+        ) from error
+    finally:
+        os.close(handle)
+    flags = int.from_bytes(capability[84:88], "little")
+    if flags & _CAP_DEVICE_CAPS:
+        flags = int.from_bytes(capability[88:92], "little")
+    if not flags & _CAP_VIDEO_CAPTURE or not flags & _CAP_STREAMING:
+        raise CameraUnavailable(
+            f"{node} is a V4L2 device that takes no pictures (many cameras have a second node for metadata); "
+            f"expected one of: {_nodes_there(node)}"
+        )
+    return capability[16:48].split(b"\x00")[0].decode("utf-8", "replace")
+
+
+def _why_not_opened(node: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO):
+        return (
+            f"camera {node} is absent; found: {_nodes_there(node)}. Plug the camera in, or correct "
+            "[camera] source"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"camera {node} may not be opened by this user; expected membership in the group that owns it "
+            "(video): usermod -aG video USER, and in the unit DeviceAllow=char-video4linux rw"
+        )
+    if error.errno == errno.EBUSY:
+        return f"camera {node} is in use by another program; end it (see who: fuser -v {node})"
+    return f"camera {node} cannot be opened: {error.strerror}"
+
+
+def _nodes_there(node: Path) -> str:
+    """The cameras that could have been meant, for a message."""
+    pattern = "*" if node.parent.name in {"by-id", "by-path"} else "video*"
+    try:
+        names = sorted(str(found) for found in node.parent.glob(pattern))
+    except OSError:
+        names = []
+    return ", ".join(names[:8]) or "no camera at all"

@@ -1,0 +1,69 @@
+"""A video file as pictures to play."""
+
+import logging
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from device.camera.errors import CameraUnavailable
+from device.camera.interface import Pixels
+from device.camera.pixels import shrink
+
+FALLBACK_FPS = 25.0
+
+_log = logging.getLogger(__name__)
+
+
+class VideoFile:
+    """The frames of one video; with `loop` it starts anew at its end, else `next` gives None from there.
+
+    `own_fps` is the rate the file states. Raises CameraUnavailable when it is no video OpenCV can read.
+    """
+
+    def __init__(self, path: Path, *, loop: bool) -> None:
+        if not os.access(path, os.R_OK):
+            raise PermissionError(path)
+        self._path = path
+        self._loop = loop
+        self._ended = False
+        self.skipped = 0
+        self._video = self._open()
+        stated = self._video.get(cv2.CAP_PROP_FPS)
+        self.own_fps = float(stated) if 0.5 <= stated <= 240.0 else FALLBACK_FPS
+        self.description = f"video file {path}"
+
+    def next(self) -> Pixels | None:
+        """See Pictures."""
+        if self._ended:
+            return None
+        pixels = self._read()
+        if pixels is None and self._loop:
+            # Opened anew, not wound back: seeking fails silently in files without an index.
+            self._video.release()
+            self._video = self._open()
+            pixels = self._read()
+        if pixels is None:
+            self._ended = True
+            _log.info("camera: the video has ended; its last picture stays in view")
+        return pixels
+
+    def close(self) -> None:
+        """See Pictures."""
+        self._video.release()
+
+    def _open(self) -> cv2.VideoCapture:
+        video = cv2.VideoCapture(str(self._path), cv2.CAP_FFMPEG)
+        if not video.isOpened():
+            raise CameraUnavailable(
+                f"camera source file:{self._path} is not a video that FFmpeg can read; expected for example "
+                "an MP4, AVI, MKV or WebM file, or a folder of images"
+            )
+        return video
+
+    def _read(self) -> Pixels | None:
+        got, picture = self._video.read()
+        if not got:
+            return None
+        return shrink(np.asarray(picture, np.uint8))[0]

@@ -1,0 +1,205 @@
+"""The capture thread: keeps a camera open and a slot filled with its latest frame."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from device.camera import Camera, CameraError, CameraLost
+from models.frames import Frame
+
+STALL_MS = 1_500
+"""No frame for this long: the camera is stalled, and whoever asks is told so."""
+
+REOPEN_AFTER_STALL_MS = 5_000
+"""A camera stalled this long is closed and opened anew."""
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_MOST_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class CameraCondition(StrEnum):
+    """What the camera is doing."""
+
+    STARTING = "starting"
+    OK = "ok"
+    STALLED = "stalled"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class CameraState:
+    """The camera as others see it. `message` tells a person what is wrong and what to do; empty when ok."""
+
+    condition: CameraCondition
+    description: str
+    message: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureCounters:
+    """Since the thread started: frames read, frames replaced unseen, unusable ones, openings."""
+
+    frames: int
+    dropped: int
+    skipped: int
+    opened: int
+
+
+class FrameSlot:
+    """Holds only the latest frame; a frame that nobody took before the next came is dropped and counted."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Condition()
+        self._frame: Frame | None = None
+        self._taken = True
+        self.dropped = 0
+
+    def put(self, frame: Frame) -> None:
+        """Replaces what is held and wakes whoever waits."""
+        with self._arrived:
+            if not self._taken:
+                self.dropped += 1
+            self._frame, self._taken = frame, False
+            self._arrived.notify_all()
+
+    def take(self, timeout_s: float) -> Frame | None:
+        """The latest frame that was not taken yet, waiting up to `timeout_s` for it; None without one."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: not self._taken, timeout_s):
+                return None
+            self._taken = True
+            return self._frame
+
+    @property
+    def empty(self) -> bool:
+        """Whether the latest frame was taken."""
+        return self._taken
+
+    def clear(self) -> None:
+        """Forgets the frame held: one taken before a stall says nothing about now."""
+        with self._arrived:
+            self._frame, self._taken = None, True
+
+
+class CaptureThread:
+    """Reads a camera into `slot` until stopped; opens it again, with growing pauses, whenever it fails.
+
+    `open_camera` opens the source anew and may raise CameraError. `on_state` is called from the capture
+    thread at each change of state (hand it on with `loop.call_soon_threadsafe`). `now_ms` is a monotonic
+    clock, the one frames are stamped with.
+    """
+
+    def __init__(
+        self,
+        open_camera: Callable[[], Camera],
+        slot: FrameSlot,
+        *,
+        now_ms: Callable[[], int],
+        on_state: Callable[[CameraState], None],
+    ) -> None:
+        self._open_camera = open_camera
+        self._slot = slot
+        self._now_ms = now_ms
+        self._on_state = on_state
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
+        self._frames = self._skipped_before = self._skipped = self._opened = 0
+        self.state = CameraState(CameraCondition.STARTING, "", "the camera is being opened", now_ms())
+        self.heartbeat_ms = now_ms()
+        """When the thread last showed life. Opening a camera may take seconds; reading, one."""
+
+    @property
+    def counters(self) -> CaptureCounters:
+        """See CaptureCounters."""
+        skipped = self._skipped_before + self._skipped
+        return CaptureCounters(self._frames, self._slot.dropped, skipped, self._opened)
+
+    def start(self) -> None:
+        """Starts the thread, once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 3.0) -> bool:
+        """Ends the thread and closes the camera; False when it had not ended after `timeout_s`."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        while not self._stop.is_set():
+            frames_before = self._frames
+            try:
+                self._serve_one_opening()
+            except CameraError as error:
+                self._enter(CameraCondition.ABSENT, "", str(error))
+            except Exception as error:  # noqa: BLE001 -- a driver or codec may raise anything; this thread outlives it
+                _log.exception("camera: unexpected failure")
+                self._enter(
+                    CameraCondition.ABSENT,
+                    "",
+                    f"the camera failed unexpectedly ({type(error).__name__}); it is opened again",
+                )
+            self._slot.clear()
+            if self._frames > frames_before:
+                backoff_s = BACKOFF_FIRST_S
+            self._pause(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
+
+    def _serve_one_opening(self) -> None:
+        """Opens the camera and reads it until it is lost, stalled too long, or the thread is to stop."""
+        self.heartbeat_ms = self._now_ms()
+        camera = self._open_camera()
+        try:
+            self._opened += 1
+            self._read_on(camera)
+        finally:
+            self._skipped_before += camera.skipped
+            self._skipped = 0
+            camera.close()
+
+    def _read_on(self, camera: Camera) -> None:
+        last_frame_ms = self._now_ms()
+        while not self._stop.is_set():
+            pixels = camera.read()
+            now_ms = self.heartbeat_ms = self._now_ms()
+            self._skipped = camera.skipped
+            if pixels is not None:
+                last_frame_ms = now_ms
+                self._frames += 1
+                self._slot.put(Frame(pixels, now_ms, self._frames))
+                self._enter(CameraCondition.OK, camera.description, "")
+            elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
+                raise CameraLost(
+                    f"{camera.description} gives no picture; it is closed and opened again: check its cable "
+                    "and power, or that the folder holds images"
+                )
+            elif now_ms - last_frame_ms >= STALL_MS:
+                self._slot.clear()
+                self._enter(
+                    CameraCondition.STALLED,
+                    camera.description,
+                    f"{camera.description} has given no picture for {STALL_MS / 1000:g} s; waiting for it",
+                )
+
+    def _enter(self, condition: CameraCondition, description: str, message: str) -> None:
+        if (condition, message) == (self.state.condition, self.state.message):
+            return
+        self.state = CameraState(condition, description, message, self._now_ms())
+        if condition is CameraCondition.OK:
+            _log.info("camera: %s gives pictures", description)
+        else:
+            _log.warning("camera: %s: %s", condition, message)
+        self._on_state(self.state)
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before the next opening, alive to `stop` and to the watchdog."""
+        until_ms = self._now_ms() + round(seconds * 1000)
+        while not self._stop.wait(0.25):
+            self.heartbeat_ms = self._now_ms()
+            if self.heartbeat_ms >= until_ms:
+                return

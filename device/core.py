@@ -1,0 +1,342 @@
+"""The core: one loop that owns all state. Here the camera, the gate, the enrolment and the carrier meet.
+
+A frame's journey: `Recogniser.look` on the inference thread (camera frame → hand → palm crop → quality →
+liveness → vector → match), `Core.on_look` here, then `device.gate` (decision → verdict → journal → session →
+frame bytes → cable). A delta's journey is `device.carrier_desk`'s, and ends here in `gallery_changed`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from device import sd_notify
+from device.capture import CameraCondition, CameraState
+from device.carrier import LinkState
+from device.clock import Clock
+from device.enrolment_desk import EnrolmentDesk
+from device.errors import TrustError
+from device.files import replace_synced
+from device.gate import Gate
+from device.health import NOT_SERVING, Health, HealthWord
+from device.inference import RecognitionFault
+from device.opening import Opened, gallery_now
+from device.recognition import Interest, Look
+from device.service_status import ServiceStatus
+from device.store_thread import StoreThread
+from device.transaction_settings import Conditions
+from device.trust import save_trust, with_dbd_keys
+from link1.canonical import canonical_bytes
+from link1.objects import DeviceStatus, GalleryMark, MailMarks
+
+APP_PACKAGE = "palm-access-device"
+CLOCK_TOLERANCE_MS = 300_000
+"""How far the service lets the time of a request differ from its own (device surface §2)."""
+FAULTY_AFTER = 5
+"""So many frames in a row on which recognition fails, and the device says that it is not ready."""
+
+_UNUSABLE = frozenset(
+    {HealthWord.MODEL_FAULT, HealthWord.MODEL_MISMATCH, HealthWord.STORE_FAULT, HealthWord.REVOKED}
+)
+_REVOKED = (
+    "the service has revoked this device: nobody is recognised, and the gallery is destroyed; to use the "
+    "device again, have a new token made and provision it into an empty state directory"
+)
+_log = logging.getLogger(__name__)
+
+
+class Core:
+    """All state of the device but what lies on the disk. Every method runs on the loop's thread.
+
+    `want`, `pump` and `uploads` are given by `device.palmd` before `start`: what is wanted of the frames
+    now (and whether QR codes are), that something was queued for the cable, that the journal has news.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        journal_thread: StoreThread,
+        gallery_thread: StoreThread,
+        clock: Clock,
+        app_version: str,
+    ) -> None:
+        self.opened = opened
+        self.trust = opened.trust
+        self.store = journal_thread
+        self.gallery_thread = gallery_thread
+        self.app_version = app_version
+        self.uploads_waiting = 0
+        self.cloud = LinkState(online=False, detail="palm-syncd has not reported yet")
+        self.camera: CameraState | None = None
+        self.cable_message = "the port has not been opened yet"
+        self.health = Health(lambda _words: self._health_changed())
+        self.gate = Gate(opened, self, health=self.health, store=journal_thread, clock=clock)
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._capture_wanted = False
+        self._status_due = False
+        self._told = ""
+        self._want: Callable[[Interest, bool], None] = lambda _interest, _codes: None
+        self._pump: Callable[[], None] = lambda: None
+        self._uploads: Callable[[], None] = lambda: None
+        self._enrolment: EnrolmentDesk | None = None
+
+    async def start(
+        self,
+        *,
+        want: Callable[[Interest, bool], None],
+        pump: Callable[[], None],
+        uploads: Callable[[], None],
+        enrolment: EnrolmentDesk,
+    ) -> None:
+        """Take up work: from here on there may be events."""
+        self._want, self._pump, self._uploads, self._enrolment = want, pump, uploads, enrolment
+        await self.gate.start()
+        self.uploads_waiting = await self.store.do(self.opened.journal.pending_uploads)
+        report = self.health.report
+        report(HealthWord.KEY_UNATTESTED, "no factory certificate vouches for this device's keys")
+        report(HealthWord.LINK_DOWN, "no validator has proved itself yet")
+        report(HealthWord.CAMERA_FAULT, "the camera has not given a picture yet")
+        if self.opened.revoked:
+            report(HealthWord.REVOKED, _REVOKED)
+        if self.opened.model_fault:
+            report(HealthWord.MODEL_FAULT, self.opened.model_fault)
+        if self.opened.gallery_fault:
+            report(HealthWord.STORE_FAULT, self.opened.gallery_fault)
+        self.look_at_gallery()
+        self.choose_interest()
+
+    async def finish(self) -> None:
+        """Let what is on its way to the disk arrive."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.gate.finish()
+
+    # What the camera shows
+
+    def on_look(self, look: Look) -> None:
+        """An examined frame: the enrolment's while one captures, else the gate's."""
+        enrolment = self._enrolment
+        if enrolment is not None and enrolment.capturing:
+            enrolment.look(look.for_enrolment())
+        elif enrolment is not None and enrolment.hand_lingers:
+            enrolment.hand_seen(look.sighting.hand_present)
+        else:
+            if self.opened.embedder is not None:
+                self.health.clear(HealthWord.MODEL_FAULT)
+            self.gate.sighted(look.sighting)
+
+    def on_code(self, payload: str) -> None:
+        """A QR code is held before the camera."""
+        if self._enrolment is not None:
+            self._enrolment.code_seen(payload)
+
+    def on_fault(self, fault: RecognitionFault) -> None:
+        """Recognition failed on a frame; with enough in a row the device is not ready."""
+        if fault.consecutive >= FAULTY_AFTER:
+            self.health.report(
+                HealthWord.MODEL_FAULT,
+                f"recognition failed on {fault.consecutive} frames in a row ({fault.error}); see the log",
+            )
+
+    def on_camera(self, state: CameraState) -> None:
+        """The camera came, went or stalled."""
+        self.camera = state
+        working = state.condition is CameraCondition.OK
+        self.health.put(HealthWord.CAMERA_FAULT, not working, state.message)
+
+    def choose_interest(self) -> None:
+        """Tell the inference thread what is wanted of the frames now."""
+        if self.opened.embedder is None:
+            self._want(Interest.IDLE, False)
+        elif self._enrolment is not None and self._enrolment.capturing:
+            self._want(Interest.ENROLMENT, False)
+        else:
+            self._want(Interest.PASSAGE if self._capture_wanted else Interest.IDLE, True)
+        self._set_timer()
+
+    # What the gate needs (device.gate.Around)
+
+    def capture_wanted(self, wanted: bool) -> None:
+        self._capture_wanted = wanted
+        self.choose_interest()
+
+    def validator_proven(self) -> None:
+        self._send_status()
+
+    def news_for_upload(self) -> None:
+        self._uploads()
+
+    def kick_cable(self) -> None:
+        self._pump()
+        self._set_timer()
+
+    def gallery_mark(self) -> GalleryMark:
+        gallery = self.opened.gallery
+        if gallery is None:
+            stream, epoch = self.trust.gallery or ("none", 0)
+            return GalleryMark(stream, epoch, 0, "0" * 16)
+        position = gallery.position
+        return GalleryMark(position.stream, position.epoch, position.seq, position.head16)
+
+    # The cable
+
+    def on_port(self, error: Exception | None) -> None:
+        """The port was opened, or is not there."""
+        self.cable_message = "open" if error is None else str(error)
+        if error is not None:
+            self.health.report(HealthWord.LINK_DOWN, str(error))
+
+    def _send_status(self) -> None:
+        """Tell the validator how the device stands."""
+        self._status_due = False
+        self.gate.end.send_status(self._device_status())
+        self.kick_cable()
+
+    def _status_changed(self) -> None:
+        """Changes that come together are told together."""
+        if not self._status_due:
+            self._status_due = True
+            self._loop.call_soon(self._send_status)
+
+    def _device_status(self) -> DeviceStatus:
+        return DeviceStatus(
+            device_id=self.trust.device_id,
+            nonce_b64="",  # the device's end puts the nonce of its session there
+            serving=self.health.serving,
+            health=tuple(str(word) for word in self.health.words),
+            app_pkg=APP_PACKAGE,
+            app_version=self.app_version,
+            model_id=self.opened.model_id,
+            thr_id=self.opened.policy.thresholds.thr_id,
+            gallery=self.gallery_mark(),
+            last=self.gate.last,
+            mail=MailMarks(in_applied_seq=self.trust.inbox_next_seq - 1, out_seq=0, out_acked_seq=0),
+            at_ms=self._clock.wall_ms(),
+        )
+
+    # What the carrier brings (device.carrier_desk.CoreEvents)
+
+    def gallery_changed(self) -> None:
+        """A page was applied: position, freshness or both are new."""
+        self.look_at_gallery()
+        self._status_changed()
+
+    async def status_received(self, status: ServiceStatus) -> str | None:
+        """The service's verified word about this device."""
+        if status.wipe_id is not None:
+            await self._end_service(status)
+            return None
+        keys: list[dict[str, Any]] = [
+            {
+                "dbd_id": item.dbd_id,
+                "kid": item.public.kid,
+                "pub_b64": item.public.b64,
+                "not_before_ms": item.not_before_ms,
+                "not_after_ms": item.not_after_ms,
+            }
+            for item in status.dbd_keys
+        ]
+        if keys and keys != self.trust.obj["dbd_keys"]:
+            await self._pin_validator_keys(keys)
+        return None
+
+    async def _end_service(self, status: ServiceStatus) -> None:
+        """The service has revoked this device: first that is made durable, then the gallery goes."""
+        if HealthWord.REVOKED in self.health.words:
+            return
+        order = canonical_bytes(status.wrapper)
+        await self.store.do(lambda: replace_synced(self.opened.config.revoked_path, order, mode=0o600))
+        self.health.report(HealthWord.REVOKED, _REVOKED)
+        gallery = self.opened.gallery
+        if gallery is not None:
+            await self.gallery_thread.do(gallery.destroy)
+        _log.warning("revoked by the service: the gallery is destroyed, nobody is recognised any more")
+
+    async def _pin_validator_keys(self, keys: list[dict[str, Any]]) -> None:
+        try:
+            trust = with_dbd_keys(self.trust, keys)
+            await self.store.do(lambda: save_trust(self.opened.config.trust_path, trust))
+        except TrustError as error:
+            _log.error("the validator keys of the service are not taken: %s", error)
+            return
+        self.trust = trust
+        _log.info("pinned %d validator keys", len(keys))
+        for event in self.gate.end.keys_changed(self._clock.monotonic_ms()):
+            self.gate.on_cable_event(event)
+        self.kick_cable()
+
+    async def wipe_confirmed(self, wipe_id: str) -> None:
+        """The service knows that this device is wiped."""
+        _log.info("wipe %s is confirmed", wipe_id)
+
+    def server_time(self, wall_ms: int) -> None:
+        """The service's clock: a hint, for health."""
+        apart_ms = abs(wall_ms - self._clock.wall_ms())
+        self.health.put(
+            HealthWord.CLOCK_UNTRUSTED,
+            apart_ms > CLOCK_TOLERANCE_MS,
+            f"this clock and the service's are {apart_ms // 1000} s apart; check time synchronisation",
+        )
+
+    def link_state(self, state: LinkState) -> None:
+        """Whether the service is reachable."""
+        self.cloud = state
+        self.health.put(HealthWord.OFFLINE, not state.online, state.detail)
+
+    # Looking after itself
+
+    def look_at_gallery(self) -> None:
+        """Whether the gallery may be used now; asked when it changes, and every second."""
+        gallery = self.opened.gallery
+        if gallery is None:
+            return
+        fresh = gallery.freshness(gallery_now(self._clock), self.opened.policy.gallery_ttl_ms)
+        self.health.put(
+            HealthWord.MODEL_MISMATCH,
+            gallery.model_mismatch,
+            f"the gallery's templates are not of model {self.opened.model_id}",
+        )
+        self.health.put(
+            HealthWord.GALLERY_STALE,
+            not fresh.fresh and not gallery.model_mismatch,
+            f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
+            "check that palm-syncd runs and reaches it",
+        )
+
+    def tell_status(self) -> None:
+        """The line that `systemctl status` shows, when it has changed."""
+        words = [str(word) for word in self.health.words if word in NOT_SERVING]
+        line = f"not serving: {', '.join(words)}" if words else "serving"
+        if line != self._told:
+            self._told = line
+            sd_notify.status(line)
+
+    def _health_changed(self) -> None:
+        standing = frozenset(self.health.words)
+        self.gate.conditions(
+            Conditions(
+                camera=HealthWord.CAMERA_FAULT not in standing,
+                recogniser=_UNUSABLE.isdisjoint(standing),
+                gallery=HealthWord.GALLERY_STALE not in standing,
+            )
+        )
+        self._status_changed()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        enrolment_ms = self._enrolment.next_deadline_ms if self._enrolment is not None else None
+        due = [at_ms for at_ms in (self.gate.next_deadline_ms(), enrolment_ms) if at_ms is not None]
+        if due:
+            delay_s = max(0.0, (min(due) - self._clock.monotonic_ms()) / 1000)
+            self._timer = self._loop.call_later(delay_s, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self.gate.tick()
+        if self._enrolment is not None:
+            self._enrolment.tick()

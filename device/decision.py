@@ -1,0 +1,244 @@
+"""What the sightings of one hand amount to: the table "What a verdict says" of LINK/1 §4.
+
+1. One good, live capture that holds score and margin is enough: MATCH, at once.
+2. A failed presentation-attack check on a good capture ends the attempt: SPOOF, at once. Whatever has to
+   be smoothed over several frames is smoothed by the check itself, which says `unknown` until it knows.
+3. A capture under the threshold is no rejection yet, for the next frame may be better: NO_MATCH and
+   AMBIGUOUS need `attempts` good, live captures, or that no further one comes.
+4. A capture that is not good, or not known to be live, decides nothing. With none that does: POOR_CAPTURE.
+5. Numbers are compared as they are signed (cosine × 10000, rounded), so that a verdict can be checked
+   against its own thresholds.
+
+    attempt = Attempt(thresholds, attempts=3)
+    outcome = attempt.add(sighting)        # None until it is decided
+    outcome = attempt.conclude()           # the hand has left, or the time is over
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from link1 import members
+from link1.members import NAME
+from link1.objects import GalleryMark, GuideHint, Pad, Request, Verdict, VerdictResult
+
+PAD_UNKNOWN = Pad("unknown", "none", 0)
+"""Stands in a verdict for which no liveness check was made."""
+
+MARGIN_Q_WITHOUT_SECOND = 10_000
+_MAX_ATTEMPTS = 1_000
+"""The largest count a verdict carries; a hand before the camera for half a minute stays under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Where the lines are drawn. They belong to one model and have a name of their own, `thr_id`.
+
+    accept_q and margin_q: cosine × 10000. quality_q and enrol_quality_q: 0..100. pad_q: 0..10000.
+    """
+
+    thr_id: str
+    accept_q: int
+    margin_q: int
+    quality_q: int
+    pad_q: int
+    enrol_quality_q: int
+
+    @classmethod
+    def from_obj(cls, obj: Mapping[str, Any]) -> "Thresholds":
+        """Parse the `thresholds` of a signed configuration or a model manifest; raises FormatError."""
+        return cls(
+            thr_id=members.text(obj, "thr_id", NAME),
+            accept_q=members.integer(obj, "accept_q", 0, 10_000),
+            margin_q=members.integer(obj, "margin_q", 0, 20_000),
+            quality_q=members.integer(obj, "quality_q", 0, 100),
+            pad_q=members.integer(obj, "pad_q", 0, 10_000),
+            enrol_quality_q=members.integer(obj, "enrol_quality_q", 0, 100),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The person whose template is nearest."""
+
+    subject_ref: str
+    hand: str
+    onboard_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one camera frame showed. `at_ms` is the monotonic time of the frame.
+
+    `good`: the capture reached the quality floor, and was therefore checked for liveness, embedded and
+    searched. score: best cosine, None when nothing was scored. margin: its distance to the best of the
+    second distinct person, None when there is no second. gallery: the state that was searched.
+    """
+
+    hand_present: bool
+    at_ms: int
+    hint: GuideHint | None = None
+    quality_q: int = 0
+    pad: Pad | None = None
+    score: float | None = None
+    margin: float | None = None
+    candidate: Candidate | None = None
+    good: bool = False
+    gallery: GalleryMark | None = None
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The part of a verdict that comes from the hand. `sighting` is the capture it rests on, if any."""
+
+    result: VerdictResult
+    score_q: int = 0
+    margin_q: int = MARGIN_Q_WITHOUT_SECOND
+    quality_q: int = 0
+    pad: Pad = PAD_UNKNOWN
+    attempts: int = 0
+    subject_ref: str | None = None
+    onboard_ref: str | None = None
+    hand: str | None = None
+    sighting: Sighting | None = None
+
+
+def judge(sighting: Sighting, thresholds: Thresholds) -> VerdictResult | None:
+    """What one capture says by itself; None when it decides nothing."""
+    if not (sighting.hand_present and sighting.good):
+        return None
+    pad = _pad_of(sighting, thresholds)
+    if pad.res == "fail":
+        return VerdictResult.SPOOF
+    if pad.res != "pass":
+        return None
+    if sighting.candidate is None or score_q_of(sighting) < thresholds.accept_q:
+        return VerdictResult.NO_MATCH
+    if margin_q_of(sighting) < thresholds.margin_q:
+        return VerdictResult.AMBIGUOUS
+    return VerdictResult.MATCH
+
+
+class Attempt:
+    """The captures of one hand for one request, until they amount to an outcome."""
+
+    def __init__(self, thresholds: Thresholds, *, attempts: int) -> None:
+        """`attempts`: how many good, live captures it takes to reject, at least 1."""
+        self._thresholds = thresholds
+        self._needed = attempts
+        self._tried = 0
+        self._decisive = 0
+        self._best: Sighting | None = None
+        self._best_poor: Sighting | None = None
+
+    @property
+    def decisive(self) -> int:
+        """Good, live captures so far."""
+        return self._decisive
+
+    def add(self, sighting: Sighting) -> Outcome | None:
+        """Take one capture in; the outcome when this one decides, else None."""
+        if not sighting.hand_present:
+            return None
+        self._tried = min(self._tried + 1, _MAX_ATTEMPTS)
+        result = judge(sighting, self._thresholds)
+        if result is None:
+            if self._best_poor is None or sighting.quality_q > self._best_poor.quality_q:
+                self._best_poor = sighting
+            return None
+        if result in (VerdictResult.MATCH, VerdictResult.SPOOF):
+            return self._outcome(result, sighting)
+        self._decisive += 1
+        if self._best is None or score_q_of(sighting) > score_q_of(self._best):
+            self._best = sighting
+        return self.conclude() if self._decisive >= self._needed else None
+
+    def conclude(self) -> Outcome:
+        """The outcome when no further capture comes."""
+        if self._best is None:
+            return self._outcome(VerdictResult.POOR_CAPTURE, self._best_poor)
+        result = judge(self._best, self._thresholds)
+        return self._outcome(result or VerdictResult.POOR_CAPTURE, self._best)
+
+    def abstain(self, result: VerdictResult) -> Outcome:
+        """NOT_READY or GALLERY_EXPIRED: what was seen so far counts for nothing."""
+        return Outcome(result, attempts=self._tried)
+
+    def _outcome(self, result: VerdictResult, sighting: Sighting | None) -> Outcome:
+        if sighting is None:
+            return Outcome(result, attempts=self._tried)
+        scored = result in (VerdictResult.MATCH, VerdictResult.NO_MATCH, VerdictResult.AMBIGUOUS)
+        person = sighting.candidate if result is VerdictResult.MATCH else None
+        return Outcome(
+            result,
+            score_q=score_q_of(sighting) if scored else 0,
+            margin_q=margin_q_of(sighting) if scored else MARGIN_Q_WITHOUT_SECOND,
+            quality_q=sighting.quality_q,
+            pad=_pad_of(sighting, self._thresholds),
+            attempts=self._tried,
+            subject_ref=person.subject_ref if person else None,
+            onboard_ref=person.onboard_ref if person else None,
+            hand=person.hand if person else None,
+            sighting=sighting,
+        )
+
+
+def score_q_of(sighting: Sighting) -> int:
+    """Best cosine × 10000, rounded; 0 when nothing was scored."""
+    return 0 if sighting.score is None else max(-10_000, min(10_000, round(sighting.score * 10_000)))
+
+
+def margin_q_of(sighting: Sighting) -> int:
+    """Margin × 10000, rounded; 10000 when there is no second person."""
+    if sighting.margin is None:
+        return MARGIN_Q_WITHOUT_SECOND
+    return max(0, min(20_000, round(sighting.margin * 10_000)))
+
+
+def _pad_of(sighting: Sighting, thresholds: Thresholds) -> Pad:
+    """The liveness check's finding, held against the threshold that is in force."""
+    pad = sighting.pad or PAD_UNKNOWN
+    if pad.res == "pass" and pad.score_q < thresholds.pad_q:
+        return Pad("fail", pad.mech, pad.score_q)
+    return pad
+
+
+def build_verdict(
+    request: Request,
+    outcome: Outcome,
+    *,
+    device_id: str,
+    verdict_seq: int,
+    prev_ref: str,
+    decided_at_ms: int,
+    model_id: str,
+    thr_id: str,
+    gallery: GalleryMark,
+) -> Verdict:
+    """The verdict to sign. `gallery` is the state in force; what the outcome says it searched goes before."""
+    searched = outcome.sighting.gallery if outcome.sighting else None
+    return Verdict(
+        txn_id=request.txn_id,
+        gate_id=request.gate_id,
+        dbd_id=request.dbd_id,
+        nonce_b64=request.nonce_b64,
+        issued_at_ms=request.issued_at_ms,
+        ttl_ms=request.ttl_ms,
+        decided_at_ms=decided_at_ms,
+        device_id=device_id,
+        result=outcome.result,
+        verdict_seq=verdict_seq,
+        prev_ref=prev_ref,
+        score_q=outcome.score_q,
+        margin_q=outcome.margin_q,
+        quality_q=outcome.quality_q,
+        pad=outcome.pad,
+        attempts=outcome.attempts,
+        model_id=model_id,
+        thr_id=thr_id,
+        gallery=searched or gallery,
+        subject_ref=outcome.subject_ref,
+        onboard_ref=outcome.onboard_ref,
+        hand=outcome.hand,
+    )

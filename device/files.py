@@ -1,0 +1,36 @@
+"""Files that survive a power cut: written aside, synced, renamed, and the folder synced after that.
+
+Leaving out either sync loses data: a rename can reach the disk before the bytes it names, and a file
+whose folder was never synced may not be there at all.
+"""
+
+import os
+from pathlib import Path
+
+
+def write_synced(path: Path, data: bytes, *, mode: int) -> None:
+    """Create `path` with these bytes on the disk. Raises FileExistsError when it is already there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
+    """Replace `path`: afterwards, and after any power cut, it holds all of the old bytes or of the new."""
+    aside = path.with_name(path.name + ".partial")
+    aside.unlink(missing_ok=True)  # left by a write that was cut off
+    write_synced(aside, data, mode=mode)
+    aside.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

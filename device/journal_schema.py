@@ -1,0 +1,92 @@
+"""Tables of the verdict journal and the way from each version of them to the next.
+
+`user_version` counts the migrations that have run; each runs in one transaction with its count, so a cut
+leaves the old version or the new. A released migration is never edited: a change is a new one at the end.
+
+What is about a person (verdicts, decisions, passages, evidence) lies in `sealed` columns only; the plain
+columns are random identifiers, sequence numbers and flags. `operating_ms` is the time this device has run
+since the journal was made: it cannot be set wrong, so a bad clock never makes the device forget.
+"""
+
+from collections.abc import Callable
+
+from sqlite_utils import Database
+
+APPLICATION_ID = 0x50414A31
+"""`PAJ1`: says which program's database this is (PRAGMA application_id)."""
+
+
+def _version_1(db: Database) -> None:
+    db.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID")
+    db.execute(
+        """
+        CREATE TABLE verdicts (
+            seq INTEGER PRIMARY KEY,
+            ref TEXT NOT NULL UNIQUE,
+            txn_id TEXT NOT NULL UNIQUE,
+            request_ref TEXT NOT NULL,
+            sealed BLOB NOT NULL,
+            operating_ms INTEGER NOT NULL,
+            awaits TEXT DEFAULT 'decision',         -- decision, passage, or NULL when nothing more is due
+            decided INTEGER NOT NULL DEFAULT 0,     -- a decision has come
+            unknown INTEGER NOT NULL DEFAULT 0,     -- what it awaited did not come in time
+            revision INTEGER NOT NULL DEFAULT 1,    -- rises with everything that an upload should say
+            uploaded INTEGER NOT NULL DEFAULT 0,    -- the revision that the service has
+            refused TEXT                            -- the code with which the service refused it
+        )
+        """
+    )
+    db.execute("CREATE INDEX verdicts_to_upload ON verdicts (seq) WHERE uploaded < revision")
+    db.execute("CREATE INDEX verdicts_open ON verdicts (seq) WHERE awaits IS NOT NULL")
+    db.execute("CREATE INDEX verdicts_by_age ON verdicts (operating_ms)")
+    db.execute(
+        """
+        CREATE TABLE answers (
+            seq INTEGER NOT NULL,                   -- of the verdict
+            kind TEXT NOT NULL,                     -- decision or passage
+            ref TEXT NOT NULL,
+            sealed BLOB NOT NULL,
+            PRIMARY KEY (seq, kind)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute(
+        """
+        CREATE TABLE evidence (
+            id INTEGER PRIMARY KEY,
+            ref TEXT NOT NULL UNIQUE,
+            kind TEXT NOT NULL,
+            seq INTEGER,                            -- of the verdict it claims to answer, if there is one
+            sealed BLOB NOT NULL,
+            operating_ms INTEGER NOT NULL,
+            uploaded INTEGER NOT NULL DEFAULT 0
+        )
+        """
+    )
+    db.execute(
+        """
+        CREATE TABLE ended (
+            txn_id TEXT PRIMARY KEY,
+            request_ref TEXT NOT NULL,
+            code TEXT NOT NULL,                     -- expired or cancelled
+            operating_ms INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX ended_by_age ON ended (operating_ms)")
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_version_1,)
+
+
+def schema_version(db: Database) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(db: Database) -> None:
+    """Bring the tables to the newest version, one transaction a step."""
+    for version in range(schema_version(db), len(MIGRATIONS)):
+        with db.atomic():
+            MIGRATIONS[version](db)
+            db.execute(f"PRAGMA user_version = {version + 1}")
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")

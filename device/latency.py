@@ -1,0 +1,37 @@
+"""How long the latest verdicts took, and where the time went."""
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+
+KEPT = 512
+"""A busy gate's quarter of an hour; enough for a p99, and a few hundred kilobytes at most."""
+
+
+class Latencies:
+    """Milliseconds from the frame that decided to the verdict's bytes in the port."""
+
+    def __init__(self) -> None:
+        self._totals: deque[float] = deque(maxlen=KEPT)
+        self._stages: deque[Mapping[str, float]] = deque(maxlen=KEPT)
+
+    def add(self, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+        """One verdict. What no stage accounts for is kept as `waiting`."""
+        rest = max(0.0, total_ms - sum(stage_ms.values()))
+        self._totals.append(total_ms)
+        self._stages.append({**stage_ms, "waiting": rest})
+
+    def summary(self) -> dict[str, object]:
+        """`count`, `p50`, `p99` (absent without any) and the mean of each stage, whole microseconds."""
+        totals = sorted(self._totals)
+        if not totals:
+            return {"count": 0}
+        names = dict.fromkeys(name for stages in self._stages for name in stages)
+        return {
+            "count": len(totals),
+            "p50_us": round(totals[len(totals) // 2] * 1000),
+            "p99_us": round(totals[min(len(totals) - 1, len(totals) * 99 // 100)] * 1000),
+            "stages_us": {
+                name: round(fmean(stages.get(name, 0.0) for stages in self._stages) * 1000) for name in names
+            },
+        }

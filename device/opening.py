@@ -1,0 +1,137 @@
+"""What the core opens before it serves: keys, trust, journal, gallery, model.
+
+Keys, trust and journal are promises already made, so without them the core refuses to start and says the way
+out. A gallery or model that cannot be opened takes away recognition and nothing else: the device starts,
+says so in its health, and answers hands with NOT_READY.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.clock import Clock
+from device.config import DeviceConfig
+from device.errors import TrustError
+from device.journal import Journal
+from device.keystore import KeyStore
+from device.policy import Policy, read_policy
+from device.store_thread import StoreThread
+from device.trust import Trust, load_trust
+from gallery.errors import GalleryError
+from gallery.freshness import GalleryNow
+from gallery.gallery import Gallery
+from models.embedding import Embedder
+from models.errors import ModelsError
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+
+NO_MODEL_ID = "none"
+"""Stands in verdicts and status while no model could be loaded."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Everything durable that the core works with. A `*_fault` says why its neighbour is None."""
+
+    config: DeviceConfig
+    trust: Trust
+    policy: Policy
+    keys: KeyStore
+    journal: Journal
+    model_id: str
+    embedder: Embedder | None
+    model_fault: str
+    gallery: Gallery | None
+    gallery_fault: str
+    revoked: bool
+
+
+async def open_device(
+    config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
+) -> Opened:
+    """Open everything, each database on its own thread. Raises StateError, which says the way out."""
+    keys = KeyStore.open(config.keys_dir)
+    trust = load_trust(config.trust_path)
+    _check_same_device(config, trust)
+    policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
+    journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
+    model_id, embedder, model_fault = await journal_thread.do(lambda: _open_model(config))
+    gallery, gallery_fault = await gallery_thread.do(
+        lambda: _open_gallery(config, trust, keys, model_id, clock)
+    )
+    return Opened(
+        config=config,
+        trust=trust,
+        policy=policy,
+        keys=keys,
+        journal=journal,
+        model_id=model_id,
+        embedder=embedder,
+        model_fault=model_fault,
+        gallery=gallery,
+        gallery_fault=gallery_fault,
+        revoked=config.revoked_path.exists(),
+    )
+
+
+def gallery_now(clock: Clock) -> GalleryNow:
+    """Both clocks that a gallery's age is told by."""
+    return GalleryNow(boottime_ms=clock.boottime_ms(), wall_ms=clock.wall_ms())
+
+
+def _check_same_device(config: DeviceConfig, trust: Trust) -> None:
+    for name, configured, registered in (
+        ("id", config.device.id, trust.device_id),
+        ("gate_id", config.device.gate_id, trust.gate_id),
+        ("dbd_id", config.device.dbd_id, trust.dbd_id),
+    ):
+        if configured != registered:
+            raise TrustError(
+                f"[device] {name} in the configuration is {configured}, but this state directory was "
+                f"registered as {registered}; correct the configuration, or provision the device anew"
+            )
+
+
+def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clock) -> Journal:
+    journal = Journal.open(
+        config.journal_path,
+        device_id=trust.device_id,
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=clock,
+    )
+    journal.close_open_outcomes()
+    return journal
+
+
+def _open_model(config: DeviceConfig) -> tuple[str, Embedder | None, str]:
+    try:
+        manifest = load_manifest(config.model.dir or shipped_model_dir())
+    except ModelsError as error:
+        return NO_MODEL_ID, None, str(error)
+    try:
+        return manifest.model_id, open_embedder(manifest), ""
+    except ModelsError as error:
+        return manifest.model_id, None, str(error)
+
+
+def _open_gallery(
+    config: DeviceConfig, trust: Trust, keys: KeyStore, model_id: str, clock: Clock
+) -> tuple[Gallery | None, str]:
+    if trust.gallery is None:
+        return None, "the service registered this device without a gallery"
+    stream, epoch = trust.gallery
+    try:
+        gallery = Gallery.open(
+            config.gallery_dir,
+            data_key=keys.data_key,
+            model_id=model_id,
+            stream=stream,
+            epoch=epoch,
+            gallery_key=trust.gallery_key,
+            now=gallery_now(clock),
+            boot_id=_BOOT_ID.read_text(encoding="ascii").strip(),
+        )
+    except GalleryError as error:
+        return None, f"{error}; once {config.gallery_dir} is moved away, the service fills a new one"
+    return gallery, ""

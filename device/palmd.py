@@ -1,0 +1,188 @@
+"""`palmd`, the core daemon: its command line, and the one place where its parts are put together."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+# Before anything imports onnxruntime or OpenCV: no telemetry, and a stalled camera blocks a read 1 s, not 10.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+
+from device import sd_notify
+from device.camera import open_camera
+from device.capture import CameraState, CaptureThread, FrameSlot
+from device.carrier_desk import CarrierDesk, DeskParts
+from device.clock import Clock, SystemClock
+from device.config import DeviceConfig, config_path, load_config
+from device.control import control_handler
+from device.core import APP_PACKAGE, Core
+from device.enrolment import EnrolmentFlow
+from device.enrolment_desk import EnrolmentDesk
+from device.errors import ConfigError, DeviceError, NotProvisioned
+from device.housekeeping import Housekeeping, Stage
+from device.inference import InferenceThread
+from device.ipc import IpcServer
+from device.opening import open_device
+from device.recognition import Recogniser
+from device.report import describe
+from device.store_thread import StoreThread
+from link1.transport.pump import CablePump
+from link1.transport.serial_port import open_port
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
+    parser = argparse.ArgumentParser(prog="palmd", description="The core daemon of a palm access device.")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="configuration file (default: PALM_ACCESS_CONFIG, or /etc/palm-access/device.toml)",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="read the configuration, say what is wrong, exit"
+    )
+    given = parser.parse_args(arguments)
+    path = config_path(given.config)
+    try:
+        config = load_config(path)
+        if given.check:
+            print(f"{path} can be used")
+            return 0
+        logging.basicConfig(
+            level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        )
+        config.device.runtime_dir.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_serve(config, SystemClock()))
+    except ConfigError as error:
+        print(f"palmd: {path} cannot be used:\n{error}", file=sys.stderr)
+        return 1
+    except NotProvisioned as error:
+        print(f"palmd: {error}", file=sys.stderr)
+        return 3
+    except (DeviceError, OSError) as error:
+        print(f"palmd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: DeviceConfig, clock: Clock) -> None:
+    """Open everything, start everything, and serve until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    journal_thread, gallery_thread = StoreThread("journal"), StoreThread("gallery")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(journal_thread.close)
+        stack.callback(gallery_thread.close)
+        opened = await open_device(config, clock, journal_thread, gallery_thread)
+        stack.push_async_callback(journal_thread.do, opened.journal.close)
+        if opened.gallery is not None:
+            stack.push_async_callback(gallery_thread.do, opened.gallery.close)
+        core = Core(
+            opened,
+            journal_thread=journal_thread,
+            gallery_thread=gallery_thread,
+            clock=clock,
+            app_version=version(APP_PACKAGE),
+        )
+
+        desk = CarrierDesk(
+            DeskParts(
+                device_id=opened.trust.device_id,
+                model_id=opened.model_id,
+                gallery=lambda: opened.gallery,
+                journal=opened.journal,
+                status_key=lambda kid: opened.trust.service_key(kid, "device_status"),
+                newest_status_ms=0,
+                journal_thread=journal_thread.executor,
+                gallery_thread=gallery_thread.executor,
+                clock=clock,
+                events=core,
+            )
+        )
+        stack.callback(desk.enrolments.clear)
+        thresholds = opened.policy.thresholds
+        enrolment = EnrolmentDesk(
+            EnrolmentFlow(opened.model_id, lambda: thresholds, qr_hands=config.enrolment.hands),
+            desk.enrolments,
+            clock,
+            on_change=core.choose_interest,
+        )
+        slot = FrameSlot()
+
+        def tell_camera(state: CameraState) -> None:
+            loop.call_soon_threadsafe(core.on_camera, state)
+
+        capture = CaptureThread(
+            lambda: open_camera(config.camera.source, config.camera.fps, config.camera.loop),
+            slot,
+            now_ms=clock.monotonic_ms,
+            on_state=tell_camera,
+        )
+        inference = InferenceThread(
+            slot,
+            Recogniser(opened.embedder, lambda: opened.gallery, lambda: thresholds),
+            loop,
+            core,
+            now_ms=clock.monotonic_ms,
+        )
+        pump = CablePump(
+            core.gate.end,
+            lambda: open_port(config.link.port, baud=config.link.baud),
+            on_event=core.gate.on_cable_event,
+            on_port=core.on_port,
+        )
+        await core.start(
+            want=lambda interest, codes: inference.set_interest(interest, codes=codes),
+            pump=pump.kick,
+            uploads=desk.verdict_waiting,
+            enrolment=enrolment,
+        )
+        capture.start()
+        stack.callback(capture.stop)
+        inference.start()
+        stack.callback(inference.stop)
+
+        control = await IpcServer.start(
+            config.control_socket,
+            control_handler(lambda: describe(core, enrolment, clock, capture.counters, inference.counters)),
+        )
+        stack.push_async_callback(control.close)
+        carrier = await IpcServer.start(config.carrier_socket, desk.handle)
+        stack.push_async_callback(carrier.close)
+
+        house = Housekeeping(
+            core,
+            clock,
+            [
+                Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
+                Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
+            ],
+        )
+        cable = asyncio.create_task(pump.run(), name="cable")
+        keeping = asyncio.create_task(house.run(), name="housekeeping")
+        sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
+        _log.info("ready: %s", config.device.id)
+        ending = asyncio.create_task(ended.wait(), name="signals")
+        await asyncio.wait((cable, keeping, ending), return_when=asyncio.FIRST_COMPLETED)
+        sd_notify.stopping()
+        for task in (cable, keeping, ending):
+            task.cancel()
+        for result in await asyncio.gather(cable, keeping, ending, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        await core.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

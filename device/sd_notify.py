@@ -1,0 +1,57 @@
+"""What a daemon tells systemd: sd_notify(3) over the datagram socket named by NOTIFY_SOCKET.
+
+Nothing happens, and nothing fails, where no service manager listens.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+
+MAX_STATUS_CHARACTERS = 200
+"""`systemctl status` shows one line; more is cut off there anyway."""
+
+
+def notify(message: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Send one message such as `READY=1`; True when a service manager took it."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    # A leading @ stands for the NUL of an abstract socket (unix(7)).
+    path = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        channel.setblocking(False)  # a full queue must not stop the loop that feeds the watchdog
+        try:
+            channel.sendto(message.encode("utf-8"), path)
+        except OSError:
+            return False
+    return True
+
+
+def ready(status: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """The daemon serves; `status` is the line that `systemctl status` shows."""
+    return notify(f"READY=1\nSTATUS={_one_line(status)}", environ)
+
+
+def status(text: str, environ: Mapping[str, str] = os.environ) -> bool:
+    return notify(f"STATUS={_one_line(text)}", environ)
+
+
+def watchdog(environ: Mapping[str, str] = os.environ) -> bool:
+    """Feed the watchdog; call it only while every stage is alive."""
+    return notify("WATCHDOG=1", environ)
+
+
+def stopping(environ: Mapping[str, str] = os.environ) -> bool:
+    return notify("STOPPING=1", environ)
+
+
+def watchdog_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
+    """How often to feed the watchdog: half of WATCHDOG_USEC, None when none watches this process."""
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    usec = environ.get("WATCHDOG_USEC", "")
+    return int(usec) / 2_000_000 if usec.isascii() and usec.isdigit() and int(usec) > 0 else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_STATUS_CHARACTERS]

@@ -1,0 +1,110 @@
+"""The hand in view, followed over the frames: what belongs to it and to no other."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from models.embedding import EMBEDDING_SIZE
+from models.frames import Frame
+from models.hand import Hand, PartialHand
+
+GONE_MS: Final = 200
+"""A hand not seen for so long has left; a finder that misses a frame or two has not seen it leave."""
+PREVIOUS_MS: Final = 250
+"""Where the hand was longer ago says nothing about how it moves."""
+PROBES: Final = 4
+
+_JUMP = 1.0
+"""No hand moves by more than its own palm's width from one frame to the next."""
+_RESIZE = 1.6
+
+
+class TrackedHand:
+    """Tells one hand from the next, and keeps its best vectors; overwrites them when another comes.
+
+    Times are those of the frames, monotonic ms. Belongs to the inference thread.
+    """
+
+    def __init__(self) -> None:
+        self.previous: Hand | None = None
+        """The same hand a moment ago, for judging its motion."""
+        self._previous_at_ms = 0
+        self._last_seen_ms: int | None = None
+        self._frame_shape: tuple[int, ...] = ()
+        self._vectors = np.zeros((PROBES, EMBEDDING_SIZE), np.float32)
+        self._qualities: list[int] = []
+
+    def see(self, seen: Hand | PartialHand | None, frame: Frame) -> bool:
+        """Takes in what the finder says of `frame`. True: what was known of the hand before is forgotten,
+        because it has left or another stands in its place."""
+        if frame.at_ms - self._previous_at_ms > PREVIOUS_MS:
+            self.previous = None
+        unseen_ms = 0 if self._last_seen_ms is None else frame.at_ms - self._last_seen_ms
+        gone = unseen_ms >= GONE_MS
+        if seen is None and not gone:
+            return False
+        other = gone or (seen is not None and not self._could_be_same(seen, frame))
+        if other:
+            self.forget()
+        if seen is not None:
+            self._last_seen_ms, self._frame_shape = frame.at_ms, frame.pixels.shape
+        return other
+
+    @property
+    def there(self) -> bool:
+        """Whether the hand has not left, though the newest frame may not show it."""
+        return self._last_seen_ms is not None
+
+    def judged(self, hand: Hand, frame: Frame) -> None:
+        """`frame` has been judged with `previous`; the next is judged with `hand`."""
+        self.previous, self._previous_at_ms = hand, frame.at_ms
+
+    def fuse(
+        self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float
+    ) -> npt.NDArray[np.float32]:
+        """The probe to search with: the normalised mean of the hand's best vectors, `vector` among them
+        unless `PROBES` better ones are there.
+
+        `vector`: (512,) unit length, copied. One that does not reach `agree_cosine` with the mean so far
+        starts anew: it is another hand's, or those before were spoilt. Returns (512,) float32, unit length.
+        """
+        if self._qualities and float(self._mean() @ vector) < agree_cosine:
+            self._forget_vectors()
+        held = len(self._qualities)
+        if held < PROBES:
+            self._vectors[held] = vector
+            self._qualities.append(quality_q)
+            return self._mean()
+        worst = min(range(PROBES), key=self._qualities.__getitem__)
+        if quality_q >= self._qualities[worst]:
+            self._vectors[worst] = vector
+            self._qualities[worst] = quality_q
+        return self._mean()
+
+    def forget(self) -> None:
+        """Nothing of the hand is kept."""
+        self.previous = None
+        self._last_seen_ms = None
+        self._forget_vectors()
+
+    def _could_be_same(self, seen: Hand | PartialHand, frame: Frame) -> bool:
+        if self._last_seen_ms is not None and frame.pixels.shape != self._frame_shape:
+            return False
+        before = self.previous
+        if before is None:
+            return True
+        moved_px = float(np.hypot(*(seen.centre - before.centre)))
+        if isinstance(seen, PartialHand):
+            return moved_px < 2 * _JUMP * before.palm_width_px  # its centre is a coarse guess
+        ratio = seen.palm_width_px / before.palm_width_px
+        return moved_px < _JUMP * before.palm_width_px and 1 / _RESIZE < ratio < _RESIZE
+
+    def _mean(self) -> npt.NDArray[np.float32]:
+        total = self._vectors[: len(self._qualities)].sum(axis=0)
+        mean: npt.NDArray[np.float32] = total / np.float32(np.linalg.norm(total))
+        return mean
+
+    def _forget_vectors(self) -> None:
+        self._vectors.fill(0.0)
+        self._qualities.clear()

@@ -1,0 +1,222 @@
+"""A core for the carrier to talk to: the real desk over the real gallery and journal, and what feeds it.
+
+`Service` makes signed delta pages and statuses in memory, for tests without a server. `Core` is what palmd
+composes, without camera and cable; its store thread is a thread.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device.carrier import LinkState
+from device.carrier_desk import CarrierDesk, DeskParts
+from device.clock import SystemClock
+from device.ipc import IpcServer
+from device.journal import Journal, StoredVerdict
+from device.service_status import ServiceStatus
+from gallery.freshness import GalleryNow
+from gallery.gallery import Gallery
+from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head
+from link1.canonical import JsonObject
+from link1.keys import PublicKey, SigningKey
+from link1.signed import Kind, sign_object
+
+DEVICE_ID = "gate-7-left"
+MODEL_ID = "m-test"
+STREAM = "t1.test"
+DATA_KEY = bytes(range(32))
+SERVICE_KEY = SigningKey.from_seed(b"\x01" * 32)
+VERDICT_KEY = SigningKey.from_seed(b"\x02" * 32)
+
+
+def service_key(kid: str) -> PublicKey | None:
+    return SERVICE_KEY.public if kid == SERVICE_KEY.kid else None
+
+
+def vector(seed: int) -> bytes:
+    values = np.random.default_rng(seed).standard_normal(512)
+    return (values / np.linalg.norm(values)).astype("<f4").tobytes()
+
+
+@dataclass
+class Service:
+    """A stream with its heads, and statuses."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    heads: list[bytes] = field(default_factory=lambda: [head_zero(STREAM, 1)])
+    live: int = 0
+    counts: list[int] = field(default_factory=lambda: [0])
+
+    def enrol(self, person: int) -> None:
+        entry = Entry(f"{person:032x}", f"{person:032x}", "L", MODEL_ID, vector(person))
+        self._add(Op.UPSERT, entry=entry)
+        self.counts[-1] += 1
+
+    def erase(self, person: int) -> None:
+        self._add(Op.TOMBSTONE, subject_ref=f"{person:032x}")
+        self.counts[-1] -= 1
+
+    def _add(self, op: Op, **content: Any) -> None:
+        delta = make_delta(len(self.deltas) + 1, op, salt=os.urandom(16), **content)
+        self.deltas.append(delta)
+        self.heads.append(next_head(self.heads[-1], delta.digest))
+        self.counts.append(self.counts[-1])
+
+    def page(self, after_seq: int = 0, limit: int = 200, key: SigningKey = SERVICE_KEY) -> bytes:
+        deltas = self.deltas[after_seq : after_seq + limit]
+        seq = after_seq + len(deltas)
+        head = {
+            "v": 1,
+            "stream": STREAM,
+            "epoch": 1,
+            "seq": seq,
+            "head": self.heads[seq].hex(),
+            "count": self.counts[seq],
+            "issued_at_ms": SystemClock().wall_ms(),
+        }
+        page = {
+            "head": sign_object(Kind.GALLERY_HEAD, head, key),
+            "data": [delta.to_obj() for delta in deltas],
+            "has_more": seq < len(self.deltas),
+        }
+        return json.dumps(page).encode()
+
+
+def device_status(issued_at_ms: int = 1_000, key: SigningKey = SERVICE_KEY, **changed: Any) -> bytes:
+    """A signed device_status_obj."""
+    obj: JsonObject = {
+        "v": 1,
+        "device_id": DEVICE_ID,
+        "status": "active",
+        "issued_at_ms": issued_at_ms,
+        "challenge_b64": "AAAA",
+        "gallery": {"stream": STREAM, "epoch": 1, "seq": 0, "head": "0" * 64},
+        "config_seq": 1,
+        "dbd_keys": [],
+        "wipe": None,
+    }
+    return json.dumps(sign_object(Kind.DEVICE_STATUS, obj | changed, key)).encode()
+
+
+@dataclass
+class Heard:
+    """The core's ears: everything that the desk told it."""
+
+    gallery_changes: int = 0
+    statuses: list[ServiceStatus] = field(default_factory=list)
+    links: list[LinkState] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    wiped: list[str] = field(default_factory=list)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def gallery_changed(self) -> None:
+        self.gallery_changes += 1
+
+    async def status_received(self, status: ServiceStatus) -> str | None:
+        self.statuses.append(status)
+        return status.wipe_id
+
+    async def wipe_confirmed(self, wipe_id: str) -> None:
+        self.wiped.append(wipe_id)
+
+    def server_time(self, wall_ms: int) -> None:
+        self.times.append(wall_ms)
+
+    def link_state(self, state: LinkState) -> None:
+        self.links.append(state)
+
+
+@dataclass
+class Core:
+    """A running core."""
+
+    desk: CarrierDesk
+    gallery: Gallery
+    journal: Journal
+    store: ThreadPoolExecutor
+    heard: Heard
+    socket: Path
+
+    async def in_store(self, work: Any, *arguments: Any, **named: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.store, lambda: work(*arguments, **named))
+
+    async def decide(self, number: int) -> StoredVerdict:
+        """A verdict becomes durable, as on a passage."""
+        txn_id = f"{number:032x}"
+
+        def build(seq: int, prev_ref: str) -> JsonObject:
+            verdict = {"v": 1, "txn_id": txn_id, "verdict_seq": seq, "prev_ref": prev_ref}
+            return sign_object(Kind.VERDICT, verdict, VERDICT_KEY)
+
+        stored: StoredVerdict = await self.in_store(self.journal.append_verdict, txn_id, "0" * 32, build)
+        self.desk.verdict_waiting()
+        return stored
+
+
+@asynccontextmanager
+async def running_core(
+    folder: Path,
+    *,
+    stream: str = STREAM,
+    epoch: int = 1,
+    model_id: str = MODEL_ID,
+    device_id: str = DEVICE_ID,
+    key_of: Any = service_key,
+    status_key: Any = service_key,
+    newest_status_ms: int = 0,
+    data_key: bytes = DATA_KEY,
+    verdict_kid: str = VERDICT_KEY.kid,
+) -> AsyncIterator[Core]:
+    """Open gallery and journal in `folder`, serve the carrier's socket, close everything again."""
+    clock = SystemClock()
+    store = ThreadPoolExecutor(1, "store")
+    loop = asyncio.get_running_loop()
+    path = folder / "journal.db"
+    identity = {"device_id": device_id, "verdict_kid": verdict_kid, "data_key": data_key}
+
+    def open_all() -> tuple[Gallery, Journal]:
+        if not path.exists():
+            Journal.create(path, **identity)  # type: ignore[arg-type]
+        gallery = Gallery.open(
+            folder / "gallery",
+            data_key=data_key,
+            model_id=model_id,
+            stream=stream,
+            epoch=epoch,
+            gallery_key=key_of,
+            now=GalleryNow(clock.boottime_ms(), clock.wall_ms()),
+        )
+        return gallery, Journal.open(path, **identity, clock=clock)  # type: ignore[arg-type]
+
+    gallery, journal = await loop.run_in_executor(store, open_all)
+    heard = Heard()
+    desk = CarrierDesk(
+        DeskParts(
+            device_id=device_id,
+            model_id=model_id,
+            gallery=lambda: gallery,
+            journal=journal,
+            status_key=status_key,
+            newest_status_ms=newest_status_ms,
+            journal_thread=store,
+            gallery_thread=store,
+            clock=clock,
+            events=heard,
+        )
+    )
+    server = await IpcServer.start(folder / "carrier.sock", desk.handle)
+    try:
+        yield Core(desk, gallery, journal, store, heard, folder / "carrier.sock")
+    finally:
+        await server.close()
+        await loop.run_in_executor(store, gallery.close)
+        await loop.run_in_executor(store, journal.close)
+        store.shutdown()

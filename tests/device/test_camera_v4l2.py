@@ -1,0 +1,125 @@
+"""The failures of a V4L2 camera, played by a capture that answers as OpenCV does."""
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from device.camera import CameraLost, Pixels
+from device.camera.v4l2 import V4L2Camera, _why_not_opened
+
+Picture = npt.NDArray[np.generic]
+Answer = tuple[float, bool, Picture | None]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+
+class ScriptedCapture:
+    """Answers (seconds waited, got, picture) one after the other."""
+
+    def __init__(self, clock: Clock, answers: Sequence[Answer]) -> None:
+        self.clock = clock
+        self.answers = list(answers)
+        self.released = False
+
+    def read(self) -> tuple[bool, Picture | None]:
+        waited_s, got, picture = self.answers.pop(0)
+        self.clock.now_s += waited_s
+        return got, picture
+
+    def release(self) -> None:
+        self.released = True
+
+
+def camera(answers: Sequence[Answer], *, there: bool = True) -> tuple[V4L2Camera, ScriptedCapture]:
+    clock = Clock()
+    capture = ScriptedCapture(clock, answers)
+    made = V4L2Camera(capture, "camera /dev/video0", node_is_there=lambda: there, now_s=lambda: clock.now_s)
+    return made, capture
+
+
+def picture(height: int = 480, width: int = 640, seed: int = 1) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+
+
+def same(found: Pixels | None, expected: Pixels) -> bool:
+    return found is not None and np.array_equal(found, expected)
+
+
+def test_a_good_frame_passes_unchanged() -> None:
+    good = picture()
+    made, _ = camera([(0.03, True, good)])
+    assert same(made.read(), good)
+
+
+def test_a_stall_is_none_and_not_the_end() -> None:
+    made, _ = camera([(1.0, False, None), (0.03, True, picture())])
+    assert made.read() is None
+    assert made.read() is not None
+
+
+def test_an_answer_of_false_at_once_means_unplugged() -> None:
+    made, _ = camera([(0.0, False, None)])
+    with pytest.raises(CameraLost, match="unplugged"):
+        made.read()
+
+
+def test_a_node_that_is_gone_means_unplugged_however_long_it_took() -> None:
+    made, _ = camera([(1.0, False, None)], there=False)
+    with pytest.raises(CameraLost):
+        made.read()
+
+
+def test_corrupt_frames_are_skipped_and_counted() -> None:
+    good = picture()
+    broken: list[Picture | None] = [
+        None,
+        np.zeros((0, 0, 3), np.uint8),
+        np.zeros((480, 640, 3), np.uint8),
+        picture(240, 320),
+        np.zeros((480, 640, 3), np.float32),
+    ]
+    made, _ = camera(
+        [(0.03, True, good), *((0.03, True, bad) for bad in broken), (0.03, True, good)],
+    )
+    assert made.read() is not None
+    assert same(made.read(), good)
+    assert made.skipped == len(broken)
+
+
+def test_a_camera_that_gives_only_corrupt_frames_is_a_stall() -> None:
+    made, _ = camera([(0.4, True, np.zeros((480, 640, 3), np.uint8))] * 3)
+    assert made.read() is None
+    assert made.skipped == 3
+
+
+def test_large_pictures_are_scaled_down() -> None:
+    made, _ = camera([(0.03, True, picture(1080, 1920))])
+    pixels = made.read()
+    assert pixels is not None
+    assert pixels.shape == (720, 1280, 3)
+
+
+def test_close_frees_the_device() -> None:
+    made, capture = camera([])
+    made.close()
+    assert capture.released
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "usermod -aG video"),
+        (errno.EBUSY, "fuser -v"),
+        (errno.ENODEV, "Plug the camera in"),
+        (errno.EIO, "cannot be opened"),
+    ],
+)
+def test_why_a_node_does_not_open_comes_with_what_to_do(number: int, advice: str, tmp_path: Path) -> None:
+    assert advice in _why_not_opened(tmp_path / "video0", OSError(number, "reason"))

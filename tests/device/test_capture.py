@@ -1,0 +1,232 @@
+"""The capture thread over scripted cameras: real threads, a clock that the script moves."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from device.camera import CameraLost, CameraUnavailable, Pixels
+from device.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
+from models.frames import Frame
+
+PICTURE = np.zeros((48, 64, 3), np.uint8)
+DEADLINE_S = 10.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Script:
+    """A camera that does what each step says; after the last it tells `done` and stalls."""
+
+    def __init__(self, clock: Clock, steps: list[Pixels | Exception | int]) -> None:
+        self.description = "scripted camera"
+        self.skipped = 0
+        self.closed = False
+        self.done = threading.Event()
+        self._clock = clock
+        self._steps = steps
+
+    def read(self) -> Pixels | None:
+        if not self._steps:
+            self.done.set()
+            self.done.wait(0.01)
+            return None
+        step = self._steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, int):
+            self._clock.now_ms += step  # a stall of so many ms
+            return None
+        self._clock.now_ms += 33
+        return step
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    def __init__(self, openings: list[Script | Exception], clock: Clock) -> None:
+        self.clock = clock
+        self.slot = FrameSlot()
+        self.states: list[CameraState] = []
+        self.changed = threading.Condition()
+        self.openings = openings
+        self.thread = CaptureThread(self.open, self.slot, now_ms=clock, on_state=self.heard)
+
+    def open(self) -> Script:
+        opening = self.openings.pop(0)
+        if isinstance(opening, Exception):
+            raise opening
+        return opening
+
+    def heard(self, state: CameraState) -> None:
+        with self.changed:
+            self.states.append(state)
+            self.changed.notify_all()
+
+    def wait_for(self, held: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(held, DEADLINE_S)
+
+    def conditions(self) -> list[CameraCondition]:
+        return [state.condition for state in self.states]
+
+
+def test_the_slot_keeps_only_the_latest_frame_and_counts_the_rest() -> None:
+    slot = FrameSlot()
+    assert slot.take(0.0) is None
+    for number in (1, 2, 3):
+        slot.put(Frame(PICTURE, number, number))
+    taken = slot.take(0.0)
+    assert taken is not None
+    assert taken.number == 3
+    assert slot.dropped == 2
+    assert slot.take(0.0) is None
+    slot.put(Frame(PICTURE, 4, 4))
+    slot.clear()
+    assert slot.take(0.0) is None
+
+
+def test_a_waiting_reader_is_woken_by_a_frame() -> None:
+    slot = FrameSlot()
+    taken: list[Frame | None] = []
+    reader = threading.Thread(target=lambda: taken.append(slot.take(DEADLINE_S)))
+    reader.start()
+    slot.put(Frame(PICTURE, 1, 1))
+    reader.join(DEADLINE_S)
+    assert taken
+    assert taken[0] is not None
+
+
+def test_frames_are_numbered_stamped_and_counted() -> None:
+    clock = Clock()
+    camera = Script(clock, [PICTURE] * 5)
+    bench = Bench([camera], clock)
+    bench.thread.start()
+    assert camera.done.wait(DEADLINE_S)
+    assert bench.thread.stop()
+    assert camera.closed
+    counters = bench.thread.counters
+    assert (counters.frames, counters.opened) == (5, 1)
+    assert counters.dropped == 4
+    assert bench.conditions() == [CameraCondition.OK]
+    assert bench.thread.heartbeat_ms == clock.now_ms
+
+
+def test_a_stall_is_told_and_so_is_its_end() -> None:
+    clock = Clock()
+    camera = Script(clock, [PICTURE, 1000, 1000, PICTURE])
+    bench = Bench([camera], clock)
+    bench.thread.start()
+    assert camera.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert bench.conditions() == [CameraCondition.OK, CameraCondition.STALLED, CameraCondition.OK]
+    assert "no picture for 1.5 s" in bench.states[1].message
+
+
+def test_a_stall_takes_the_frame_from_before_out_of_view() -> None:
+    clock = Clock()
+    camera = Script(clock, [PICTURE, 2000])
+    bench = Bench([camera], clock)
+    bench.thread.start()
+    assert camera.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert bench.slot.take(0.0) is None
+
+
+def test_a_lost_camera_is_opened_again_and_numbers_go_on() -> None:
+    clock = Clock()
+    first = Script(clock, [PICTURE, CameraLost("camera unplugged; check its cable")])
+    second = Script(clock, [PICTURE])
+    bench = Bench([first, second], clock)
+    bench.thread.start()
+    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
+    clock.now_ms += 600
+    assert second.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert first.closed
+    assert bench.conditions() == [CameraCondition.OK, CameraCondition.ABSENT, CameraCondition.OK]
+    assert bench.states[1].message == "camera unplugged; check its cable"
+    taken = bench.slot.take(0.0)
+    assert taken is None  # the thread clears what it held when it ends
+    assert bench.thread.counters.frames == 2
+
+
+def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
+    clock = Clock()
+    camera = Script(clock, [PICTURE])
+    openings: list[Script | Exception] = [CameraUnavailable(f"absent {i}") for i in range(7)]
+    bench = Bench([*openings, camera], clock)
+    pauses_ms: list[int] = []
+    stop_waiting = threading.Event()
+
+    def advance() -> None:
+        """Moves the clock on as soon as an opening has failed, just far enough for the next."""
+        for i in range(7):
+            bench.wait_for(lambda i=i: len(bench.states) > i)  # type: ignore[misc]
+            began_ms = clock.now_ms
+            while len(bench.states) == i + 1 and not stop_waiting.is_set():
+                clock.now_ms += 125
+                stop_waiting.wait(0.0001)
+            pauses_ms.append(clock.now_ms - began_ms)
+
+    mover = threading.Thread(target=advance)
+    # The pause polls four times a second; under test it need not.
+    bench.thread._stop.wait = lambda _seconds=0.0: bench.thread._stop.is_set()  # type: ignore[method-assign,assignment]
+    bench.thread.start()
+    mover.start()
+    assert camera.done.wait(DEADLINE_S)
+    stop_waiting.set()
+    mover.join()
+    bench.thread.stop()
+    assert pauses_ms[1] > pauses_ms[0]
+    assert pauses_ms[6] > 9_000
+    assert [s.condition for s in bench.states][-1] is CameraCondition.OK
+
+
+def test_a_camera_stalled_for_long_is_closed_and_opened_anew() -> None:
+    clock = Clock()
+    first = Script(clock, [PICTURE, 6000])
+    second = Script(clock, [PICTURE])
+    bench = Bench([first, second], clock)
+    bench.thread.start()
+    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
+    clock.now_ms += 600
+    assert second.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert first.closed
+    assert "closed and opened again" in bench.states[1].message
+
+
+def test_an_unexpected_failure_does_not_end_the_thread() -> None:
+    clock = Clock()
+    first = Script(clock, [MemoryError("codec")])
+    second = Script(clock, [PICTURE])
+    bench = Bench([first, second], clock)
+    bench.thread.start()
+    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
+    clock.now_ms += 600
+    assert second.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert "MemoryError" in bench.states[0].message
+
+
+def test_skipped_pictures_are_counted_over_all_openings() -> None:
+    clock = Clock()
+    first = Script(clock, [PICTURE, CameraLost("gone")])
+    first.skipped = 3
+    second = Script(clock, [PICTURE])
+    second.skipped = 2
+    bench = Bench([first, second], clock)
+    bench.thread.start()
+    bench.wait_for(lambda: CameraCondition.ABSENT in bench.conditions())
+    clock.now_ms += 600
+    assert second.done.wait(DEADLINE_S)
+    bench.thread.stop()
+    assert bench.thread.counters.skipped == 5

@@ -1,0 +1,456 @@
+import base64
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device.decision import Thresholds
+from device.enrolment import (
+    CaptureHint,
+    Done,
+    Effect,
+    EnrolmentFlow,
+    EnrolmentLook,
+    EnrolmentSession,
+    Failed,
+    Prompt,
+    Step,
+    Upload,
+    parse_qr,
+)
+from device.enrolment_captures import HandName, PalmCapture
+from device.enrolment_outbox import EnrolmentAnswer
+from link1.objects import GuideHint, Pad
+
+THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)
+SESSION_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+TOKEN = "tok_" + "A" * 28
+CODE = f"SVC1:ENR:{SESSION_ID}:{TOKEN}"
+LIVE = Pad("pass", "texture", 9000)
+TICK_MS = 66
+
+
+def direction(seed: int) -> npt.NDArray[np.float32]:
+    vector = np.random.default_rng(seed).standard_normal(512)
+    unit: npt.NDArray[np.float32] = (vector / np.linalg.norm(vector)).astype(np.float32)
+    return unit
+
+
+HANDS: dict[HandName, npt.NDArray[np.float32]] = {"L": direction(1), "R": direction(2)}
+
+
+class Bench:
+    """Plays frames to a flow at 15 a second and gathers what it does."""
+
+    def __init__(self, flow: EnrolmentFlow | None = None) -> None:
+        self.flow = flow or EnrolmentFlow("model-1", lambda: THRESHOLDS)
+        self.now_ms = 10_000
+        self.seed = 100
+        self.effects: list[Effect] = []
+        self.captures: list[PalmCapture] = []
+
+    def capture(
+        self,
+        hand: HandName,
+        *,
+        quality_q: int = 80,
+        pad: Pad = LIVE,
+        of: npt.NDArray[np.float32] | None = None,
+    ) -> PalmCapture:
+        """A noisy view of a hand: cosines among them are about 0.9."""
+        self.seed += 1
+        vector = (HANDS[hand] if of is None else of) + 0.3 * direction(self.seed)
+        vector /= np.linalg.norm(vector)
+        made = PalmCapture(hand, vector.astype(np.float32), quality_q, pad, self.now_ms)
+        self.captures.append(made)
+        return made
+
+    def add(self, effects: list[Effect]) -> list[Effect]:
+        self.effects += effects
+        return effects
+
+    def begin(self) -> list[Effect]:
+        return self.add(self.flow.qr_seen(CODE, self.now_ms))
+
+    def show(self, hand: HandName, frames: int = 12, *, quality_q: int = 80, pad: Pad = LIVE) -> list[Effect]:
+        effects: list[Effect] = []
+        for _ in range(frames):
+            self.now_ms += TICK_MS
+            capture = self.capture(hand, quality_q=quality_q, pad=pad)
+            effects += self.flow.look(EnrolmentLook(True, hand, None, capture), self.now_ms)
+        return self.add(effects)
+
+    def nothing(self, frames: int = 8) -> list[Effect]:
+        effects: list[Effect] = []
+        for _ in range(frames):
+            self.now_ms += TICK_MS
+            effects += self.flow.look(EnrolmentLook(False), self.now_ms)
+        return self.add(effects)
+
+    def wait(self, ms: int) -> list[Effect]:
+        self.now_ms += ms
+        return self.add(self.flow.tick(self.now_ms))
+
+    def uploads(self) -> list[Upload]:
+        return [effect for effect in self.effects if isinstance(effect, Upload)]
+
+    def both_hands(self) -> Upload:
+        self.begin()
+        self.show("L")
+        self.nothing()
+        self.show("R")
+        return self.uploads()[-1]
+
+
+def hands_in(upload: Upload) -> list[str]:
+    return [item["hand"] for item in upload.body["hands"]]
+
+
+def test_a_code_begins_and_both_palms_are_uploaded() -> None:
+    bench = Bench()
+    assert bench.begin() == [Prompt(Step.SHOW_HAND, "L")]
+    assert bench.flow.busy
+    left = bench.show("L")
+    assert Prompt(Step.REMOVE_HAND, "L", None, 3) in left
+    assert bench.nothing() == [Prompt(Step.SHOW_HAND, "R")]
+    right = bench.show("R")
+    upload = right[-1]
+    assert isinstance(upload, Upload)
+    assert Prompt(Step.SENDING, None, None, 3) in right
+    assert (upload.body["token"], upload.body["model_id"]) == (TOKEN, "model-1")
+    assert upload.body["consents"] == []
+    assert hands_in(upload) == ["L"] * 3 + ["R"] * 3
+    for item in upload.body["hands"]:
+        vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
+        assert vector.shape == (512,)
+        assert float(np.linalg.norm(vector)) == pytest.approx(1.0, abs=1e-3)
+        assert float(vector @ HANDS[item["hand"]]) > 0.9
+        assert (item["quality_q"], item["pad"]) == (80, LIVE.to_obj())
+
+
+def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten() -> None:
+    bench = Bench()
+    upload = bench.both_hands()
+    assert any(capture.vector.any() for capture in bench.captures)
+    body = b'{"session_id":"x","subject_ref":"' + b"ab" * 16 + b'"}'
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201, body=body)) == [
+        Done(SESSION_ID, review=False, subject_ref="ab" * 16)
+    ]
+    assert not any(capture.vector.any() for capture in bench.captures)
+    assert bench.flow.next_deadline_ms is None
+
+
+def test_the_camera_is_free_before_and_after() -> None:
+    bench = Bench()
+    busy = [bench.flow.busy]
+    bench.both_hands()
+    busy.append(bench.flow.busy)
+    assert busy == [False, False]
+
+
+def test_under_review_is_said_so() -> None:
+    bench = Bench()
+    upload = bench.both_hands()
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(202, body=b"no json")) == [
+        Done(SESSION_ID, review=True, subject_ref=None)
+    ]
+
+
+def test_the_code_seen_again_changes_nothing_during_and_after() -> None:
+    bench = Bench()
+    bench.begin()
+    assert bench.flow.qr_seen(CODE, bench.now_ms) == []
+    other = CODE.replace("1b4e28ba", "2b4e28ba")
+    assert bench.flow.qr_seen(other, bench.now_ms) == []
+    bench = Bench()
+    upload = bench.both_hands()
+    bench.flow.answered(upload.upload_id, EnrolmentAnswer(201))
+    assert bench.flow.qr_seen(CODE, bench.now_ms) == []
+    assert bench.flow.qr_seen(other, bench.now_ms) != []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "https://example.org",
+        CODE.replace("SVC1", "SVC2"),
+        CODE.replace("SVC1", "XYZ1"),
+        CODE.lower(),
+        CODE + "\n",
+        CODE + ":more",
+        CODE.replace(SESSION_ID, "not-a-uuid"),
+        f"SVC1:ENR:{SESSION_ID}:",
+        f"SVC1:ENR:{SESSION_ID}:" + "A" * 300,
+    ],
+)
+def test_other_codes_are_no_sessions(payload: str) -> None:
+    assert parse_qr(payload) is None
+
+
+def test_the_letters_before_a_code_are_the_service_s() -> None:
+    code = CODE.replace("SVC1", "PALM1")
+    assert parse_qr(code, "PALM") == EnrolmentSession(SESSION_ID, TOKEN)
+    flow = EnrolmentFlow("m", lambda: THRESHOLDS, qr_prefix="PALM")
+    assert flow.qr_seen(CODE, 0) == []
+    assert flow.qr_seen(code, 0) != []
+
+
+def test_a_secret_token_stands_in_no_repr() -> None:
+    bench = Bench()
+    upload = bench.both_hands()
+    assert TOKEN not in repr(upload)
+    assert TOKEN not in repr(parse_qr(CODE))
+    assert TOKEN not in repr(bench.effects)
+
+
+def test_the_wrong_hand_is_told_and_never_taken() -> None:
+    bench = Bench()
+    bench.begin()
+    effects = bench.show("R", 20)
+    assert Prompt(Step.SHOW_HAND, "L", CaptureHint.OTHER_HAND) in effects
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_the_same_hand_called_the_other_one_is_not_taken() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.show("L")
+    bench.nothing()
+    for _ in range(10):
+        bench.now_ms += TICK_MS
+        same = bench.capture("R", of=HANDS["L"])
+        bench.add(bench.flow.look(EnrolmentLook(True, "R", None, same), bench.now_ms))
+    assert Prompt(Step.SHOW_HAND, "R", CaptureHint.OTHER_HAND) in bench.effects
+    assert bench.uploads() == []
+
+
+def test_the_first_hand_must_leave_before_the_second_counts() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.show("L")
+    assert bench.show("R", 20) == []
+    assert bench.nothing() == [Prompt(Step.SHOW_HAND, "R")]
+
+
+def test_captures_that_are_not_known_to_be_live_are_not_taken() -> None:
+    bench = Bench()
+    bench.begin()
+    for pad in (Pad("unknown", "texture", 0), Pad("fail", "texture", 100), Pad("pass", "texture", 2999)):
+        bench.show("L", 10, pad=pad)
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_the_best_captures_are_kept() -> None:
+    bench = Bench()
+    bench.begin()
+    for quality_q in (61, 62, 63, 90, 95, 99, 98):
+        bench.show("L", 2, quality_q=quality_q)
+    bench.nothing()
+    bench.show("R")
+    qualities = [item["quality_q"] for item in bench.uploads()[0].body["hands"][:3]]
+    assert min(qualities) > 61
+
+
+def test_two_captures_will_do_when_the_hand_leaves() -> None:
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("R",)))
+    bench.begin()
+    bench.show("R", 4)
+    effects = bench.nothing()
+    assert isinstance(effects[-1], Upload)
+    assert hands_in(effects[-1]) == ["R", "R"]
+
+
+def test_one_capture_will_not_do_and_is_forgotten_when_the_hand_leaves() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.nothing()
+    bench.show("L", 1)
+    assert bench.nothing()[-1] == Prompt(Step.SHOW_HAND, "L", None, 0)
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_a_frame_repeated_is_one_capture() -> None:
+    bench = Bench()
+    bench.begin()
+    once = bench.capture("L").vector.copy()
+    for _ in range(30):
+        bench.now_ms += TICK_MS
+        capture = PalmCapture("L", once.copy(), 80, LIVE, bench.now_ms)
+        bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
+    assert all(effect.captured <= 1 for effect in bench.effects if isinstance(effect, Prompt))
+
+
+def test_captures_that_contradict_each_other_begin_anew() -> None:
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench.begin()
+    bench.show("L", 3)
+    other = direction(77)
+    for _ in range(12):
+        bench.now_ms += TICK_MS
+        capture = bench.capture("L", of=other)
+        bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
+    upload = bench.uploads()[0]
+    for item in upload.body["hands"]:
+        assert float(np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4") @ other) > 0.9
+
+
+def test_hints_of_the_finder_reach_the_person_and_do_not_flicker() -> None:
+    bench = Bench()
+    bench.begin()
+    prompts: list[Effect] = []
+    for i in range(30):
+        bench.now_ms += TICK_MS
+        hint = GuideHint.CLOSER if i % 2 else GuideHint.HOLD_STILL
+        prompts += bench.flow.look(EnrolmentLook(True, None, hint), bench.now_ms)
+    assert 1 <= len(prompts) <= 30 * TICK_MS // 300 + 1
+
+
+def test_a_hand_that_gives_nothing_in_a_minute_ends_the_session() -> None:
+    bench = Bench()
+    bench.begin()
+    assert bench.wait(59_999) == []
+    report, failed = bench.wait(1)
+    assert isinstance(report, Upload)
+    assert report.body == {"token": TOKEN, "failed": "capture_rejected"}
+    assert failed == Failed(SESSION_ID, "capture_rejected")
+    assert bench.flow.next_deadline_ms is None
+    assert bench.flow.answered(report.upload_id, EnrolmentAnswer(200)) == []
+    assert bench.begin() == []
+
+
+def test_each_hand_has_its_minute() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.wait(50_000)
+    bench.show("L")
+    bench.nothing()
+    assert bench.wait(55_000) == []
+    bench.wait(6_000)
+    assert bench.effects[-1] == Failed(SESSION_ID, "capture_rejected")
+
+
+def test_hands_are_those_the_redeemed_session_asks_for() -> None:
+    bench = Bench()
+    bench.add(bench.flow.redeemed(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
+    assert bench.effects == [Prompt(Step.SHOW_HAND, "R")]
+    bench.show("R")
+    upload = bench.uploads()[0]
+    assert hands_in(upload) == ["R"] * 3
+    # The session said which hands it wants: a refusal is no riddle to be tried at.
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(422, "validation_failed")) == [
+        Failed(SESSION_ID, "validation_failed")
+    ]
+
+
+def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand() -> None:
+    bench = Bench()
+    upload = bench.both_hands()
+    refused = EnrolmentAnswer(422, "validation_failed")
+    (second,) = bench.flow.answered(upload.upload_id, refused)
+    assert isinstance(second, Upload)
+    assert hands_in(second) == ["L"] * 3
+    assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201)) == []  # an answer to the first again
+    (third,) = bench.flow.answered(second.upload_id, refused)
+    assert isinstance(third, Upload)
+    assert hands_in(third) == ["R"] * 3
+    assert bench.flow.answered(third.upload_id, refused) == [Failed(SESSION_ID, "validation_failed")]
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_a_refusal_is_final_and_in_the_service_s_word() -> None:
+    bench = Bench()
+    upload = bench.both_hands()
+    answer = EnrolmentAnswer(403, "enrollment_session_invalid")
+    assert bench.flow.answered(upload.upload_id, answer) == [Failed(SESSION_ID, "enrollment_session_invalid")]
+
+
+def test_an_upload_that_is_never_answered_ends() -> None:
+    bench = Bench()
+    bench.both_hands()
+    deadline_ms = bench.flow.next_deadline_ms
+    assert deadline_ms is not None
+    assert bench.wait(deadline_ms - bench.now_ms) == [Failed(SESSION_ID, "not_sent")]
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_a_cancelled_session_can_be_shown_again() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.show("L", 3)
+    assert bench.flow.cancel() == [Failed(SESSION_ID, "cancelled")]
+    assert not any(capture.vector.any() for capture in bench.captures)
+    assert bench.flow.cancel() == []
+    assert bench.begin() == [Prompt(Step.SHOW_HAND, "L")]
+
+
+def test_looks_without_a_session_are_overwritten() -> None:
+    bench = Bench()
+    assert bench.show("L", 2) == []
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["look", "look", "look", "away", "code", "tick", "answer", "cancel"]),
+        st.sampled_from(["L", "R"]),
+        st.integers(0, 4),
+        st.integers(1, 900),
+    ),
+    max_size=80,
+)
+PADS = [LIVE, LIVE, LIVE, Pad("unknown", "none", 0), Pad("fail", "none", 0)]
+ANSWERS = [EnrolmentAnswer(201), EnrolmentAnswer(422, "validation_failed"), EnrolmentAnswer(403, "forbidden")]
+
+
+def happen(bench: Bench, kind: str, hand: HandName, variant: int) -> list[Effect]:
+    flow, now_ms = bench.flow, bench.now_ms
+    match kind:
+        case "look":
+            return flow.look(EnrolmentLook(True, hand, None, bench.capture(hand, pad=PADS[variant])), now_ms)
+        case "away":
+            return flow.look(EnrolmentLook(False), now_ms)
+        case "code":
+            return flow.qr_seen(CODE.replace("1b4e28ba", f"{variant}b4e28ba"), now_ms)
+        case "tick":
+            return flow.tick(now_ms)
+        case "answer":
+            last = bench.uploads()[-1:]
+            return [e for upload in last for e in flow.answered(upload.upload_id, ANSWERS[variant % 3])]
+        case _:
+            return flow.cancel()
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS)
+def test_whatever_happens_nothing_is_uploaded_that_was_not_captured_well(
+    events: list[tuple[str, HandName, int, int]],
+) -> None:
+    bench = Bench()
+    for kind, hand, variant, wait_ms in [("code", "L", 0, 1), *events]:
+        bench.now_ms += wait_ms
+        bench.add(happen(bench, kind, hand, variant))
+    for upload in bench.uploads():
+        if "failed" in upload.body:
+            continue
+        hands = hands_in(upload)
+        assert all(2 <= hands.count(hand) <= 3 for hand in set(hands))
+        for item in upload.body["hands"]:
+            vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
+            assert float(vector @ HANDS[item["hand"]]) > 0.9
+            assert item["pad"] == LIVE.to_obj()
+    # Vectors live only in a session in progress.
+    bench.flow.cancel()
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_thresholds_in_force_are_asked_for_each_time() -> None:
+    current = [THRESHOLDS]
+    bench = Bench(EnrolmentFlow("m", lambda: current[0]))
+    bench.begin()
+    current[0] = replace(THRESHOLDS, pad_q=9500)
+    bench.show("L", 12)
+    assert not any(capture.vector.any() for capture in bench.captures)

@@ -1,0 +1,216 @@
+"""The inference thread between a frame slot and a real loop, with doubles for model and gallery."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from device.capture import FrameSlot
+from device.decision import Thresholds
+from device.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
+from device.recognition import Interest, Look, Recogniser
+from gallery.gallery import Match
+from gallery.records import Position
+from models.embedding import EMBEDDING_SIZE
+from models.frames import Frame
+from models.synthesis.person import make_person
+from models.synthesis.scene import empty_scene, passage, show_qr
+
+Pixels = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=30, pad_q=0, enrol_quality_q=40)
+DEADLINE_S = 10.0
+
+
+class Model:
+    def __init__(self) -> None:
+        self.broken = False
+
+    def embed(self, crops: Pixels) -> Vectors:
+        if self.broken:
+            raise RuntimeError("session failed")
+        vectors = np.zeros((len(crops), EMBEDDING_SIZE), np.float32)
+        vectors[:, 0] = 1.0
+        return vectors
+
+
+class Nobody:
+    def search(self, probes: Vectors) -> Match:
+        return Match(None, 0.0, None, Position("s", 1, 0, bytes(32)))
+
+
+class Ears:
+    """Gathers what the loop is told."""
+
+    def __init__(self) -> None:
+        self.looks: list[Look] = []
+        self.codes: list[str] = []
+        self.faults: list[RecognitionFault] = []
+        self.told = asyncio.Event()
+
+    def on_look(self, look: Look) -> None:
+        self.looks.append(look)
+        self.told.set()
+
+    def on_code(self, payload: str) -> None:
+        self.codes.append(payload)
+        self.told.set()
+
+    def on_fault(self, fault: RecognitionFault) -> None:
+        self.faults.append(fault)
+        self.told.set()
+
+    async def hear(self, enough: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not enough():
+                self.told.clear()
+                await self.told.wait()
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now_ms = 10_000
+        self.number = 0
+        self.slot = FrameSlot()
+        self.model = Model()
+        self.ears = Ears()
+        recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS)
+        self.thread = InferenceThread(
+            self.slot, recogniser, asyncio.get_running_loop(), self.ears, now_ms=lambda: self.now_ms
+        )
+
+    async def __aenter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert await asyncio.to_thread(self.thread.stop)
+
+    def show(self, pixels: Pixels, *, after_ms: int = 250) -> None:
+        self.now_ms += after_ms
+        self.number += 1
+        self.slot.put(Frame(pixels, self.now_ms, self.number))
+
+
+@pytest.fixture(scope="module")
+def held() -> list[Pixels]:
+    return list(passage(make_person(11), "R", seed=1))[9:16]
+
+
+@pytest.fixture(scope="module")
+def ground() -> Pixels:
+    return next(empty_scene(1, 1))
+
+
+def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            for i, pixels in enumerate(held):
+                bench.show(pixels, after_ms=33)
+                await bench.ears.hear(lambda i=i: len(bench.ears.looks) == i + 1)  # type: ignore[misc]
+            assert [look.frame_number for look in bench.ears.looks] == list(range(1, len(held) + 1))
+            assert any(look.sighting.good for look in bench.ears.looks)
+            assert bench.thread.counters.examined == len(held)
+            assert bench.thread.heartbeat_ms > 10_000
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_fails_is_told_and_the_next_one_is_looked_at(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            bench.model.broken = True
+            for i in (1, 2):
+                bench.show(held[i], after_ms=33)
+                await bench.ears.hear(lambda i=i: len(bench.ears.faults) == i)  # type: ignore[misc]
+            assert [fault.consecutive for fault in bench.ears.faults] == [1, 2]
+            assert bench.ears.faults[0].error == "RuntimeError"
+            bench.model.broken = False
+            bench.show(held[3], after_ms=33)
+            await bench.ears.hear(lambda: len(bench.ears.looks) == 1)
+            bench.model.broken = True
+            bench.show(held[4], after_ms=33)
+            await bench.ears.hear(lambda: len(bench.ears.faults) == 3)
+            assert bench.ears.faults[2].consecutive == 1
+            assert bench.thread.counters.faults == 3
+
+    asyncio.run(scenario())
+
+
+def test_codes_are_read_only_when_they_are_awaited(ground: Pixels) -> None:
+    async def scenario() -> None:
+        card = next(show_qr("SVC1:ENR:x", seed=4, n=1))
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.IDLE, codes=False)
+            bench.show(card)
+            await bench.ears.hear(lambda: bool(bench.ears.looks))
+            bench.thread.set_interest(Interest.IDLE, codes=True)
+            bench.show(card)
+            await bench.ears.hear(lambda: bool(bench.ears.codes))
+            assert bench.ears.codes == ["SVC1:ENR:x"]
+
+    asyncio.run(scenario())
+
+
+def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            for _ in range(20):
+                bench.show(ground, after_ms=30)
+                # Taken by the thread before the next is put: nothing is dropped in the slot.
+                while not bench.slot.empty:  # noqa: ASYNC110 -- the thread takes it, no event of the loop
+                    await asyncio.sleep(0)
+            bench.show(ground)
+            await bench.ears.hear(lambda: [look.frame_number for look in bench.ears.looks][-1:] == [21])
+            assert bench.thread.counters.examined == 5 + 1
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            for _ in range(UNDELIVERED_MOST + 4):
+                bench.show(held[0], after_ms=33)
+                examined = bench.thread.counters.examined
+                while bench.thread.counters.examined == examined:
+                    pass  # the loop is held up on purpose
+            assert bench.thread.counters.undelivered >= 3
+            await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
+            assert len(bench.ears.looks) == UNDELIVERED_MOST
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_to_a_question_nobody_asks_any_more_is_let_go(held: list[Pixels]) -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            bench.show(held[0])
+            while bench.thread.counters.examined == 0:
+                pass  # examined, but not yet taken by the loop
+            bench.thread.set_interest(Interest.IDLE, codes=False)
+            bench.show(held[1])
+            await bench.ears.hear(lambda: bool(bench.ears.looks))
+            assert {look.interest for look in bench.ears.looks} == {Interest.IDLE}
+
+    asyncio.run(scenario())
+
+
+def test_the_thread_ends_when_the_loop_is_closed(held: list[Pixels]) -> None:
+    async def begin() -> Bench:
+        bench = Bench()
+        bench.thread.start()
+        return bench
+
+    bench = asyncio.run(begin())
+    bench.thread.set_interest(Interest.PASSAGE, codes=False)
+    bench.show(held[0])
+    bench.thread._thread.join(DEADLINE_S)
+    assert not bench.thread._thread.is_alive()

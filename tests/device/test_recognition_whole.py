@@ -1,0 +1,199 @@
+"""From generated films to outcomes, with the shipped model; and a folder of files as a live camera."""
+
+import asyncio
+import base64
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from device.camera import open_camera
+from device.capture import CameraState, CaptureThread, FrameSlot
+from device.decision import Attempt, Outcome, Thresholds
+from device.enrolment import EnrolmentFlow, EnrolmentSession, Upload
+from device.enrolment_captures import HandName
+from device.inference import InferenceThread, RecognitionFault
+from device.recognition import Interest, Look, Recogniser
+from gallery.gallery import Match
+from gallery.index import Candidate
+from gallery.records import Position
+from link1.objects import VerdictResult
+from models.embedding import Embedder
+from models.frames import Frame
+from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
+from models.synthesis.person import make_person
+from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
+from tools.virtual_camera import VirtualCamera
+
+Pixels = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+
+ENROLLED = (101, 109)
+STRANGER = 205
+FRAME_MS = 66
+
+
+class Templates:
+    """Exact search over a handful of templates."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, Vectors]] = []
+
+    def search(self, probes: Vectors) -> Match:
+        scores: dict[str, tuple[float, str]] = {}
+        for subject_ref, hand, vector in self.rows:
+            scores[subject_ref] = max(
+                scores.get(subject_ref, (-2.0, "")), (float((probes @ vector).max()), hand)
+            )
+        (best, (lead, hand)), (_, (second, _)) = sorted(scores.items(), key=lambda item: -item[1][0])[:2]
+        return Match(Candidate(best, hand, None), lead, lead - second, Position("s", 1, 9, bytes(32)))
+
+
+class Gate:
+    """One device's way from frames to outcomes, without threads."""
+
+    def __init__(self, manifest: ModelManifest, embedder: Embedder) -> None:
+        wanted = manifest.thresholds
+        self.thresholds = Thresholds(
+            wanted.thr_id,
+            wanted.accept_q,
+            wanted.margin_q,
+            wanted.quality_q,
+            wanted.pad_q,
+            wanted.enrol_quality_q,
+        )
+        self.model_id = manifest.model_id
+        self.templates = Templates()
+        self.recogniser = Recogniser(embedder, lambda: self.templates, lambda: self.thresholds)
+        self.now_ms = 0
+        self._numbers = itertools.count(1)
+
+    def looks(self, film: Iterable[Pixels], interest: Interest) -> Iterator[Look]:
+        for pixels in itertools.chain(film, empty_scene(3, 6)):
+            self.now_ms += FRAME_MS
+            look = self.recogniser.look(Frame(pixels, self.now_ms, next(self._numbers)), interest)
+            if look is not None:
+                yield look
+
+    def enrol(self, seed: int) -> None:
+        flow = EnrolmentFlow(self.model_id, lambda: self.thresholds)
+        hands: tuple[HandName, ...] = ("L", "R")
+        effects = flow.redeemed(EnrolmentSession(f"session {seed}", "token", hands), self.now_ms)
+        for hand in hands:
+            film = passage(
+                make_person(seed), hand, seed=seed + ord(hand), frames_in=2, frames_held=14, frames_out=2
+            )
+            for look in self.looks(film, Interest.ENROLMENT):
+                effects += flow.look(look.for_enrolment(), self.now_ms)
+        (upload,) = (effect for effect in effects if isinstance(effect, Upload))
+        for item in upload.body["hands"]:
+            vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
+            self.templates.rows.append((ref(seed), item["hand"], vector.copy()))
+
+    def passes(self, film: Iterable[Pixels]) -> Outcome:
+        attempt, outcome = Attempt(self.thresholds, attempts=3), None
+        for look in self.looks(film, Interest.PASSAGE):
+            if outcome is None and look.sighting.hand_present:
+                outcome = attempt.add(look.sighting)
+        return outcome or attempt.conclude()
+
+
+def ref(seed: int) -> str:
+    return f"{seed:032x}"
+
+
+@pytest.fixture(scope="module")
+def manifest() -> ModelManifest:
+    return load_manifest(shipped_model_dir())
+
+
+@pytest.fixture(scope="module")
+def gate(manifest: ModelManifest) -> Gate:
+    made = Gate(manifest, open_embedder(manifest))
+    for seed in ENROLLED:
+        made.enrol(seed)
+    return made
+
+
+@pytest.mark.parametrize(("seed", "hand"), [(101, "L"), (101, "R"), (109, "R")])
+def test_an_enrolled_palm_is_accepted_as_its_own(gate: Gate, seed: int, hand: HandName) -> None:
+    outcome = gate.passes(passage(make_person(seed), hand, seed=seed * 31))
+    assert outcome.result is VerdictResult.MATCH
+    assert (outcome.subject_ref, outcome.hand) == (ref(seed), hand)
+    assert outcome.pad.res == "pass"
+    assert outcome.sighting is not None
+    assert list(outcome.sighting.stage_ms) == ["hand", "crop", "quality", "liveness", "vector", "match"]
+
+
+def test_a_stranger_scores_below_somebody_enrolled(gate: Gate) -> None:
+    stranger = gate.passes(passage(make_person(STRANGER), "L", seed=7))
+    known = gate.passes(passage(make_person(ENROLLED[1]), "L", seed=17))
+    assert stranger.score_q < known.score_q
+
+
+def test_a_poor_capture_is_nobody(gate: Gate) -> None:
+    outcome = gate.passes(poor_capture(make_person(ENROLLED[0]), "L", seed=5))
+    assert outcome.result is VerdictResult.POOR_CAPTURE
+    assert outcome.subject_ref is None
+
+
+class Diary:
+    """Listens at the loop until a hand has come, was captured well, and has left, and a code was read."""
+
+    def __init__(self) -> None:
+        self.good = 0
+        self.left = asyncio.Event()
+        self.code = asyncio.Event()
+        self.faults: list[RecognitionFault] = []
+        self._there = False
+
+    def on_look(self, look: Look) -> None:
+        self.good += look.sighting.good
+        if self._there and self.good and not look.sighting.hand_present:
+            self.left.set()
+        self._there = look.sighting.hand_present
+
+    def on_code(self, payload: str) -> None:
+        if payload == "SVC1:ENR:shown":
+            self.code.set()
+
+    def on_fault(self, fault: RecognitionFault) -> None:
+        self.faults.append(fault)
+
+
+def test_a_folder_fed_with_scenes_is_a_live_camera(manifest: ModelManifest, tmp_path: Path) -> None:
+    """Files, capture thread, slot, inference thread and loop as in the daemon, on the real clock."""
+
+    async def scenario() -> None:
+        def now_ms() -> int:
+            return time.monotonic_ns() // 1_000_000
+
+        virtual = VirtualCamera(tmp_path, list(empty_scene(3, 2)), fps=20)
+        slot, diary, states = FrameSlot(), Diary(), list[CameraState]()
+        gate = Gate(manifest, open_embedder(manifest))
+        gate.templates.rows = [(ref(i), "R", np.eye(512, dtype=np.float32)[i]) for i in range(2)]
+        capture = CaptureThread(
+            lambda: open_camera(virtual.source, 20), slot, now_ms=now_ms, on_state=states.append
+        )
+        inference = InferenceThread(slot, gate.recogniser, asyncio.get_running_loop(), diary, now_ms=now_ms)
+        inference.set_interest(Interest.PASSAGE, codes=True)
+        inference.start()
+        capture.start()
+        try:
+            async with asyncio.timeout(30):
+                virtual.queue(show_qr("SVC1:ENR:shown", seed=1, n=12))
+                await diary.code.wait()
+                virtual.queue(passage(make_person(101), "R", seed=2))
+                await diary.left.wait()
+        finally:
+            assert await asyncio.to_thread(capture.stop)
+            assert await asyncio.to_thread(inference.stop)
+        assert diary.good >= 3
+        assert diary.faults == []
+        assert [str(state.condition) for state in states] == ["ok"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,224 @@
+"""A provisioned device run as its own process, and a validator in the test at the other end of a pty."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from device.config import (
+    CameraSection,
+    DeviceConfig,
+    DeviceSection,
+    EnrolmentSection,
+    LinkSection,
+    ModelSection,
+)
+from device.control import read_status
+from device.errors import IpcError
+from link1.desk_memory import DeskMemory
+from link1.events import StatusReceived
+from link1.transport.pump import CablePump, monotonic_ms
+from link1.transport.serial_port import open_port
+from link1.validator_desk import DeskEvent, ValidatorDesk
+from link1.validator_end import ValidatorEnd
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.synthesis.person import make_person
+from models.synthesis.scene import empty_scene, passage
+from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
+from tools.bench.verdict_latency import FolderWriter, encode
+from tools.bench.whole import PLACE, enrol
+from tools.validator_policy import accept_all
+
+E = TypeVar("E", bound=DeskEvent)
+
+WITHIN_S = 30.0
+"""Far more than anything takes; a machine that runs other tests beside this one may be slow."""
+CAMERA_FPS = 30
+
+
+@cache
+def known_people() -> tuple[Known, ...]:
+    """One generated person, enrolled."""
+    return tuple(enrol(open_embedder(load_manifest(shipped_model_dir())), 0))
+
+
+@cache
+def pictures(seed: int = 0, occasion: int = 9000) -> tuple[bytes, ...]:
+    """A passage of a generated person's left palm."""
+    return encode(list(passage(make_person(seed), "L", occasion, frames_held=24, scene_seed=PLACE)))
+
+
+@cache
+def nobody() -> bytes:
+    return encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
+
+
+@dataclass
+class Device:
+    """A state directory, a camera folder, and `palmd` while it runs."""
+
+    folder: Path
+    board: Board
+    config: DeviceConfig
+    writer: FolderWriter
+
+    @property
+    def control_socket(self) -> Path:
+        return self.config.control_socket
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """`palmd`, ready; killed at the end if the test has not ended it."""
+        address = str(self.folder / "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            Path(address).unlink(missing_ok=True)
+            channel.bind(address)
+            channel.settimeout(WITHIN_S)
+            process = self.popen({"NOTIFY_SOCKET": address})
+            try:
+                while b"READY=1" not in channel.recv(4096):
+                    pass
+                yield process
+            finally:
+                process.kill()
+                process.communicate()
+
+    def popen(self, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "device.palmd", "--config", str(self.board.config_path)],
+            env=os.environ | (environment or {}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run_to_end(self) -> tuple[int, str]:
+        """Start it where it must refuse to start: exit code and what it says."""
+        process = self.popen()
+        said = process.communicate(timeout=WITHIN_S)[1]
+        return process.returncode, said
+
+    def status(self) -> dict[str, Any]:
+        return read_status(self.control_socket)
+
+    def health(self) -> dict[str, str]:
+        return {item["word"]: item["detail"] for item in self.status()["health"]}
+
+    def show(self, film: tuple[bytes, ...]) -> None:
+        """Put all pictures of a film before the camera, which plays them at its own pace."""
+        for picture in (*film, nobody(), nobody(), nobody()):
+            self.writer.put(picture)
+
+
+def make_device(folder: Path, *, model_dir: Path | None = None, fill_camera: bool = True) -> Device:
+    for name in ("state", "run"):
+        (folder / name).mkdir()
+    camera = folder / "camera"
+    config = DeviceConfig(
+        device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
+        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, "rgb"),
+        link=LinkSection(str(folder / "cable"), 921_600),
+        cloud=None,
+        model=ModelSection(model_dir),
+        enrolment=EnrolmentSection(("L", "R")),
+    )
+    manifest = load_manifest(shipped_model_dir())
+    board = make_board(
+        folder,
+        config,
+        model_id=manifest.model_id,
+        thresholds=asdict(manifest.thresholds),
+        known=known_people(),
+        templates=len(known_people()),
+    )
+    writer = FolderWriter(camera)
+    if fill_camera:
+        writer.put(nobody())
+    else:
+        camera.rmdir()
+    return Device(folder, board, config, writer)
+
+
+class Validator:
+    """The validator's desk on a port, and everything that has happened to it."""
+
+    def __init__(self, desk: ValidatorDesk, port: str) -> None:
+        self.desk = desk
+        self.pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=self._on_event)
+        self.events: list[DeskEvent] = []
+        self.news = asyncio.Event()
+
+    def _on_event(self, event: DeskEvent) -> None:
+        self.events.append(event)
+        self.news.set()
+
+    def arm(self, ttl_ms: int) -> None:
+        for event in self.desk.arm(ttl_ms, monotonic_ms()):
+            self._on_event(event)
+        self.pump.kick()
+
+    async def wait_for(self, kind: type[E], wanted: Callable[[E], bool] = lambda _event: True) -> E:
+        """The first event of `kind` from here on that `wanted` takes; what came before is let go."""
+        seen = 0
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                for event in self.events[seen:]:
+                    seen += 1
+                    if isinstance(event, kind) and wanted(event):
+                        del self.events[:seen]
+                        return event
+                self.news.clear()
+                await self.news.wait()
+
+    async def wait_serving(self) -> StatusReceived:
+        return await self.wait_for(StatusReceived, lambda event: event.status.serving)
+
+
+@asynccontextmanager
+async def validator_at(port: str, board: Board, memory: DeskMemory | None = None) -> AsyncIterator[Validator]:
+    end = ValidatorEnd(
+        dbd_id=DBD_ID,
+        gate_id=GATE_ID,
+        key=board.validator_key,
+        device_keys=lambda kid, _at_ms: board.verdict_key if kid == board.verdict_key.kid else None,
+        passage_sensor=False,
+        random=os.urandom,
+    )
+    desk = ValidatorDesk(
+        end,
+        dbd_id=DBD_ID,
+        gate_id=GATE_ID,
+        key=board.validator_key,
+        decide=accept_all,
+        memory=memory or DeskMemory(),
+        save=lambda _memory: None,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
+        random=os.urandom,
+        turn_after_ms=None,
+    )
+    validator = Validator(desk, port)
+    task = asyncio.create_task(validator.pump.run())
+    try:
+        yield validator
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait for something that only asking can tell, such as a line of the daemon's status."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                if await asyncio.to_thread(what):
+                    return
+            except IpcError:
+                pass  # not there yet, or just gone
+            await asyncio.sleep(0.02)
