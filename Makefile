@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint unit vectors bench train lock clean
+.PHONY: help demo test lint unit bench evaluate train lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +28,18 @@ unit: $(VENV)/ready ## the tests alone
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json
 
+evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
+	$(BIN)/python -m models.evaluation
+
+# torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
+TRAIN_PYTHON ?= .venv-train/bin/python
+MINUTES ?= 32
+train: $(VENV)/ready ## train the palm model anew into build/train (about an hour; torch in its own environment)
+	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt
+	$(TRAIN_PYTHON) -m models.training.train --minutes $(MINUTES) --people 4000 --seed 1 \
+	  --out build/train --cache build/train-cache
+	$(BIN)/python -m models.training.publish --run build/train --model-id palm-gen-local --out build/train/model
+
 # The environment is made from the lock alone: every file is checked against its hash.
 $(VENV)/ready: tools/lock/dev.txt pyproject.toml tools/bootstrap.py
 	$(PYTHON) tools/bootstrap.py $(VENV) tools/lock/dev.txt
@@ -37,6 +49,8 @@ $(VENV)/ready: tools/lock/dev.txt pyproject.toml tools/bootstrap.py
 lock: ## pin the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate -q -o tools/lock/device.txt
+	uv pip compile pyproject.toml --extra train --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate -q -o tools/lock/train.txt
 	uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate -q -o tools/lock/dev.txt
 

@@ -17,8 +17,8 @@ CONFIG_SEQ: Final = 1
 # the model that ships with the device; a test keeps the two equal.
 DEFAULT_THRESHOLDS: Final = {
     "thr_id": "palm-gen-1-t1",
-    "accept_q": 7500,
-    "margin_q": 500,
+    "accept_q": 7700,
+    "margin_q": 1200,
     "quality_q": 45,
     "pad_q": 5000,
     "enrol_quality_q": 65,

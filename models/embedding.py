@@ -1,0 +1,80 @@
+"""From palm crops to vectors: one ONNX file, run by ONNX Runtime on explicitly few threads."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.crop_geometry import CROP_SIZE
+from models.errors import ModelFileError, PixelsError
+
+EMBEDDING_SIZE: Final = 512
+
+
+class Embedder:
+    """A loaded embedding model; may be called from any one thread at a time."""
+
+    def __init__(self, model_path: Path, threads: int = 1) -> None:
+        """Load an ONNX model that takes (n, 112, 112) uint8 and gives (n, 512) float32.
+
+        Raises ``ModelFileError`` when the file is absent, is no model, or has another input or output.
+        """
+        runtime = _onnxruntime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # A spinning thread pool would eat the core that the next frame needs.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3
+        if not model_path.is_file():
+            raise ModelFileError(
+                f"no model file at {model_path}; install the model or correct the model folder"
+            )
+        # ONNX Runtime's own exceptions share no public base class.
+        try:
+            self._session = runtime.InferenceSession(str(model_path), options, ["CPUExecutionProvider"])
+        except Exception as e:
+            raise ModelFileError(
+                f"{model_path} cannot be loaded as an ONNX model ({type(e).__name__})"
+            ) from e
+        self._input, self._output = _checked_ends(self._session, model_path)
+
+    def embed(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Vectors (n, 512) float32 of unit length for palm crops (n, 112, 112) uint8 grey, fingers up.
+
+        Raises ``PixelsError`` for another shape or type. Two crops of one hand have a cosine near 1.
+        """
+        if crops.dtype != np.uint8 or crops.ndim != 3 or crops.shape[1:] != (CROP_SIZE, CROP_SIZE):
+            raise PixelsError(
+                f"palm crops must be uint8 (n, {CROP_SIZE}, {CROP_SIZE}), found {crops.dtype} {crops.shape}"
+            )
+        if not len(crops):
+            return np.empty((0, EMBEDDING_SIZE), dtype=np.float32)
+        vectors = self._session.run([self._output], {self._input: np.ascontiguousarray(crops)})[0]
+        return np.asarray(vectors, dtype=np.float32)
+
+
+def _onnxruntime() -> Any:
+    # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    import onnxruntime
+
+    return onnxruntime
+
+
+def _checked_ends(session: Any, model_path: Path) -> tuple[str, str]:
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    found_in = [(i.type, list(i.shape)[1:]) for i in inputs]
+    if found_in != [("tensor(uint8)", [CROP_SIZE, CROP_SIZE])]:
+        raise ModelFileError(
+            f"{model_path} must have one input of uint8 (n, {CROP_SIZE}, {CROP_SIZE}), found {found_in}"
+        )
+    found_out = [(o.type, list(o.shape)[1:]) for o in outputs]
+    if found_out != [("tensor(float)", [EMBEDDING_SIZE])]:
+        raise ModelFileError(
+            f"{model_path} must have one output of float32 (n, {EMBEDDING_SIZE}), found {found_out}"
+        )
+    return str(inputs[0].name), str(outputs[0].name)

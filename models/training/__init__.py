@@ -1,0 +1,1 @@
+"""Training of the shipped models on generated palms; needs the ``train`` extra (torch, onnx)."""

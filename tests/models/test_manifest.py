@@ -1,0 +1,106 @@
+import base64
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.errors import ManifestError, ModelFileError
+from models.manifest import MANIFEST_NAME, known_crop, load_manifest, open_embedder, shipped_model_dir
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shipped_model_dir(), tmp_path / "model"))
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / MANIFEST_NAME
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+
+
+def test_the_shipped_model_is_whole_and_tells_its_story() -> None:
+    manifest = load_manifest(shipped_model_dir())
+    open_embedder(manifest)
+    assert manifest.folder.name == manifest.model_id
+    assert manifest.embedding_path.stat().st_size == manifest.files[0].size < 10_000_000
+    assert manifest.thresholds.thr_id.startswith(manifest.model_id)
+    assert manifest.training["samples"] > 0
+    assert "no real palm" in manifest.scores["data"]
+    # Nothing it accepts may be what a stranger can reach by the measured rate, and people must get through.
+    for look in ("rgb", "nir"):
+        assert manifest.scores[look]["fmr_at_accept"] <= 1e-4
+        assert manifest.scores[look]["fnmr_at_accept"] <= 0.05
+
+
+def test_an_altered_file_is_refused(copy: Path) -> None:
+    model = load_manifest(copy).embedding_path
+    content = bytearray(model.read_bytes())
+    content[len(content) // 2] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"expected SHA-256 .* found .* install the model again"):
+        load_manifest(copy)
+
+
+def test_an_absent_file_is_refused(copy: Path) -> None:
+    load_manifest(copy).embedding_path.unlink()
+    with pytest.raises(ModelFileError, match="No such file"):
+        load_manifest(copy)
+
+
+def test_a_model_that_answers_otherwise_is_refused(copy: Path) -> None:
+    other = np.zeros(512, dtype="<f4")
+    other[0] = 1.0
+    answer = base64.b64encode(other.tobytes()).decode()
+    edit(copy, lambda raw: raw["self_test"].update(vector_b64=answer))
+    with pytest.raises(ModelFileError, match="self test"):
+        open_embedder(load_manifest(copy))
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("v", 2),
+        ("model_id", "../other"),
+        ("model_id", None),
+        ("files", []),
+        ("files", [{"name": "../../etc/passwd", "size": 1, "sha256": "0" * 64}]),
+        ("files", [{"name": "a.onnx", "size": True, "sha256": "0" * 64}]),
+        ("files", ["a.onnx"]),
+        ("thresholds", None),
+        ("thresholds", {"thr_id": "t", "accept_q": 0.9}),
+        ("thresholds", {"thr_id": "t", "accept_q": 10_001}),
+        ("self_test", {}),
+        ("self_test", {"vector_b64": "AAAA"}),
+        ("self_test", {"vector_b64": "no base64!"}),
+        ("self_test", {"vector_b64": base64.b64encode(bytes(2048)).decode()}),
+        ("training", "long"),
+        ("scores", None),
+    ],
+)
+def test_a_wrong_member_is_named(copy: Path, member: str, value: object) -> None:
+    edit(copy, lambda raw: raw.update({member: value}))
+    with pytest.raises(ManifestError, match=str(copy)):
+        load_manifest(copy)
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("[]", "object")])
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ManifestError, match="no readable"):
+        load_manifest(tmp_path)
+    (tmp_path / MANIFEST_NAME).write_text(content)
+    with pytest.raises(ManifestError, match=message):
+        load_manifest(tmp_path)
+
+
+def test_the_known_crop_is_the_same_everywhere() -> None:
+    crop = known_crop()
+    assert crop.dtype == np.uint8
+    assert crop.shape == (112, 112)
+    assert int(crop.astype(np.int64).sum()) == 1878773
+    assert int((crop.astype(np.int64) * np.arange(112)).sum()) == 107633715
