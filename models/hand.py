@@ -1,0 +1,195 @@
+"""Find the hand in a frame and say where its palm lies.
+
+Geometry only, no learning: a hand is a region that stands out from its background (``hand_mask``) and whose
+outline shows five fingers in a row (``hand_shape``). The finger valleys then fix place, size and direction of
+the palm, because they move least when fingers do.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
+from models.frames import Frame
+from models.hand_mask import Silhouette, View, channels, learnt_silhouette, make_view, silhouette
+from models.hand_shape import Blob, OpenHand, read_shape
+
+Hint = Literal["closer", "farther", "center", "open_hand", "hold_still"]
+"""What a person should do; the words are those of LINK/1's ``guide`` message."""
+
+WORK_WIDTH_PX: Final = 320
+SURE: Final = 0.55
+"""A likeness at which no other way of seeing is tried."""
+LEAST: Final = 0.3
+"""A likeness below which five rises in a row are not believed to be a hand."""
+
+MIN_PALM_SHARE: Final = 0.17
+MAX_PALM_SHARE: Final = 0.6
+"""Palm width over the frame's shorter side at which the hint becomes ``closer`` or ``farther``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hand:
+    """An open hand with its palm towards the camera.
+
+    ``valleys`` (4, 2) float32 frame pixels (x, y), rows as ``crop_geometry`` names them: thumb–index,
+    index–middle, middle–ring, ring–little. ``centre`` (2,): centre of the largest circle inside the palm.
+    ``palm_width_px``: width of the palm below the fingers, which is the side of the palm crop in the frame.
+    ``angle_deg``: 0 with the fingers up, positive clockwise, -180..180. ``confidence`` 0..1. ``mask``: (h, w)
+    of 0 and 255 at the reduced scale ``mask_scale`` (mask pixels per frame pixel). ``at_ms``: the frame's.
+    ``hint``: what would make the capture better, or None.
+    """
+
+    valleys: NDArray[np.float32]
+    centre: NDArray[np.float32]
+    palm_width_px: float
+    angle_deg: float
+    handedness: Handedness
+    confidence: float
+    mask: NDArray[np.uint8]
+    mask_scale: float
+    at_ms: int
+    hint: Hint | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialHand:
+    """Something like a hand that cannot be used as it is; ``hint`` says what would help."""
+
+    centre: NDArray[np.float32]
+    confidence: float
+    hint: Hint
+
+
+class HandFinder:
+    """Finds one hand a frame. Remembers only which way of seeing worked last, so as to try it first."""
+
+    def __init__(self) -> None:
+        self._favourite: str | None = None
+
+    def find(self, frame: Frame) -> Hand | None:
+        """The open hand in the frame, if there is one that can be used."""
+        seen = self.look(frame)
+        return seen if isinstance(seen, Hand) else None
+
+    def look(self, frame: Frame) -> Hand | PartialHand | None:
+        """The open hand, or a hand that is closed or cut off by the frame, or nothing. Never raises."""
+        view = make_view(frame.pixels, WORK_WIDTH_PX)
+        best: tuple[OpenHand, Silhouette, str] | None = None
+        blob: tuple[Blob | OpenHand, Silhouette] | None = None
+        ways = channels(view)
+        for name in sorted(ways, key=lambda name: name != self._favourite):
+            figure = silhouette(ways[name]())
+            if figure is None or not _stands_out(figure, 0.45):
+                continue
+            shape = read_shape(figure.mask, figure.contour)
+            if isinstance(shape, OpenHand):
+                if best is None or shape.likeness > best[0].likeness:
+                    best = (shape, figure, name)
+                if shape.likeness >= SURE:
+                    break
+            elif isinstance(shape, Blob) and _hand_like(view, figure, shape):
+                blob = blob or (shape, figure)
+        if best is not None and best[0].likeness < SURE:
+            best = self._better_outline(view, best)
+        if best is not None and best[0].likeness >= LEAST:
+            self._favourite = best[2]
+            return _hand(frame, view, best[0], best[1])
+        if blob is None and best is not None and _hand_like(view, best[1], best[0]):
+            blob = best[0], best[1]
+        return None if blob is None else _partial(view, blob[0])
+
+    def _better_outline(
+        self, view: View, best: tuple[OpenHand, Silhouette, str]
+    ) -> tuple[OpenHand, Silhouette, str]:
+        """The same hand with its outline drawn anew from its colours, where that looks more like one."""
+        figure = learnt_silhouette(view, best[1])
+        shape = None if figure is None else read_shape(figure.mask, figure.contour)
+        if figure is not None and isinstance(shape, OpenHand) and shape.likeness > best[0].likeness:
+            return shape, figure, best[2]
+        return best
+
+
+def _hand(frame: Frame, view: View, shape: OpenHand, figure: Silhouette) -> Hand | PartialHand | None:
+    valleys = view.to_frame(shape.valleys)
+    centre = view.to_frame(shape.centre)
+    matrix = similarity_from_valleys(valleys, shape.handedness)
+    width_px = CROP_SIZE / math.hypot(matrix[0, 0], matrix[1, 0])
+    inside = _inside_share(frame, matrix)
+    if inside < 0.9:
+        return PartialHand(centre.astype(np.float32), shape.likeness, "center")
+    share = width_px / min(frame.width, frame.height)
+    hint: Hint | None = None
+    if share > MAX_PALM_SHARE:
+        hint = "farther"
+    elif share < MIN_PALM_SHARE:
+        hint = "closer"
+    elif inside < 0.99:
+        hint = "center"
+    return Hand(
+        valleys=valleys.astype(np.float32),
+        centre=centre.astype(np.float32),
+        palm_width_px=width_px,
+        angle_deg=-math.degrees(math.atan2(matrix[1, 0], matrix[0, 0])),
+        handedness=shape.handedness,
+        confidence=shape.likeness,
+        mask=figure.mask,
+        mask_scale=view.scale,
+        at_ms=frame.at_ms,
+        hint=hint,
+    )
+
+
+def _inside_share(frame: Frame, matrix: NDArray[np.float64]) -> float:
+    """Share of the palm crop that lies inside the frame, on a 9x9 grid."""
+    steps = np.linspace(0.0, CROP_SIZE - 1.0, 9)
+    grid = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
+    x, y = np.linalg.solve(matrix[:, :2], (grid - matrix[:, 2]).T)
+    return float(((x >= 0) & (y >= 0) & (x <= frame.width - 1) & (y <= frame.height - 1)).mean())
+
+
+def _stands_out(figure: Silhouette, least_separation: float) -> bool:
+    """Whether a silhouette is a thing with an edge, and not one shade of a wall turning into another."""
+    return (
+        figure.separation >= least_separation
+        and figure.contrast >= 7.0
+        and figure.edge >= 0.8
+        and figure.edge >= 0.06 * figure.contrast
+    )
+
+
+def _hand_like(view: View, figure: Silhouette, blob: Blob | OpenHand) -> bool:
+    """Whether a silhouette without five good fingers could still be a hand: no band, no card, of skin."""
+    height, width = figure.mask.shape
+    if not _stands_out(figure, 0.8) or not 0.04 <= figure.area <= 0.75:
+        return False
+    if blob.radius < 0.08 * min(height, width):
+        return False
+    x, y = figure.contour[:, 0, 0], figure.contour[:, 0, 1]
+    crosses = (x.min() < 2 and x.max() > width - 3) or (y.min() < 2 and y.max() > height - 3)
+    hull = float(cv2.contourArea(cv2.convexHull(figure.contour)))
+    if crosses and figure.area * height * width > 0.9 * hull:
+        return False
+    _, sides, _ = cv2.minAreaRect(figure.contour)
+    if figure.area * height * width > 0.92 * sides[0] * sides[1]:
+        return False  # a card or a screen
+    if view.ycrcb is None:
+        return True
+    _, red, blue = (float(v) for v in view.ycrcb[figure.mask > 0].mean(axis=0))
+    return 132.0 <= red <= 185.0 and 75.0 <= blue <= 126.0
+
+
+def _partial(view: View, blob: Blob | OpenHand) -> PartialHand:
+    height, width = view.light.shape
+    x, y = (float(v) for v in blob.centre)
+    to_edge = min(x + 1, y + 1, width - x, height - y)
+    hint: Hint = "open_hand"
+    if to_edge < 1.15 * blob.radius:
+        hint = "farther" if blob.radius > 0.3 * min(height, width) else "center"
+    elif blob.radius < 0.1 * min(height, width):
+        hint = "closer"
+    return PartialHand(view.to_frame(blob.centre).astype(np.float32), 0.0, hint)

@@ -1,0 +1,140 @@
+"""Capture quality: good and poor captures part at the floor, and every fault is named by its component."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.crop import cut_palm
+from models.crop_geometry import Handedness
+from models.frames import Frame
+from models.hand import Hand, HandFinder
+from models.quality import Quality, assess
+from models.synthesis.background import Look
+from models.synthesis.person import make_person
+from models.synthesis.render import Setting, render_frame
+from models.synthesis.scene import poor_capture, random_pose, random_setting
+
+SIDES: tuple[Handedness, Handedness] = ("L", "R")
+
+FLOOR = 40
+
+
+def judged(i: int, look: Look, **setting: Any) -> Quality | None:
+    rng = np.random.default_rng([78, i])
+    pose, usual = random_pose(rng), random_setting(rng, i)
+    pixels = render_frame(
+        make_person(300 + i), SIDES[i % 2], pose, look, rng, setting=replace(usual, **setting)
+    )
+    frame = Frame.from_pixels(pixels)
+    hand = HandFinder().find(frame)
+    return None if hand is None else assess(frame, hand, cut_palm(frame, hand), None)
+
+
+@pytest.mark.parametrize("look", ["rgb", "nir"])
+def test_good_captures_are_good(look: Look) -> None:
+    for i in range(14):
+        quality = judged(i, look)
+        assert quality is not None
+        assert quality.quality_q > 60
+        assert quality.hint is None
+        assert quality.quality_q == round(
+            min(quality.sharpness, quality.exposure, quality.coverage, quality.pose, quality.motion)
+        )
+
+
+@pytest.mark.parametrize("look", ["rgb", "nir"])
+def test_poor_captures_stay_under_the_floor(look: Look) -> None:
+    for seed in range(5):
+        finder, previous = HandFinder(), None
+        film = poor_capture(
+            make_person(seed), SIDES[seed % 2], seed, look=look, frames_held=3, scene_seed=seed
+        )
+        for k, pixels in enumerate(film):
+            frame = Frame.from_pixels(pixels, at_ms=33 * k)
+            hand = finder.find(frame)
+            if hand is not None:
+                assert assess(frame, hand, cut_palm(frame, hand), previous).quality_q < FLOOR
+            previous = hand
+
+
+@pytest.mark.parametrize("look", ["rgb", "nir"])
+@pytest.mark.parametrize(
+    ("fault", "component"),
+    [({"blur_px": 6.0}, "sharpness"), ({"gain": 0.1}, "exposure"), ({"gain": 2.6}, "exposure")],
+)
+def test_a_fault_lowers_its_own_component(look: Look, fault: dict[str, float], component: str) -> None:
+    for i in range(6):
+        quality = judged(i, look, **fault)
+        if quality is not None:
+            assert getattr(quality, component) < FLOOR
+            assert quality.quality_q < FLOOR
+            assert quality.coverage == 100.0
+            assert quality.hint == "hold_still"
+
+
+def steady(at_ms: int, dx: float = 0.0) -> tuple[Frame, Hand]:
+    rng = np.random.default_rng([78, 3])
+    pose = random_pose(rng)
+    moved = replace(pose, centre_px=(pose.centre_px[0] + dx, pose.centre_px[1]))
+    pixels = render_frame(make_person(4), "R", moved, "rgb", rng, setting=Setting())
+    frame = Frame.from_pixels(pixels, at_ms=at_ms)
+    hand = HandFinder().find(frame)
+    assert hand is not None
+    return frame, hand
+
+
+def test_motion_is_speed_and_not_distance() -> None:
+    _, before = steady(1000)
+    for at_ms, dx, least, most in ((1033, 1.0, 90, 100), (1033, 60.0, 0, 20), (1500, 60.0, 100, 100)):
+        frame, hand = steady(at_ms, dx)
+        motion = assess(frame, hand, cut_palm(frame, hand), before).motion
+        assert least <= motion <= most
+    frame, hand = steady(1033, 60.0)
+    assert assess(frame, hand, cut_palm(frame, hand), before).hint == "hold_still"
+    assert assess(frame, hand, cut_palm(frame, hand), replace(before, handedness="L")).motion == 100.0
+
+
+def test_half_a_palm_is_half_a_palm() -> None:
+    frame, hand = steady(0)
+    cut = hand.mask.copy()
+    cut[:, : round(float(hand.valleys[1:, 0].mean()) * hand.mask_scale)] = 0
+    quality = assess(frame, replace(hand, mask=cut), cut_palm(frame, hand), None)
+    assert quality.coverage < 30
+    assert quality.hint == "center"
+    small = assess(frame, replace(hand, palm_width_px=70.0), cut_palm(frame, hand), None)
+    assert small.pose < FLOOR
+    assert small.hint == "closer"
+    odd = assess(frame, replace(hand, confidence=0.15), cut_palm(frame, hand), None)
+    assert odd.hint == "open_hand"
+    assert assess(frame, replace(hand, hint="farther"), cut_palm(frame, hand), None).hint == "farther"
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(["black", "white", "noise", "stripes"]), seed=st.integers(0, 10_000))
+def test_any_crop_gets_a_number_from_0_to_100(kind: str, seed: int) -> None:
+    crop = {
+        "black": np.zeros((112, 112), np.uint8),
+        "white": np.full((112, 112), 255, np.uint8),
+        "noise": np.random.default_rng(seed).integers(0, 256, (112, 112), dtype=np.uint8),
+        "stripes": np.tile(np.array([0, 255], np.uint8), (112, 56)),
+    }[kind]
+    frame = Frame.from_pixels(np.zeros((48, 64), np.uint8))
+    hand = Hand(
+        valleys=np.array([[10, 30], [20, 10], [30, 8], [40, 10]], np.float32),
+        centre=np.array([30, 30], np.float32),
+        palm_width_px=20.0,
+        angle_deg=0.0,
+        handedness="L",
+        confidence=0.9,
+        mask=np.zeros((240, 320), np.uint8),
+        mask_scale=5.0,
+        at_ms=0,
+        hint=None,
+    )
+    quality = assess(frame, hand, crop, hand)
+    assert 0 <= quality.quality_q <= 100
+    assert quality.quality_q < FLOOR
