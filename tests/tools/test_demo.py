@@ -1,0 +1,58 @@
+"""`palmctl demo` as a developer's script runs it: the whole story, read from its JSON lines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_whole_story(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.palmctl", "demo", "--json", "--dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [line["event"] for line in lines]
+    assert [line["who"] for line in lines if line["event"] == "passage"] == [
+        "Ana", "Bento", "Clara", "Ana", "a stranger", "Clara", "Bento, erased",
+    ]  # fmt: skip
+    said = [(line["decision"], line["result"]) for line in lines if line["event"] == "passage"]
+    assert said == [("accept", "MATCH")] * 4 + [
+        ("reject", "NO_MATCH"),
+        ("abstain", "POOR_CAPTURE"),
+        ("reject", "NO_MATCH"),
+    ]
+    assert events.count("enrolled") == 3
+    assert events.count("reconciled") == 2
+    assert next(line for line in lines if line["event"] == "tombstone")["took_ms"] < 1000
+    assert next(line for line in lines if line["event"] == "propagation")["status"] == "complete"
+    assert events[-1] == "end"
+
+    # People's references and the secrets stay out of every log.
+    secrets = [line["verdict_ref"] for line in lines if line["event"] == "passage"]
+    assert secrets
+    logs = "".join(path.read_text() for path in (folder / "logs").iterdir() if path.name != "validator.log")
+    for word in ("svc_test_", "SVC1:ENR", "acct-ana", "card:ana"):
+        assert word not in logs
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.palmctl", "demo", "--dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "so that nothing is overwritten" in done.stderr

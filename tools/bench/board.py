@@ -1,0 +1,197 @@
+"""A provisioned device with a gallery of any size, made without a server.
+
+The bench is its own service here: it holds a root, and signs a gallery of made-up people in pages that go
+through the same door as the real service's. The device that runs on it cannot tell the difference.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device.clock import SystemClock
+from device.config import DeviceConfig, write_config
+from device.journal import Journal
+from device.keystore import KeyStore
+from device.opening import gallery_now
+from device.trust import save_trust, trust_from_registration
+from gallery.gallery import Gallery
+from gallery.stream import MAX_ENTRIES, Entry, Head, entry_sha256, state_of
+from link1.canonical import JsonObject
+from link1.keys import PublicKey, SealKey, SigningKey
+from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
+from link1.signed import Kind, sign_object
+
+STREAM = "bench"
+DEVICE_ID, GATE_ID, DBD_ID = "palm-bench", "gate-bench", "dbd-bench"
+_YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Known:
+    """Somebody the gallery shall hold: one template."""
+
+    subject_ref: str
+    hand: str
+    vector: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Board:
+    """A provisioned device, the validator that it trusts, and the key of its service."""
+
+    config_path: Path
+    verdict_key: PublicKey
+    validator_key: SigningKey
+    service_key: SigningKey
+
+
+def make_board(
+    folder: Path,
+    config: DeviceConfig,
+    *,
+    model_id: str,
+    thresholds: JsonObject,
+    known: Sequence[Known],
+    templates: int,
+) -> Board:
+    """Provision a device in `folder` and fill its gallery: `known`, and strangers up to `templates`."""
+    clock = SystemClock()
+    root, bundle, gallery_key, validator = (SigningKey.generate() for _ in range(4))
+    keys = KeyStore.create(config.keys_dir)
+    answer = _registration_answer(
+        device_id=config.device.id,
+        root=root,
+        bundle=bundle,
+        gallery_key=gallery_key.public,
+        validator=validator.public,
+        thresholds=thresholds,
+        now_ms=clock.wall_ms(),
+    )
+    trust = trust_from_registration(
+        answer,
+        device_id=config.device.id,
+        gate_id=config.device.gate_id,
+        dbd_id=config.device.dbd_id,
+        passage_sensor=False,
+        pinned_at_ms=clock.wall_ms(),
+    )
+    Journal.create(
+        config.journal_path,
+        device_id=trust.device_id,
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+    )
+    save_trust(config.trust_path, trust)
+    write_config(folder / "device.toml", config)
+    gallery = Gallery.open(
+        config.gallery_dir,
+        data_key=keys.data_key,
+        model_id=model_id,
+        stream=STREAM,
+        epoch=1,
+        gallery_key=trust.gallery_key,
+        now=gallery_now(clock),
+    )
+    for page in snapshot_pages(known, templates, model_id, gallery_key, clock.wall_ms()):
+        gallery.apply_snapshot_page(page, gallery_now(clock))
+    gallery.close()
+    return Board(folder / "device.toml", keys.verdict.public, validator, gallery_key)
+
+
+def snapshot_pages(
+    known: Sequence[Known], templates: int, model_id: str, key: SigningKey, now_ms: int
+) -> list[bytes]:
+    """A signed snapshot as the service serves it: `known`, and made-up strangers up to `templates`."""
+    rng = np.random.default_rng(2026)
+    vectors = rng.standard_normal((max(0, templates - len(known)), 512), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    strangers = [Known(os.urandom(16).hex(), "LR"[i % 2], vector) for i, vector in enumerate(vectors)]
+    entries = sorted(
+        (
+            Entry(os.urandom(16).hex(), person.subject_ref, person.hand, model_id, _little_endian(person))
+            for person in [*known, *strangers]
+        ),
+        key=lambda entry: entry.template_id,
+    )
+    objects = [entry.to_obj() for entry in entries]
+    head = Head(
+        stream=STREAM,
+        epoch=1,
+        seq=len(objects),
+        head=os.urandom(32),
+        count=len(objects),
+        issued_at_ms=now_ms,
+        state=state_of(entry_sha256(obj) for obj in objects),
+    )
+    signed = sign_object(Kind.GALLERY_HEAD, head.to_obj(), key)
+    starts = range(0, max(1, len(objects)), MAX_ENTRIES)
+    return [
+        json.dumps(
+            {
+                "head": signed,
+                "data": objects[start : start + MAX_ENTRIES],
+                "next_cursor": None if start == starts[-1] else "next",
+                "has_more": start != starts[-1],
+            }
+        ).encode()
+        for start in starts
+    ]
+
+
+def _little_endian(person: Known) -> bytes:
+    return person.vector.astype("<f4").tobytes()
+
+
+def _registration_answer(
+    *,
+    device_id: str,
+    root: SigningKey,
+    bundle: SigningKey,
+    gallery_key: PublicKey,
+    validator: PublicKey,
+    thresholds: JsonObject,
+    now_ms: int,
+) -> JsonObject:
+    config_obj: JsonObject = {
+        "v": 1,
+        "config_seq": 1,
+        "thresholds": thresholds,
+        "attempts": 3,
+        "decision_timeout_ms": 5000,
+        "passage_timeout_ms": 10_000,
+        "gallery_ttl_ms": 21_600_000,
+    }
+    certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, bundle.public, now_ms + _YEAR_MS, root)
+    seal = SealKey.generate().public
+    published: dict[str, Any] = {
+        **_key(gallery_key),
+        "use": ["gallery", "device_status"],
+        "not_before": "2026-01-01T00:00:00.000Z",
+        "not_after": None,
+    }
+    return {
+        "device": {"device_id": device_id},
+        "tenant_id": STREAM,
+        "roots": [_key(root.public)],
+        "keys": [published],
+        "mail": {
+            "service_id": SERVICE_ID,
+            "seal_key": {"kid": seal.kid, "alg": "x25519", "pub_b64": seal.b64},
+            "signer_certs": [],
+            "inbox_next_seq": 1,
+        },
+        "gallery": {"stream": STREAM, "epoch": 1},
+        "dbd_sign_key": _key(validator),
+        "terms_version": "v1",
+        "config": sign_object(Kind.CONFIG, config_obj, bundle) | {"signer_cert_b64": certificate.b64},
+    }
+
+
+def _key(key: PublicKey) -> JsonObject:
+    return {"kid": key.kid, "alg": "ed25519", "pub_b64": key.b64}

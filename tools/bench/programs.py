@@ -1,0 +1,54 @@
+"""Starting `palmd` and knowing when it is ready."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READY_WITHIN_S = 60.0
+
+
+class BenchFailed(Exception):
+    """A program of the bench did not do what the bench measures; the message says which and why."""
+
+
+@contextmanager
+def running_palmd(config_path: Path) -> Iterator[float]:
+    """`palmd` on a configuration; yields the seconds from its start to READY=1, and ends it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="palm-notify-") as folder:
+        address = str(Path(folder) / "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.bind(address)
+            channel.settimeout(READY_WITHIN_S)
+            begun = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "device.palmd", "--config", str(config_path)],
+                env=os.environ | {"NOTIFY_SOCKET": address},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                _await_ready(channel, process)
+                yield time.perf_counter() - begun
+            finally:
+                process.terminate()
+                process.communicate(timeout=20)
+
+
+def _await_ready(channel: socket.socket, process: subprocess.Popen[str]) -> None:
+    channel.settimeout(0.5)
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            if b"READY=1" in channel.recv(4096):
+                return
+        except TimeoutError:
+            if process.poll() is not None:
+                said = process.communicate()[1]
+                raise BenchFailed(f"palmd ended before it was ready: {said.strip()[-500:]}") from None
+    raise BenchFailed(f"palmd was not ready within {READY_WITHIN_S:.0f} s")

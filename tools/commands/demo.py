@@ -1,0 +1,44 @@
+"""`palmctl demo`: everything at once on one machine."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where state and logs go; must not exist yet. Default: a new temporary folder.",
+)
+def demo(as_json: bool, folder: Path | None) -> None:
+    """One palm becomes a signed verdict on the cable, and the cloud knows it.
+
+    Starts the reference server, the core, the carrier, a virtual cable and a validator on this machine,
+    shows generated palms to the camera, enrols three people, lets them pass, refuses a stranger, erases one
+    person, and stops everything again. Needs no camera, no account and no network.
+    """
+    from tools.demo.errors import DemoFailed
+    from tools.demo.narrator import Narrator
+    from tools.demo.story import run
+
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="palm-demo-"))
+    elif folder.exists():
+        raise click.UsageError(
+            f"{folder} exists; name a folder that does not, so that nothing is overwritten"
+        )
+    narrator = Narrator(as_json=as_json)
+    try:
+        run(narrator, folder.absolute())
+    except DemoFailed as error:
+        click.echo(f"The demonstration failed: {error}\nThe logs are in {folder}/logs/", err=True)
+        sys.exit(1)
+    narrator.end(
+        f"All as it must be. Logs and state lie in {folder}/ (logs/*.log, one for each program).",
+        dir=str(folder),
+    )
