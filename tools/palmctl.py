@@ -20,8 +20,23 @@ COMMANDS = {
 }
 
 
+SERVER_EXTRA = frozenset({"jinja2", "prometheus_client", "psycopg", "pydantic", "starlette", "uvicorn"})
+"""What a device does not install, because only the reference server needs it."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they run."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name not in SERVER_EXTRA:
+                raise
+            raise click.ClickException(
+                f"this command needs the reference server, and {error.name} is not installed here; "
+                "install it with: pip install 'palm-access-device[server]'"
+            ) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return sorted(COMMANDS)
