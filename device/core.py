@@ -63,7 +63,7 @@ class Core:
     ) -> None:
         self.opened = opened
         self.trust = opened.trust
-        self.store = journal_thread
+        self.journal_thread = journal_thread
         self.gallery_thread = gallery_thread
         self.app_version = app_version
         self.uploads_waiting = 0
@@ -71,7 +71,7 @@ class Core:
         self.camera: CameraState | None = None
         self.cable_message = "the port has not been opened yet"
         self.health = Health(lambda _words: self._health_changed())
-        self.gate = Gate(opened, self, health=self.health, store=journal_thread, clock=clock)
+        self.gate = Gate(opened, self, health=self.health, thread=journal_thread, clock=clock)
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class Core:
         """Take up work: from here on there may be events."""
         self._want, self._pump, self._uploads, self._enrolment = want, pump, uploads, enrolment
         await self.gate.start()
-        self.uploads_waiting = await self.store.do(self.opened.journal.pending_uploads)
+        self.uploads_waiting = await self.journal_thread.do(self.opened.journal.pending_uploads)
         report = self.health.report
         report(HealthWord.KEY_UNATTESTED, "no factory certificate vouches for this device's keys")
         report(HealthWord.LINK_DOWN, "no validator has proved itself yet")
@@ -248,7 +248,9 @@ class Core:
         if HealthWord.REVOKED in self.health.words:
             return
         order = canonical_bytes(status.wrapper)
-        await self.store.do(lambda: replace_synced(self.opened.config.revoked_path, order, mode=0o600))
+        await self.journal_thread.do(
+            lambda: replace_synced(self.opened.config.revoked_path, order, mode=0o600)
+        )
         self.health.report(HealthWord.REVOKED, _REVOKED)
         gallery = self.opened.gallery
         if gallery is not None:
@@ -258,7 +260,7 @@ class Core:
     async def _pin_validator_keys(self, keys: list[dict[str, Any]]) -> None:
         try:
             trust = with_dbd_keys(self.trust, keys)
-            await self.store.do(lambda: save_trust(self.opened.config.trust_path, trust))
+            await self.journal_thread.do(lambda: save_trust(self.opened.config.trust_path, trust))
         except TrustError as error:
             _log.error("the validator keys of the service are not taken: %s", error)
             return

@@ -1,9 +1,9 @@
 """The gate: what happens between a sighting, the journal and the validator on the cable.
 
 The second half of a frame's journey, top to bottom: `sighted` (decision), `_journal_verdict` (verdict,
-numbered, chained and signed → journal, fsync, on the store thread), `_send_verdict` (session → frame bytes →
+numbered, chained and signed → journal, fsync, on its thread), `_send_verdict` (session → frame bytes →
 cable). The transaction engine decides; here its effects are carried out and its questions answered, and what
-touches the disk does so on the store thread, in the order in which it was asked for.
+touches the disk does so on the journal's thread, in the order in which it was asked for.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class Gate:
     """Every method runs on the loop's thread."""
 
     def __init__(
-        self, opened: Opened, around: Around, *, health: Health, store: StoreThread, clock: Clock
+        self, opened: Opened, around: Around, *, health: Health, thread: StoreThread, clock: Clock
     ) -> None:
         self.latencies = Latencies()
         self.last: LastVerdict | None = None
@@ -120,7 +120,7 @@ class Gate:
         self._journal = opened.journal
         self._around = around
         self._health = health
-        self._store = store
+        self._thread = thread
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = 0
@@ -182,7 +182,7 @@ class Gate:
 
     async def start(self) -> None:
         """Find out where the journal stands; before any event."""
-        self.last = await self._store.do(self._journal.last)
+        self.last = await self._thread.do(self._journal.last)
 
     async def finish(self) -> None:
         """Let what is on its way to the disk arrive."""
@@ -237,7 +237,7 @@ class Gate:
             return sign_object(Kind.VERDICT, verdict.to_obj(), opened.keys.verdict)
 
         try:
-            stored = await self._store.do(
+            stored = await self._thread.do(
                 lambda: self._journal.append_verdict(txn_id, decided.request_ref, build)
             )
         except JournalError as error:
@@ -335,7 +335,7 @@ class Gate:
 
         async def ask() -> None:
             try:
-                memory = await self._store.do(lambda: self._journal.find_txn(txn_id))
+                memory = await self._thread.do(lambda: self._journal.find_txn(txn_id))
             except JournalError as error:
                 # Without its memory the device cannot tell a replay from a new request: no answer is better.
                 self._store_failed(error)
@@ -397,7 +397,7 @@ class Gate:
     async def _keep(self, work: Callable[[], None]) -> None:
         """Do `work` in the journal; a failure is reported in health, and the passage goes on."""
         try:
-            await self._store.do(work)
+            await self._thread.do(work)
         except JournalError as error:
             self._store_failed(error)
             return
@@ -411,7 +411,7 @@ class Gate:
         return self._clock.monotonic_ms()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin `work`; places in the store's queue are taken in the order of these calls."""
+        """Begin `work`; places in the thread's queue are taken in the order of these calls."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

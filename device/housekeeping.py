@@ -74,7 +74,7 @@ class Housekeeping:
     async def _look_at_store(self) -> None:
         core = self._core
         try:
-            core.uploads_waiting = await core.store.do(core.opened.journal.pending_uploads)
+            core.uploads_waiting = await core.journal_thread.do(core.opened.journal.pending_uploads)
             if core.opened.gallery is not None and HealthWord.REVOKED not in core.health.words:
                 gallery = core.opened.gallery
                 await core.gallery_thread.do(lambda: gallery.remember_time(gallery_now(self._clock)))
@@ -92,6 +92,6 @@ class Housekeeping:
 
     async def _maintain(self) -> None:
         try:
-            await self._core.store.do(self._core.opened.journal.maintain)
+            await self._core.journal_thread.do(self._core.opened.journal.maintain)
         except JournalError as error:
             self._core.health.report(HealthWord.STORE_FAULT, str(error))

@@ -35,7 +35,7 @@ MEMORY_MS = 30 * 24 * 3600 * 1000
 MAX_EVIDENCE = 1_000
 """Someone on the cable can make wrong messages without end; a thousand show all there is to show."""
 _PURGE_ROWS = 500
-"""Rows forgotten in one go, so that the store thread is never away from a verdict for long."""
+"""Rows forgotten in one go, so that the thread is never away from a verdict for long."""
 _CHECKED_AT_START = 16
 """The newest verdicts are opened and their chain is followed before any new one is added to it."""
 

@@ -10,7 +10,7 @@ whether it fits a transaction is for the transaction engine.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from link1.bodies import (
     refs_from_obj,
 )
 from link1.canonical import JsonObject
+from link1.driven_end import DrivenEnd
 from link1.envelope import RULES, Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import (
@@ -47,7 +48,7 @@ from link1.events import (
 )
 from link1.handshake import Identity, PeerKeys
 from link1.keys import SigningKey
-from link1.link import Link, RandomSource
+from link1.link import RandomSource
 from link1.link_states import MessageLeft, MessageSettled
 from link1.members import HEX32
 from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, Passage, Request
@@ -58,7 +59,7 @@ MAX_REMEMBERED_EVIDENCE = 256
 """`bad_decision` is said once for each distinct message; beyond so many the oldest may be said again."""
 
 
-class DeviceEnd:
+class DeviceEnd(DrivenEnd[DeviceEvent]):
     """Driven with bytes and times like `link1.link.Link`; every `send_*` returns False when nothing was
     queued, because there is no proven validator or no room (then the caller keeps it)."""
 
@@ -80,45 +81,8 @@ class DeviceEnd:
         self._key = verdict_key
         self._validator_keys = validator_keys
         identity = Identity(Role.DEVICE, device_id, gate_id, verdict_key)
-        self._session = Session(identity, dbd_id, validator_keys, random)
+        super().__init__(Session(identity, dbd_id, validator_keys, random))
         self._complained: OrderedDict[str, None] = OrderedDict()
-
-    # ---- driving
-
-    @property
-    def link(self) -> Link:
-        """State and counters of the cable."""
-        return self._session.link
-
-    @property
-    def proven(self) -> bool:
-        return self._session.peer is not None
-
-    def port_opened(self, now_ms: int) -> list[DeviceEvent]:
-        return self._follow(self._session.port_opened(now_ms))
-
-    def port_closed(self, now_ms: int) -> list[DeviceEvent]:
-        return self._follow(self._session.port_closed(now_ms))
-
-    def receive(self, data: bytes, now_ms: int) -> list[DeviceEvent]:
-        return self._follow(self._session.receive(data, now_ms))
-
-    def tick(self, now_ms: int) -> list[DeviceEvent]:
-        return self._follow(self._session.tick(now_ms))
-
-    def next_deadline_ms(self) -> int | None:
-        return self._session.next_deadline_ms()
-
-    @property
-    def waits_for_port(self) -> bool:
-        """True while the port should be asked again soon whether what it holds has left."""
-        return self._session.link.waits_for_port
-
-    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
-        return self._session.link.data_to_send(now_ms, max_bytes)
-
-    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[DeviceEvent]:
-        return self._follow(self._session.sent(count, now_ms, in_port))
 
     def keys_changed(self, now_ms: int) -> list[DeviceEvent]:
         """Call when pinned keys have changed: revoking the one in use forces RST."""
@@ -182,7 +146,7 @@ class DeviceEnd:
 
     # ---- what comes in
 
-    def _follow(self, session_events: list[SessionEvent]) -> list[DeviceEvent]:
+    def _follow(self, session_events: Sequence[SessionEvent]) -> list[DeviceEvent]:
         events: list[DeviceEvent] = []
         for event in session_events:
             match event:

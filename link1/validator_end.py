@@ -5,7 +5,7 @@ the order wrapper (`malformed`), signature (`bad_signature`), contract (`malform
 what passes becomes an event. Whether a verdict may move a turnstile is for `link1.validator_desk`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from link1.bodies import (
     MAX_REFS,
@@ -18,6 +18,7 @@ from link1.bodies import (
     refs_from_obj,
 )
 from link1.canonical import JsonObject
+from link1.driven_end import DrivenEnd
 from link1.envelope import Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import (
@@ -36,14 +37,14 @@ from link1.events import (
 )
 from link1.handshake import Identity, PeerKeys
 from link1.keys import SigningKey
-from link1.link import Link, RandomSource
+from link1.link import RandomSource
 from link1.link_states import DownReason
 from link1.objects import DeviceStatus, ErrorCode, Verdict
 from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
 from link1.signed import Kind, object_ref, verify_object
 
 
-class ValidatorEnd:
+class ValidatorEnd(DrivenEnd[ValidatorEvent]):
     """Driven with bytes and times like `link1.link.Link`; every `send_*` returns False when nothing was
     queued, because there is no proven device or no room."""
 
@@ -63,44 +64,7 @@ class ValidatorEnd:
         self._dbd_id = dbd_id
         self._passage_sensor = passage_sensor
         identity = Identity(Role.VALIDATOR, dbd_id, gate_id, key)
-        self._session = Session(identity, device_id, device_keys, random)
-
-    # ---- driving
-
-    @property
-    def link(self) -> Link:
-        """State and counters of the cable."""
-        return self._session.link
-
-    @property
-    def proven(self) -> bool:
-        return self._session.peer is not None
-
-    def port_opened(self, now_ms: int) -> list[ValidatorEvent]:
-        return self._follow(self._session.port_opened(now_ms))
-
-    def port_closed(self, now_ms: int) -> list[ValidatorEvent]:
-        return self._follow(self._session.port_closed(now_ms))
-
-    def receive(self, data: bytes, now_ms: int) -> list[ValidatorEvent]:
-        return self._follow(self._session.receive(data, now_ms))
-
-    def tick(self, now_ms: int) -> list[ValidatorEvent]:
-        return self._follow(self._session.tick(now_ms))
-
-    def next_deadline_ms(self) -> int | None:
-        return self._session.next_deadline_ms()
-
-    @property
-    def waits_for_port(self) -> bool:
-        """True while the port should be asked again soon whether what it holds has left."""
-        return self._session.link.waits_for_port
-
-    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
-        return self._session.link.data_to_send(now_ms, max_bytes)
-
-    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[ValidatorEvent]:
-        return self._follow(self._session.sent(count, now_ms, in_port))
+        super().__init__(Session(identity, device_id, device_keys, random))
 
     def reset(self, now_ms: int, reason: DownReason) -> list[ValidatorEvent]:
         """End the session and begin another."""
@@ -136,7 +100,7 @@ class ValidatorEnd:
 
     # ---- what comes in
 
-    def _follow(self, session_events: list[SessionEvent]) -> list[ValidatorEvent]:
+    def _follow(self, session_events: Sequence[SessionEvent]) -> list[ValidatorEvent]:
         events: list[ValidatorEvent] = []
         for event in session_events:
             match event:
