@@ -74,6 +74,8 @@ class Core:
         self.gate = Gate(opened, self, health=self.health, thread=journal_thread, clock=clock)
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+        """Gets an exception when the core cannot go on; `device.palmd` ends then."""
         self._timer: asyncio.TimerHandle | None = None
         self._capture_wanted = False
         self._status_due = False
@@ -172,6 +174,10 @@ class Core:
     def kick_cable(self) -> None:
         self._pump()
         self._set_timer()
+
+    def cannot_go_on(self, error: BaseException) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(error)
 
     def gallery_mark(self) -> GalleryMark:
         gallery = self.opened.gallery

@@ -96,6 +96,10 @@ class Around(Protocol):
         """Something was queued for the cable, or a deadline has changed."""
         ...
 
+    def cannot_go_on(self, error: BaseException) -> None:
+        """A fault of this program: it ends, is started anew, and the journal knows where it was."""
+        ...
+
 
 @dataclass
 class _OnItsWay:
@@ -418,7 +422,6 @@ class Gate:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            # A fault of this program: the supervisor starts it anew, and the journal knows where it was.
-            _log.critical("the core cannot go on", exc_info=task.exception())
-            os.abort()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._around.cannot_go_on(error)

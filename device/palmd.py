@@ -174,13 +174,15 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
         sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
-        await asyncio.wait((cable, keeping, ending), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((cable, keeping, ending, core.broken), return_when=asyncio.FIRST_COMPLETED)
         sd_notify.stopping()
         for task in (cable, keeping, ending):
             task.cancel()
         for result in await asyncio.gather(cable, keeping, ending, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+        if core.broken.done():
+            core.broken.result()
         await core.finish()
 
 
