@@ -157,6 +157,10 @@ class CloudClient:
         """GET /v1/devices/self/status: the signed status, a wipe order included."""
         return await self._get("/v1/devices/self/status")
 
+    async def signing_keys(self) -> Answer:
+        """GET /v1/keys: what the service signs with, now and next."""
+        return await self._get("/v1/keys")
+
     async def gallery_deltas(
         self, *, epoch: int, after_seq: int, limit: int = DEFAULT_DELTA_PAGE, wait_s: int = 0
     ) -> Answer:

@@ -12,6 +12,7 @@ or below, in the gallery's thread; what it takes away is signed already. Operati
     enrolment.done     {ticket, status, code} + answer
     status             + signed status    → wiped: the wipe_id to confirm to the service, or null
     wiped              {wipe_id}          the service knows of the wipe
+    keys               + GET /v1/keys     rotated keys, pinned when they appear in time
     time               {server_time_ms}
     link_state         {online, detail}
 
@@ -57,6 +58,7 @@ MAX_WAIT_MS: Final = 60_000
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024
 _MAX_STATUS_BYTES: Final = 64 * 1024
+_MAX_SERVICE_KEYS: Final = 64
 _MAX_DETAIL_CHARACTERS: Final = 200
 _CODE = re.compile(r"[a-z_]{1,64}")
 _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -79,6 +81,10 @@ class CoreEvents(Protocol):
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
         """The service knows that this device is wiped: the http key may go."""
+        ...
+
+    async def keys_published(self, keys: list[JsonObject]) -> None:
+        """The items of GET /v1/keys. Raises TrustError."""
         ...
 
     def server_time(self, wall_ms: int) -> None:
@@ -134,6 +140,7 @@ class CarrierDesk:
             "enrolment.done": self._enrolment_done,
             "status": self._status,
             "wiped": self._wiped,
+            "keys": self._keys,
             "time": self._time,
             "link_state": self._link_state,
         }
@@ -299,6 +306,11 @@ class CarrierDesk:
 
     async def _wiped(self, request: Packet) -> Packet:
         await self._parts.events.wipe_confirmed(members.text(request.header, "wipe_id", _WIPE_ID))
+        return reply()
+
+    async def _keys(self, request: Packet) -> Packet:
+        listed = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
+        await self._parts.events.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
         return reply()
 
     async def _time(self, request: Packet) -> Packet:

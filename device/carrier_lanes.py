@@ -39,6 +39,9 @@ CORE_ANSWERS_S: Final = 60.0
 
 WAIT_MS: Final = 30_000
 NO_GALLERY_S: Final = 30.0
+KEYS_EVERY_S: Final = 600.0
+"""A rotation is announced a day ahead; ten minutes lose nothing of that."""
+
 STATUS_EVERY_S: Final = 60.0
 STATUS_AT_MOST_EVERY_S: Final = 1.0
 
@@ -277,6 +280,33 @@ class EnrolmentLane:
             await core.call("enrolment.done", answer.body, ticket=ticket, status=answer.status, code="")
         self._backoff.succeeded()
         return 0.0
+
+
+class KeysLane:
+    """Brings the service's published keys now and then, so that a rotation is learnt before it counts."""
+
+    name = "keys"
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._backoff = Backoff(around.random)
+
+    def core_lost(self) -> None:
+        """Nothing to forget."""
+
+    async def step(self, core: CoreLine) -> float:
+        try:
+            answer = await self._around.cloud.signing_keys()
+        except CloudError as error:
+            self._around.failed(error)
+            return self._backoff.failed(retry_after_s(error))
+        self._around.answered()
+        self._backoff.succeeded()
+        try:
+            await core.call("keys", answer.body)
+        except IpcRefused as error:
+            _log.warning("keys: the core does not take them: %s", error)
+        return KEYS_EVERY_S
 
 
 class StatusLane:

@@ -25,8 +25,8 @@ from device.recognition import Interest, Look
 from device.service_status import ServiceStatus
 from device.store_thread import StoreThread
 from device.transaction_settings import Conditions
-from device.trust import save_trust, with_dbd_keys
-from link1.canonical import canonical_bytes
+from device.trust import Trust, save_trust, with_dbd_keys, with_service_keys
+from link1.canonical import JsonObject, canonical_bytes
 from link1.objects import DeviceStatus, GalleryMark, MailMarks
 
 APP_PACKAGE = "palm-access-device"
@@ -62,7 +62,6 @@ class Core:
         app_version: str,
     ) -> None:
         self.opened = opened
-        self.trust = opened.trust
         self.journal_thread = journal_thread
         self.gallery_thread = gallery_thread
         self.app_version = app_version
@@ -84,6 +83,11 @@ class Core:
         self._pump: Callable[[], None] = lambda: None
         self._uploads: Callable[[], None] = lambda: None
         self._enrolment: EnrolmentDesk | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """What is pinned now."""
+        return self.opened.trust
 
     async def start(
         self,
@@ -263,14 +267,24 @@ class Core:
             await self.gallery_thread.do(gallery.destroy)
         _log.warning("revoked by the service: the gallery is destroyed, nobody is recognised any more")
 
+    async def keys_published(self, keys: list[JsonObject]) -> None:
+        """What GET /v1/keys lists. Raises TrustError."""
+        trust = with_service_keys(self.trust, keys, self._clock.wall_ms())
+        if trust.obj != self.trust.obj:
+            await self._pin(trust)
+            _log.info("pinned %d keys of the service", len(trust.keys))
+
+    async def _pin(self, trust: Trust) -> None:
+        """Make it durable, then go by it. Raises TrustError."""
+        await self.journal_thread.do(lambda: save_trust(self.opened.config.trust_path, trust))
+        self.opened.pinned.trust = trust
+
     async def _pin_validator_keys(self, keys: list[dict[str, Any]]) -> None:
         try:
-            trust = with_dbd_keys(self.trust, keys)
-            await self.journal_thread.do(lambda: save_trust(self.opened.config.trust_path, trust))
+            await self._pin(with_dbd_keys(self.trust, keys))
         except TrustError as error:
             _log.error("the validator keys of the service are not taken: %s", error)
             return
-        self.trust = trust
         _log.info("pinned %d validator keys", len(keys))
         for event in self.gate.end.keys_changed(self._clock.monotonic_ms()):
             self.gate.on_cable_event(event)

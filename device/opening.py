@@ -15,7 +15,7 @@ from device.journal import Journal
 from device.keystore import KeyStore
 from device.policy import Policy, read_policy
 from device.store_thread import StoreThread
-from device.trust import Trust, load_trust
+from device.trust import Pinned, Trust, load_trust
 from gallery.errors import GalleryError
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
@@ -34,7 +34,7 @@ class Opened:
     """Everything durable that the core works with. A `*_fault` says why its neighbour is None."""
 
     config: DeviceConfig
-    trust: Trust
+    pinned: Pinned
     policy: Policy
     keys: KeyStore
     journal: Journal
@@ -45,23 +45,29 @@ class Opened:
     gallery_fault: str
     revoked: bool
 
+    @property
+    def trust(self) -> Trust:
+        """What is pinned now."""
+        return self.pinned.trust
+
 
 async def open_device(
     config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
 ) -> Opened:
     """Open everything, each database on its own thread. Raises StateError, which says the way out."""
     keys = KeyStore.open(config.keys_dir)
-    trust = load_trust(config.trust_path)
+    pinned = Pinned(load_trust(config.trust_path))
+    trust = pinned.trust
     _check_same_device(config, trust)
     policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
     model_id, embedder, model_fault = await journal_thread.do(lambda: _open_model(config))
     gallery, gallery_fault = await gallery_thread.do(
-        lambda: _open_gallery(config, trust, keys, model_id, clock)
+        lambda: _open_gallery(config, pinned, keys, model_id, clock)
     )
     return Opened(
         config=config,
-        trust=trust,
+        pinned=pinned,
         policy=policy,
         keys=keys,
         journal=journal,
@@ -116,11 +122,11 @@ def _open_model(config: DeviceConfig) -> tuple[str, Embedder | None, str]:
 
 
 def _open_gallery(
-    config: DeviceConfig, trust: Trust, keys: KeyStore, model_id: str, clock: Clock
+    config: DeviceConfig, pinned: Pinned, keys: KeyStore, model_id: str, clock: Clock
 ) -> tuple[Gallery | None, str]:
-    if trust.gallery is None:
+    if pinned.trust.gallery is None:
         return None, "the service registered this device without a gallery"
-    stream, epoch = trust.gallery
+    stream, epoch = pinned.trust.gallery
     try:
         gallery = Gallery.open(
             config.gallery_dir,
@@ -128,7 +134,7 @@ def _open_gallery(
             model_id=model_id,
             stream=stream,
             epoch=epoch,
-            gallery_key=trust.gallery_key,
+            gallery_key=pinned.gallery_key,
             now=gallery_now(clock),
             boot_id=_BOOT_ID.read_text(encoding="ascii").strip(),
         )

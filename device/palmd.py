@@ -102,7 +102,7 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
                 model_id=opened.model_id,
                 gallery=lambda: opened.gallery,
                 journal=opened.journal,
-                status_key=lambda kid: opened.trust.service_key(kid, "device_status"),
+                status_key=opened.pinned.status_key,
                 newest_status_ms=0,
                 journal_thread=journal_thread.executor,
                 gallery_thread=gallery_thread.executor,

@@ -24,6 +24,7 @@ from device.carrier_lanes import (
     CoreLine,
     EnrolmentLane,
     GalleryLane,
+    KeysLane,
     Lane,
     LinkStateLane,
     StatusLane,
@@ -58,6 +59,7 @@ async def carry(
         VerdictLane(around),
         EnrolmentLane(around),
         StatusLane(around),
+        KeysLane(around),
         LinkStateLane(around),
     ]
     async with asyncio.TaskGroup() as group:

@@ -105,6 +105,21 @@ class Trust:
         return None
 
 
+class Pinned:
+    """The trust in force; replaced as a whole when keys are rotated, so that whoever holds this sees it."""
+
+    def __init__(self, trust: Trust) -> None:
+        self.trust = trust
+
+    def gallery_key(self, kid: str) -> PublicKey | None:
+        """The key that may have signed a gallery head."""
+        return self.trust.gallery_key(kid)
+
+    def status_key(self, kid: str) -> PublicKey | None:
+        """The key that may have signed a device status."""
+        return self.trust.service_key(kid, "device_status")
+
+
 def trust_from_registration(
     answer: Mapping[str, Any],
     *,
@@ -140,6 +155,29 @@ def trust_from_registration(
         )
     except FormatError as error:
         raise TrustError(f"the registration answer is outside the contract: {error}") from error
+
+
+def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) -> Trust:
+    """`trust` with what GET /v1/keys lists now (`published`), at `now_ms` (epoch milliseconds).
+
+    A key that is new here counts only if it appeared before its not_before (partner API, listSigningKeys):
+    one that is to count at once could be anybody's. A known key may be given an end, never another meaning.
+    Raises TrustError.
+    """
+    known = {key["kid"]: key for key in trust.obj["keys"]}
+    try:
+        for item in published:
+            key = _service_key(item)
+            if key.public.kid in known:
+                known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
+            elif key.not_before_ms > now_ms:
+                known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}
+        return _read(trust.obj | {"keys": list(known.values())})
+    except FormatError as error:
+        raise TrustError(f"the published keys are outside the contract: {error}") from error
+
+
+_SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")
 
 
 def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject]) -> Trust:

@@ -115,6 +115,7 @@ class Heard:
     links: list[LinkState] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     wiped: list[str] = field(default_factory=list)
+    keys: list[list[JsonObject]] = field(default_factory=list)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def gallery_changed(self) -> None:
@@ -126,6 +127,9 @@ class Heard:
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
         self.wiped.append(wipe_id)
+
+    async def keys_published(self, keys: list[JsonObject]) -> None:
+        self.keys.append(keys)
 
     def server_time(self, wall_ms: int) -> None:
         self.times.append(wall_ms)

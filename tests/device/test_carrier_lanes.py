@@ -99,6 +99,9 @@ class Cloud:
     async def _v1_devices_self_status(self, _request: httpx.Request) -> httpx.Response:
         return respond(200, self.status(), **{"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
 
+    async def _v1_keys(self, _request: httpx.Request) -> httpx.Response:
+        return respond(200, {"keys": []})
+
     async def _v1_devices_self_wiped(self, _request: httpx.Request) -> httpx.Response:
         return httpx.Response(204, stream=httpx.ByteStream(b""))
 

@@ -23,7 +23,7 @@ from device.config import load_config
 from device.enrolment_outbox import EnrolmentAnswer
 from device.keystore import KeyStore
 from device.syncd import carry
-from device.trust import Trust, load_trust
+from device.trust import Trust, load_trust, with_service_keys
 from link1.canonical import JsonObject, b64_encode
 from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, sign_object
@@ -336,5 +336,26 @@ def test_a_revoked_device_hears_so_and_its_wipe_is_confirmed(server: Server, dev
         await until(lambda: core.heard.wiped != [])
         listed = await asyncio.to_thread(server.get, "/v1/devices")
         assert [item["status"] for item in listed["data"]] == ["wiped"]
+
+    run(device, server, scenario)
+
+
+def test_a_rotated_key_is_learnt_when_it_is_published_in_time_and_not_later(
+    server: Server, device: Device
+) -> None:
+    before = {key.public.kid for key in device.trust.keys}
+    announced = server.operate("signer", "rotate", "--use", "gallery", "--in-s", "3600")
+    now_ms = CLOCK.wall_ms()
+
+    async def scenario(core: Core) -> None:
+        await until(lambda: core.heard.keys != [])
+        published = core.heard.keys[0]
+        learnt = with_service_keys(device.trust, published, now_ms)
+        assert {key.public.kid for key in learnt.keys} == before | {announced["kid"]}
+        assert learnt.gallery_key(announced["kid"]) is not None
+        late = with_service_keys(device.trust, published, now_ms + 2 * 3_600_000)
+        assert {key.public.kid for key in late.keys} == before
+        # Bringing the list again changes nothing.
+        assert with_service_keys(learnt, published, now_ms + 2 * 3_600_000).obj == learnt.obj
 
     run(device, server, scenario)
