@@ -61,7 +61,10 @@ class Carrier(Enum):
 
     @property
     def channel(self) -> Channel | None:
-        return {Carrier.CONTROL: Channel.CONTROL, Carrier.MAIL: Channel.MAIL, Carrier.HINT: None}[self]
+        return _CHANNEL_OF[self]
+
+
+_CHANNEL_OF = {Carrier.CONTROL: Channel.CONTROL, Carrier.MAIL: Channel.MAIL, Carrier.HINT: None}
 
 
 @dataclass(frozen=True, slots=True)

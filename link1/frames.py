@@ -166,6 +166,10 @@ def cobs_encode(raw: bytes) -> bytes:
     out = bytearray()
     *inner, last = raw.split(b"\x00")
     for block in (*inner, last):
+        if len(block) < _COBS_BLOCK_BYTES:
+            out.append(len(block) + 1)
+            out += block
+            continue
         full = len(block) // _COBS_BLOCK_BYTES
         for start in range(0, full * _COBS_BLOCK_BYTES, _COBS_BLOCK_BYTES):
             out.append(0xFF)
@@ -180,18 +184,20 @@ def cobs_encode(raw: bytes) -> bytes:
 
 def cobs_decode(encoded: bytes) -> bytes | None:
     """Undo COBS; None for bytes that no encoder makes (a run that is cut short, or a 0x00 inside)."""
-    out = bytearray()
+    if 0 in encoded:
+        return None
+    pieces = []
     position, end = 0, len(encoded)
     while position < end:
         code = encoded[position]
-        block = encoded[position + 1 : position + code]
-        if code == 0 or len(block) != code - 1 or 0 in block:
+        following = position + code
+        if following > end:
             return None
-        out += block
-        position += code
-        if code != 0xFF and position < end:
-            out.append(0)
-    return bytes(out)
+        pieces.append(encoded[position + 1 : following])
+        if code != 0xFF and following < end:
+            pieces.append(b"\x00")
+        position = following
+    return b"".join(pieces)
 
 
 def decode_frame(encoded: bytes) -> Frame:

@@ -130,15 +130,22 @@ class Link:
 
     def receive(self, data: bytes, now_ms: int) -> list[LinkEvent]:
         """Take what the port gave, whole or in pieces."""
+        return [event for frame in self.frames_in(data) for event in self.take(frame, now_ms)]
+
+    def frames_in(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes, each of which is then to be given to `take`.
+
+        For an owner that answers events: what it says to one frame must be queued before the next is taken,
+        because a reset that stands in the same bytes would let an answer out into the session after it.
+        """
         if self._state is LinkState.CLOSED:
             return []
-        events: list[LinkEvent] = []
-        for frame in self._decoder.feed(data):
-            self.frames_received += 1
-            events += self._take(frame, now_ms)
-        return events
+        frames = self._decoder.feed(data)
+        self.frames_received += len(frames)
+        return frames
 
-    def _take(self, frame: Frame, now_ms: int) -> list[LinkEvent]:
+    def take(self, frame: Frame, now_ms: int) -> list[LinkEvent]:
+        """Deal with one frame of `frames_in`."""
         if frame.kind is FrameKind.RST:
             self._last_received_ms = now_ms
             current = frame.payload == self._peer_tag
@@ -241,18 +248,18 @@ class Link:
     # ---- bytes out
 
     def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
-        """The next bytes for the port: the rest of a frame begun, else the most urgent frame.
+        """The next bytes for the port: the rest of what was begun, else the most urgent frames.
 
-        They stay here until `sent` says how many the port took.
+        They stay here until `sent` says how many the port took. Frames go in one write as far as they fit
+        and may: of mail never more than two, so that what becomes urgent meanwhile waits no longer.
         """
         self._last_asked_ms = now_ms
-        if not self._port.unwritten:
-            frame = self._next_frame(now_ms)
-            if frame is None:
-                return b""
-            self._port.put(encode_frame(frame), self._ending)
-            self._ending = None
-        return self._port.unwritten[:max_bytes]
+        port = self._port
+        if not port.unwritten:
+            while len(port.unwritten) < max_bytes and (frame := self._next_frame(now_ms)) is not None:
+                port.put(encode_frame(frame), self._ending)
+                self._ending = None
+        return port.unwritten[:max_bytes]
 
     def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[LinkEvent]:
         """The port took `count` bytes more and now holds `in_port` bytes that have not left it.
@@ -273,8 +280,11 @@ class Link:
     @property
     def waits_for_port(self) -> bool:
         """True while a frame lies in the port whose departure changes what goes next."""
-        return self._port.frames_inside > 0 and (
-            self._senders[Channel.MAIL].has_frame or self._port.message_inside
+        port = self._port
+        return (
+            port.frames_unsent > 0
+            and port.frames_inside > 0
+            and (self._senders[Channel.MAIL].has_frame or port.message_inside)
         )
 
     def _next_frame(self, now_ms: int) -> Frame | None:
@@ -292,7 +302,7 @@ class Link:
             data, self._hint = self._hint, None
             self._hint_not_before_ms = now_ms + HINT_SPACING_MS
             return Frame(FrameKind.HINT, sess=sess, payload=data)
-        if mail.has_frame and self._port.frames_inside <= MAX_FRAMES_AHEAD_OF_MAIL:
+        if mail.has_frame and self._port.frames_unsent <= MAX_FRAMES_AHEAD_OF_MAIL:
             return self._take_from(mail, sess)
         return None
 

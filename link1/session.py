@@ -107,7 +107,10 @@ class Session:
         return self._follow(self.link.port_closed(now_ms), now_ms)
 
     def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
-        return self._follow(self.link.receive(data, now_ms), now_ms)
+        events: list[SessionEvent] = []
+        for frame in self.link.frames_in(data):
+            events += self._follow(self.link.take(frame, now_ms), now_ms)
+        return events
 
     def sent(self, count: int, now_ms: int, in_port: int) -> list[SessionEvent]:
         return self._follow(self.link.sent(count, now_ms, in_port), now_ms)

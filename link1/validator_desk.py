@@ -30,6 +30,7 @@ from link1.link import RandomSource
 from link1.objects import Decision, GuideHint, Passage, Request, Verdict
 from link1.signed import Kind, sign_object
 from link1.validator_end import ValidatorEnd
+from link1.validator_mail import MailEvent, ValidatorMail
 
 LATE_AFTER_TTL_MS = 2_000
 """A verdict is acted on within ttl_ms and this of the request's last sending."""
@@ -95,7 +96,7 @@ class PassageReported:
     cause: str
 
 
-DeskEvent = ValidatorEvent | RequestSent | RequestEnded | VerdictAnswered | PassageReported
+DeskEvent = ValidatorEvent | RequestSent | RequestEnded | VerdictAnswered | PassageReported | MailEvent
 
 
 @dataclass(slots=True)
@@ -137,9 +138,12 @@ class ValidatorDesk:
         wall_ms: Callable[[], int],
         random: RandomSource,
         turn_after_ms: int | None,
+        mail: ValidatorMail | None = None,
     ) -> None:
-        """`turn_after_ms`: how long after opening the turn sensor reports somebody; None without a sensor."""
+        """`turn_after_ms`: how long after opening the turn sensor reports somebody; None without a sensor.
+        `mail`: what this validator carries besides; None for one that carries none."""
         self._end = end
+        self._mail = mail
         self._dbd_id = dbd_id
         self._gate_id = gate_id
         self._key = key
@@ -182,6 +186,8 @@ class ValidatorDesk:
 
     def next_deadline_ms(self) -> int | None:
         deadlines = [self._end.next_deadline_ms()]
+        if self._mail is not None:
+            deadlines.append(self._mail.next_deadline_ms())
         if self._open is not None:
             deadlines.append(self._open.ends_ms)
         if self._turns:
@@ -196,6 +202,8 @@ class ValidatorDesk:
         if ends_ms is not None and now_ms >= ends_ms:
             events += self._close_request("no_answer")
         self._flush()
+        if self._mail is not None:
+            self._mail.tick(now_ms)
         return events
 
     # ---- commands
@@ -249,6 +257,8 @@ class ValidatorDesk:
                         events += self._close_request(code)
                 case _:
                     pass
+            if self._mail is not None:
+                events += self._mail.follow(event, now_ms)
         self._flush()
         return events
 

@@ -68,6 +68,7 @@ class CablePump(Generic[EventT]):
         self._port: Port | None = None
         self._lost: asyncio.Future[TransportError] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
         self._writing = False
         self._busy = False
 
@@ -109,6 +110,7 @@ class CablePump(Generic[EventT]):
             self._writing = False
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None
             self._port = None
             port.close()
             self._tell(self._end.port_closed(self._clock_ms()))
@@ -127,6 +129,7 @@ class CablePump(Generic[EventT]):
         self._guard(lambda: ())
 
     def _time_is_up(self) -> None:
+        self._timer = None
         self._guard(lambda: self._end.tick(self._clock_ms()))
 
     def _read(self) -> Sequence[EventT]:
@@ -181,13 +184,16 @@ class CablePump(Generic[EventT]):
         self._writing = wanted
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """Deadlines mostly move away: a timer that is set for an earlier time is left to find that out."""
         now_ms = self._clock_ms()
         deadline_ms = self._end.next_deadline_ms()
-        delay_ms = None if deadline_ms is None else max(0, deadline_ms - now_ms)
         if self._end.waits_for_port:
-            delay_ms = DRAIN_POLL_MS if delay_ms is None else min(delay_ms, DRAIN_POLL_MS)
-        if delay_ms is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(delay_ms / 1000, self._time_is_up)
+            poll_ms = now_ms + DRAIN_POLL_MS
+            deadline_ms = poll_ms if deadline_ms is None else min(deadline_ms, poll_ms)
+        if deadline_ms is None or (self._timer is not None and self._timer_at_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, deadline_ms - now_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
+        self._timer_at_ms = deadline_ms

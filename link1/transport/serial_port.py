@@ -91,7 +91,17 @@ class SerialPort:
 
 
 def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) -> Port:
-    """Open a serial port or pty at `path`; raises TransportError with what to do about it."""
+    """Open a serial port or pty at `path`, the serial port named `serial:VID:PID[:SERIAL]`, or USB bulk
+    endpoints named `usb:VID:PID[:SERIAL]`. Raises TransportError with what to do about it.
+    """
+    if path.startswith("usb:"):
+        from link1.transport.usb_bulk import open_usb  # pyusb only where it is used
+
+        return open_usb(path)
+    if path.startswith("serial:"):
+        from link1.transport.discovery import find_serial
+
+        path = find_serial(path)
     try:
         # inter_byte_timeout makes VMIN 1, so that an empty read means hang-up and never "nothing yet".
         device = serial.Serial(

@@ -39,7 +39,7 @@ VALIDATOR_KEY = SigningKey.from_seed(b"v" * 32)
 STRANGER_KEY = SigningKey.from_seed(b"s" * 32)
 
 Manipulator = Callable[[bytes], list[bytes]]
-"""What becomes of the bytes of one write: pieces to deliver, in order."""
+"""What becomes of the bytes of one frame: pieces to deliver, in order."""
 
 
 class End(Protocol):
@@ -89,6 +89,12 @@ def whole(data: bytes) -> list[bytes]:
     return [data]
 
 
+def frames_in(data: bytes) -> list[bytes]:
+    """What one write holds, cut behind each 0x00."""
+    *frames, rest = data.split(b"\x00")
+    return [frame + b"\x00" for frame in frames] + ([rest] if rest else [])
+
+
 def byte_by_byte(data: bytes) -> list[bytes]:
     return [data[i : i + 1] for i in range(len(data))]
 
@@ -116,7 +122,7 @@ def damaging(seed: int, share: float) -> Manipulator:
 
 
 def mixed_faults(seed: int, share: float) -> Manipulator:
-    """Damage, lose, double and cut a share of the writes, and wipe out bursts of 64 bytes."""
+    """Damage, lose, double and cut a share of the frames, and wipe out bursts of 64 bytes."""
     rng = random.Random(seed)
 
     def burst(data: bytes) -> list[bytes]:
@@ -185,8 +191,9 @@ class Cable:
         if not data:
             return False
         source_says(source.sent(len(data), self.now_ms))
-        for piece in manipulate(data):
-            sink_says(sink.receive(piece, self.now_ms))
+        for frame in frames_in(data):
+            for piece in manipulate(frame):
+                sink_says(sink.receive(piece, self.now_ms))
         return True
 
     def run(self, duration_ms: int) -> None:

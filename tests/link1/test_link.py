@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from link1.channels import MAX_WAITING, RETRANSMIT_AFTER_MS, Outgoing
 from link1.errors import FormatError
-from link1.frames import Channel, DropReason, Frame, FrameKind, encode_frame
+from link1.frames import Channel, DropReason, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.link import Link
 from link1.link_states import (
     DownReason,
@@ -411,12 +411,13 @@ def test_mail_delays_a_verdict_by_at_most_two_frames() -> None:
     link, script = up()
     now_ms, in_port = script.now_ms, 0
     link.send(MAIL, Outgoing("mail", bytes(4096)))
-    mail_frames = 0
+    decoder = FrameDecoder()
+    mail_frames: list[Frame] = []
     while data := link.data_to_send(now_ms):
         in_port += len(data)
         link.sent(len(data), now_ms, in_port)
-        mail_frames += 1
-    assert mail_frames == 2
+        mail_frames += decoder.feed(data)
+    assert len(mail_frames) == 2
     assert link.waits_for_port
     link.send(CONTROL, Outgoing("verdict", b"verdict", urgent=True))
     verdict = link.data_to_send(now_ms)
@@ -425,7 +426,39 @@ def test_mail_delays_a_verdict_by_at_most_two_frames() -> None:
     link.sent(len(verdict), now_ms, in_port)
     assert link.data_to_send(now_ms) == b""
     link.sent(0, now_ms + 20, in_port=len(verdict))
-    assert link.data_to_send(now_ms + 20) != b"", "one frame unsent: the next mail frame may go"
+    more = decoder.feed(link.data_to_send(now_ms + 20))
+    assert [frame.chan for frame in more] == [MAIL], "one frame unsent: one more may go"
+
+
+def test_frames_go_in_one_write_as_far_as_they_may() -> None:
+    """What answers and what control says goes together; a port that holds nothing gets two frames of mail."""
+    link, script = up()
+    link.send(MAIL, Outgoing("mail", bytes(4096)))
+    link.send(CONTROL, Outgoing("resolve", bytes(2000)))
+    link.receive(encode_frame(Frame(FrameKind.PING, sess=script.peer_tag[0])), script.now_ms)
+    frames = FrameDecoder().feed(link.data_to_send(script.now_ms))
+    assert [(frame.kind, frame.chan) for frame in frames] == [
+        (FrameKind.PONG, CONTROL),
+        (FrameKind.DATA, CONTROL),
+        (FrameKind.DATA, CONTROL),
+    ]
+    link.sent(len(link.data_to_send(script.now_ms)), script.now_ms)
+    frames = FrameDecoder().feed(link.data_to_send(script.now_ms))
+    assert [(frame.kind, frame.chan, frame.index) for frame in frames] == [
+        (FrameKind.DATA, MAIL, 0),
+        (FrameKind.DATA, MAIL, 1),
+    ]
+
+
+def test_a_reset_gives_up_what_the_port_did_not_take_of_several_frames() -> None:
+    link, script = up()
+    link.send(CONTROL, Outgoing("resolve", b"x" * 2000))
+    first = link.data_to_send(script.now_ms)
+    link.sent(10, script.now_ms)
+    link.reset(script.now_ms, DownReason.SILENT)
+    taken = FrameDecoder().feed(first[:10] + link.data_to_send(script.now_ms))
+    assert [frame.kind for frame in taken] == [FrameKind.RST]
+    assert not link.sent(0, script.now_ms)
 
 
 def test_hints_go_at_most_five_a_second_and_the_newest_counts() -> None:

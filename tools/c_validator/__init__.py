@@ -1,0 +1,1 @@
+"""The minimal validator in C, and how it is built and driven from here."""
