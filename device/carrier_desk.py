@@ -42,14 +42,13 @@ from device.errors import DeviceError, IpcRefused, TrustError
 from device.ipc import Packet, reply
 from device.journal import Journal
 from device.journal_upload import UploadBatch
-from device.service_status import ServiceStatus, read_service_status
+from device.service_status import ServiceStatus, StatusReader
 from gallery.errors import GalleryError, PageRefused
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError, Link1Error, SignatureError
-from link1.keys import PublicKey
 from link1.members import WORD
 from link1.signed import object_ref
 
@@ -98,16 +97,15 @@ class CoreEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeskParts:
-    """What the desk works with. `gallery` answers None while there is none to serve (wiped, model mismatch);
-    `status_key` the pinned device_status key of a kid. Each database has its thread: the last page of a large
-    snapshot keeps the gallery's busy for a second, and no verdict may wait for that."""
+    """What the desk works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
+    Each database has its thread: the last page of a large snapshot keeps the gallery's busy for a second, and
+    no verdict may wait for that."""
 
     device_id: str
     model_id: str
     gallery: Callable[[], Gallery | None]
     journal: Journal
-    status_key: Callable[[str], PublicKey | None]
-    newest_status_ms: int
+    statuses: StatusReader
     journal_thread: Executor
     gallery_thread: Executor
     clock: Clock
@@ -120,7 +118,6 @@ class CarrierDesk:
 
     def __init__(self, parts: DeskParts) -> None:
         self._parts = parts
-        self._newest_status_ms = parts.newest_status_ms
         self._verdict_waiting = asyncio.Event()
         self._enrolment_waiting = asyncio.Event()
         self.enrolments = EnrolmentOutbox(wake=self._enrolment_submitted)
@@ -295,13 +292,7 @@ class CarrierDesk:
 
     async def _status(self, request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
-        status = read_service_status(
-            wrapper,
-            device_id=self._parts.device_id,
-            key_of=self._parts.status_key,
-            newest_ms=self._newest_status_ms,
-        )
-        self._newest_status_ms = status.issued_at_ms
+        status = self._parts.statuses.read(wrapper)
         return reply(wiped=await self._parts.events.status_received(status))
 
     async def _wiped(self, request: Packet) -> Packet:

@@ -8,26 +8,30 @@ frame bytes → cable). A delta's journey is `device.carrier_desk`'s, and ends h
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from device import sd_notify
 from device.capture import CameraCondition, CameraState
 from device.carrier import LinkState
 from device.clock import Clock
 from device.enrolment_desk import EnrolmentDesk
-from device.errors import TrustError
 from device.files import replace_synced
 from device.gate import Gate
 from device.health import NOT_SERVING, Health, HealthWord
 from device.inference import RecognitionFault
+from device.journal_mail import MailPosition
+from device.mail_outbox import Standing
+from device.mail_wiring import OFFLINE_WORD, make_mail_desk
 from device.opening import Opened, gallery_now
+from device.pinning import Pinning
+from device.policy import Policy
 from device.recognition import Interest, Look
-from device.service_status import ServiceStatus
+from device.service_status import ServiceStatus, StatusReader
 from device.store_thread import StoreThread
 from device.transaction_settings import Conditions
-from device.trust import Trust, save_trust, with_dbd_keys, with_service_keys
+from device.trust import Trust
+from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes
-from link1.objects import DeviceStatus, GalleryMark, MailMarks
+from link1.objects import DeviceStatus, GalleryMark
 
 APP_PACKAGE = "palm-access-device"
 CLOCK_TOLERANCE_MS = 300_000
@@ -59,14 +63,25 @@ class Core:
         journal_thread: StoreThread,
         gallery_thread: StoreThread,
         clock: Clock,
+        statuses: StatusReader,
         app_version: str,
     ) -> None:
         self.opened = opened
+        self._pinning = Pinning(
+            opened.pinned,
+            opened.policy,
+            path=opened.config.trust_path,
+            thread=journal_thread,
+            clock=clock,
+            validator_keys_changed=self._validator_keys_changed,
+            policy_changed=self._policy_changed,
+        )
         self.journal_thread = journal_thread
         self.gallery_thread = gallery_thread
         self.app_version = app_version
         self.uploads_waiting = 0
-        self.cloud = LinkState(online=False, detail="palm-syncd has not reported yet")
+        has_cloud = opened.config.cloud is not None
+        self.cloud = LinkState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
         self.camera: CameraState | None = None
         self.cable_message = "the port has not been opened yet"
         self.health = Health(lambda _words: self._health_changed())
@@ -83,11 +98,17 @@ class Core:
         self._pump: Callable[[], None] = lambda: None
         self._uploads: Callable[[], None] = lambda: None
         self._enrolment: EnrolmentDesk | None = None
+        self.mail = make_mail_desk(self, statuses, clock)
 
     @property
     def trust(self) -> Trust:
         """What is pinned now."""
         return self.opened.trust
+
+    @property
+    def policy(self) -> Policy:
+        """The configuration in force."""
+        return self._pinning.policy
 
     async def start(
         self,
@@ -107,6 +128,7 @@ class Core:
         report(HealthWord.CAMERA_FAULT, "the camera has not given a picture yet")
         if self.opened.revoked:
             report(HealthWord.REVOKED, _REVOKED)
+            await self._destroy_gallery()  # the power may have gone between the order and this
         if self.opened.model_fault:
             report(HealthWord.MODEL_FAULT, self.opened.model_fault)
         if self.opened.gallery_fault:
@@ -118,6 +140,7 @@ class Core:
         """Let what is on its way to the disk arrive."""
         if self._timer is not None:
             self._timer.cancel()
+        await self.mail.finish()
         await self.gate.finish()
 
     # What the camera shows
@@ -170,7 +193,17 @@ class Core:
         self.choose_interest()
 
     def validator_proven(self) -> None:
+        self.mail.session_began()
         self._send_status()
+
+    def session_ended(self) -> None:
+        self.mail.session_ended()
+
+    def mail_received(self, chunk: MailChunk) -> None:
+        self.mail.received(chunk)
+
+    def mail_pulled(self, pull: MailPull) -> None:
+        self.mail.pulled(pull)
 
     def news_for_upload(self) -> None:
         self._uploads()
@@ -220,10 +253,10 @@ class Core:
             app_pkg=APP_PACKAGE,
             app_version=self.app_version,
             model_id=self.opened.model_id,
-            thr_id=self.opened.policy.thresholds.thr_id,
+            thr_id=self.policy.thresholds.thr_id,
             gallery=self.gallery_mark(),
             last=self.gate.last,
-            mail=MailMarks(in_applied_seq=self.trust.inbox_next_seq - 1, out_seq=0, out_acked_seq=0),
+            mail=self.mail.marks,
             at_ms=self._clock.wall_ms(),
         )
 
@@ -239,18 +272,7 @@ class Core:
         if status.wipe_id is not None:
             await self._end_service(status)
             return None
-        keys: list[dict[str, Any]] = [
-            {
-                "dbd_id": item.dbd_id,
-                "kid": item.public.kid,
-                "pub_b64": item.public.b64,
-                "not_before_ms": item.not_before_ms,
-                "not_after_ms": item.not_after_ms,
-            }
-            for item in status.dbd_keys
-        ]
-        if keys and keys != self.trust.obj["dbd_keys"]:
-            await self._pin_validator_keys(keys)
+        await self._pinning.take_validator_keys(status)
         return None
 
     async def _end_service(self, status: ServiceStatus) -> None:
@@ -262,33 +284,44 @@ class Core:
             lambda: replace_synced(self.opened.config.revoked_path, order, mode=0o600)
         )
         self.health.report(HealthWord.REVOKED, _REVOKED)
+        await self._destroy_gallery()
+        _log.warning("revoked by the service: the gallery is destroyed, nobody is recognised any more")
+
+    async def _destroy_gallery(self) -> None:
         gallery = self.opened.gallery
         if gallery is not None:
             await self.gallery_thread.do(gallery.destroy)
-        _log.warning("revoked by the service: the gallery is destroyed, nobody is recognised any more")
 
     async def keys_published(self, keys: list[JsonObject]) -> None:
         """What GET /v1/keys lists. Raises TrustError."""
-        trust = with_service_keys(self.trust, keys, self._clock.wall_ms())
-        if trust.obj != self.trust.obj:
-            await self._pin(trust)
-            _log.info("pinned %d keys of the service", len(trust.keys))
+        await self._pinning.take_service_keys(keys)
 
-    async def _pin(self, trust: Trust) -> None:
-        """Make it durable, then go by it. Raises TrustError."""
-        await self.journal_thread.do(lambda: save_trust(self.opened.config.trust_path, trust))
-        self.opened.pinned.trust = trust
-
-    async def _pin_validator_keys(self, keys: list[dict[str, Any]]) -> None:
-        try:
-            await self._pin(with_dbd_keys(self.trust, keys))
-        except TrustError as error:
-            _log.error("the validator keys of the service are not taken: %s", error)
-            return
-        _log.info("pinned %d validator keys", len(keys))
+    def _validator_keys_changed(self) -> None:
+        """A validator key that no longer counts ends its session."""
         for event in self.gate.end.keys_changed(self._clock.monotonic_ms()):
             self.gate.on_cable_event(event)
         self.kick_cable()
+
+    def _policy_changed(self) -> None:
+        self.gate.configure(self.policy)
+        self.look_at_gallery()
+        self._status_changed()
+
+    # What the mail brings besides (device.mail_apply.MailEvents)
+
+    async def config_received(self, wrapper: JsonObject) -> None:
+        """The service's signed configuration; one that is not newer changes nothing."""
+        await self._pinning.take_config(wrapper)
+
+    async def bundle_received(self, wrapper: JsonObject) -> None:
+        """The service's signed trust bundle; one that is not newer changes nothing."""
+        await self._pinning.take_bundle(wrapper)
+
+    def standing(self, position: MailPosition) -> Standing:
+        """What a report to the service says."""
+        health = tuple(str(word) for word in self.health.words)
+        gallery = None if self.trust.gallery is None else self.gallery_mark()
+        return Standing(health, gallery, position.refused)
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
         """The service knows that this device is wiped."""
@@ -315,7 +348,7 @@ class Core:
         gallery = self.opened.gallery
         if gallery is None:
             return
-        fresh = gallery.freshness(gallery_now(self._clock), self.opened.policy.gallery_ttl_ms)
+        fresh = gallery.freshness(gallery_now(self._clock), self.policy.gallery_ttl_ms)
         self.health.put(
             HealthWord.MODEL_MISMATCH,
             gallery.model_mismatch,

@@ -133,6 +133,11 @@ class Attempt:
         self._best_poor: Sighting | None = None
 
     @property
+    def thr_id(self) -> str:
+        """Which thresholds these captures are judged by."""
+        return self._thresholds.thr_id
+
+    @property
     def decisive(self) -> int:
         """Good, live captures so far."""
         return self._decisive

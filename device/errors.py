@@ -6,6 +6,7 @@ DeviceError
 │   ├── NotProvisioned   the device has no keys or no trust yet
 │   ├── KeyStoreError    a key file is missing, damaged or readable by others
 │   ├── TrustError       trust.json, or something signed that it does not vouch for
+│   │   └── Outdated     signed by who may, and older than what was taken before
 │   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
 ├── CameraError          the camera is absent, unreadable or stalled
 ├── ProvisioningError    registration failed; `palmctl provision` says what to do
@@ -43,6 +44,10 @@ class KeyStoreError(StateError):
 
 class TrustError(StateError):
     """What registration pinned cannot be read, or does not vouch for what was presented."""
+
+
+class Outdated(TrustError):
+    """What was presented is vouched for, and older than what was taken before: nothing is to be done."""
 
 
 class JournalError(StateError):

@@ -20,6 +20,7 @@ from device.errors import JournalError
 from device.health import Health, HealthWord
 from device.latency import Latencies
 from device.opening import Opened
+from device.policy import Policy
 from device.store_thread import StoreThread
 from device.transaction_effects import (
     Effect,
@@ -42,7 +43,7 @@ from device.transaction_settings import Conditions, EngineSettings
 from device.transactions import TransactionEngine
 from device.trust import Trust
 from device.txn_memory import TxnMemory
-from link1.bodies import MailNone
+from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
@@ -62,7 +63,7 @@ from link1.events import (
     VerdictLeft,
     WrongEvidence,
 )
-from link1.objects import ErrorCode, GalleryMark, LastVerdict
+from link1.objects import GalleryMark, LastVerdict
 from link1.signed import Kind, sign_object
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,18 @@ class Around(Protocol):
 
     def validator_proven(self) -> None:
         """A session stands: a signed status is due."""
+        ...
+
+    def session_ended(self) -> None:
+        """What was asked in the session is not answered any more."""
+        ...
+
+    def mail_received(self, chunk: MailChunk) -> None:
+        """The validator offers a piece of mail."""
+        ...
+
+    def mail_pulled(self, pull: MailPull) -> None:
+        """The validator asks for mail."""
         ...
 
     def news_for_upload(self) -> None:
@@ -139,15 +152,9 @@ class Gate:
             ),
             random=os.urandom,
         )
-        policy = opened.policy
-        settings = EngineSettings(
-            thresholds=policy.thresholds,
-            attempts=policy.attempts,
-            decision_timeout_ms=policy.decision_timeout_ms,
-            passage_timeout_ms=policy.passage_timeout_ms,
-            passage_sensor=opened.trust.passage_sensor,
+        self._engine = TransactionEngine(
+            _settings(opened.policy, opened.trust), Conditions(camera=False, recogniser=False, gallery=False)
         )
-        self._engine = TransactionEngine(settings, Conditions(camera=False, recogniser=False, gallery=False))
         self._on_event: dict[type, Callable[[Any], object]] = {
             Proven: self._proven,
             Down: self._down,
@@ -161,8 +168,8 @@ class Gate:
             UnknownReceived: lambda event: self._do(self._engine.unknown(event.verdict_refs)),
             ReadyReceived: self._ready,
             VerdictLeft: self._verdict_left,
-            MailReceived: self._mail,
-            MailPullReceived: lambda event: self.end.send_mail_none(MailNone(event.pull.after_seq)),
+            MailReceived: lambda event: around.mail_received(event.chunk),
+            MailPullReceived: lambda event: around.mail_pulled(event.pull),
             ErrorReceived: self._complaint,
         }
         self._on_effect: dict[type, Callable[[Any], object]] = {
@@ -209,6 +216,10 @@ class Gate:
         """What the device can do has changed."""
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
+    def configure(self, policy: Policy) -> None:
+        """The service has sent a new configuration; what is being captured is finished with the old one."""
+        self._engine.configure(_settings(policy, self._opened.trust))
+
     # The second half of a frame's journey
 
     def sighted(self, sighting: Sighting) -> None:
@@ -235,7 +246,7 @@ class Gate:
                 prev_ref=prev_ref,
                 decided_at_ms=decided_at_ms,
                 model_id=opened.model_id,
-                thr_id=opened.policy.thresholds.thr_id,
+                thr_id=decided.thr_id,
                 gallery=gallery,
             )
             return sign_object(Kind.VERDICT, verdict.to_obj(), opened.keys.verdict)
@@ -295,6 +306,7 @@ class Gate:
     def _down(self, event: Down) -> None:
         self._session += 1
         self.validator_kid = None
+        self._around.session_ended()
         self._health.report(
             HealthWord.LINK_DOWN, f"the session with the validator ended: {event.reason.value}"
         )
@@ -325,10 +337,6 @@ class Gate:
             event.passage_sensor != self._opened.trust.passage_sensor,
             "validator and registration disagree about the turn sensor; registration is followed",
         )
-
-    def _mail(self, _event: MailReceived) -> None:
-        """This release takes its mail from the network alone, and says so."""
-        self.end.send_error(ErrorCode.UNSUPPORTED_TYPE, MessageType.MAIL)
 
     def _complaint(self, event: ErrorReceived) -> None:
         _log.warning("the validator complains: %s about %s", event.code, event.about)
@@ -425,3 +433,13 @@ class Gate:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._around.cannot_go_on(error)
+
+
+def _settings(policy: Policy, trust: Trust) -> EngineSettings:
+    return EngineSettings(
+        thresholds=policy.thresholds,
+        attempts=policy.attempts,
+        decision_timeout_ms=policy.decision_timeout_ms,
+        passage_timeout_ms=policy.passage_timeout_ms,
+        passage_sensor=trust.passage_sensor,
+    )

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from device.clock import Clock
 from device.errors import JournalError
+from device.journal_mail import MailBoxes
 from device.journal_open import create_file, open_file
 from device.journal_rows import Rows, broken
 from device.journal_upload import Ticket, UploadBatch, UploadQueue
@@ -46,6 +47,8 @@ class Journal:
     def __init__(self, rows: Rows, clock: Clock) -> None:
         self._rows = rows
         self._uploads = UploadQueue(rows)
+        self.mail = MailBoxes(rows, self._uploads)
+        """Inbox position and outbox: in this file, so that a receipt and what it settles are one change."""
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self._operated_ms = int(

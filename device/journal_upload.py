@@ -46,28 +46,44 @@ class UploadQueue:
         """The oldest items, at most `limit`. Evidence comes once no verdict is left: should the service
         refuse a whole batch for one wrong answer in it, no verdict is held up.
         """
+        return self._next(limit, for_mail=False)
+
+    def next_for_mail(self, limit: int) -> UploadBatch:
+        """Like `next`, without what waits in the outbox already, and without verdicts whose outcome is
+        still to come: mail goes once, and a few seconds later is early enough for it.
+        """
+        return self._next(limit, for_mail=True)
+
+    def _next(self, limit: int, *, for_mail: bool) -> UploadBatch:
         with self._rows.reported():
             rows = self._rows.execute(
                 "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR awaits IS NOT NULL)"
-                " FROM verdicts WHERE uploaded < revision ORDER BY seq LIMIT ?",
-                (limit,),
+                " FROM verdicts v WHERE uploaded < revision AND (NOT ?"
+                " OR (awaits IS NULL OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
+                " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
+                " ORDER BY seq LIMIT ?",
+                (for_mail, limit),
             ).fetchall()
             if not rows:
-                return self._next_evidence(limit)
+                return self._next_evidence(limit, for_mail=for_mail)
             items = tuple(self._item(row[0], row[2], row[3], bool(row[4])) for row in rows)
             return UploadBatch(items, tuple(Ticket("verdicts", row[0], row[1]) for row in rows))
 
     def done(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
         """Mark what a batch carried; `refused` holds the code of each refused item by its index."""
         with self._rows.transaction():
-            for index, ticket in enumerate(tickets):
-                if ticket.table == "evidence":
-                    self._rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
-                else:
-                    self._rows.execute(
-                        "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
-                        (ticket.revision, refused.get(index), ticket.row_id),
-                    )
+            self.mark(tickets, refused)
+
+    def mark(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
+        """`done` inside a transaction of the caller's."""
+        for index, ticket in enumerate(tickets):
+            if ticket.table == "evidence":
+                self._rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
+            else:
+                self._rows.execute(
+                    "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
+                    (ticket.revision, refused.get(index), ticket.row_id),
+                )
 
     def _item(self, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonObject:
         item: JsonObject = {"signed_verdict": self._rows.opened(sealed, "verdicts", ref, seq)}
@@ -79,12 +95,14 @@ class UploadQueue:
             item["outcome_unknown"] = True
         return item
 
-    def _next_evidence(self, limit: int) -> UploadBatch:
+    def _next_evidence(self, limit: int, *, for_mail: bool) -> UploadBatch:
         """Wrong answers beside the verdict they claim to answer; the others have nothing to stand beside."""
         rows = self._rows.execute(
             "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
-            " FROM evidence e JOIN verdicts v ON v.seq = e.seq WHERE e.uploaded = 0 ORDER BY e.id LIMIT ?",
-            (limit,),
+            " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
+            " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
+            " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.id LIMIT ?",
+            (for_mail, limit),
         ).fetchall()
         items = tuple(
             {

@@ -12,6 +12,7 @@ from device.clock import Clock
 from device.config import DeviceConfig
 from device.errors import TrustError
 from device.journal import Journal
+from device.journal_mail import MailPosition
 from device.keystore import KeyStore
 from device.policy import Policy, read_policy
 from device.store_thread import StoreThread
@@ -38,6 +39,7 @@ class Opened:
     policy: Policy
     keys: KeyStore
     journal: Journal
+    mail: MailPosition
     model_id: str
     embedder: Embedder | None
     model_fault: str
@@ -61,6 +63,7 @@ async def open_device(
     _check_same_device(config, trust)
     policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
+    mail = await journal_thread.do(journal.mail.position)
     model_id, embedder, model_fault = await journal_thread.do(lambda: _open_model(config))
     gallery, gallery_fault = await gallery_thread.do(
         lambda: _open_gallery(config, pinned, keys, model_id, clock)
@@ -71,6 +74,7 @@ async def open_device(
         policy=policy,
         keys=keys,
         journal=journal,
+        mail=mail,
         model_id=model_id,
         embedder=embedder,
         model_fault=model_fault,
@@ -107,6 +111,7 @@ def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clo
         clock=clock,
     )
     journal.close_open_outcomes()
+    journal.mail.begin_inbox(trust.inbox_next_seq)
     return journal
 
 

@@ -32,6 +32,7 @@ from device.ipc import IpcServer
 from device.opening import open_device
 from device.recognition import Recogniser
 from device.report import describe
+from device.service_status import StatusReader
 from device.store_thread import StoreThread
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
@@ -88,11 +89,13 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
         stack.push_async_callback(journal_thread.do, opened.journal.close)
         if opened.gallery is not None:
             stack.push_async_callback(gallery_thread.do, opened.gallery.close)
+        statuses = StatusReader(opened.trust.device_id, opened.pinned.status_key)
         core = Core(
             opened,
             journal_thread=journal_thread,
             gallery_thread=gallery_thread,
             clock=clock,
+            statuses=statuses,
             app_version=version(APP_PACKAGE),
         )
 
@@ -102,8 +105,7 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
                 model_id=opened.model_id,
                 gallery=lambda: opened.gallery,
                 journal=opened.journal,
-                status_key=opened.pinned.status_key,
-                newest_status_ms=0,
+                statuses=statuses,
                 journal_thread=journal_thread.executor,
                 gallery_thread=gallery_thread.executor,
                 clock=clock,
@@ -111,9 +113,8 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
             )
         )
         stack.callback(desk.enrolments.clear)
-        thresholds = opened.policy.thresholds
         enrolment = EnrolmentDesk(
-            EnrolmentFlow(opened.model_id, lambda: thresholds, qr_hands=config.enrolment.hands),
+            EnrolmentFlow(opened.model_id, lambda: core.policy.thresholds, qr_hands=config.enrolment.hands),
             desk.enrolments,
             clock,
             on_change=core.choose_interest,
@@ -131,7 +132,7 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
         )
         inference = InferenceThread(
             slot,
-            Recogniser(opened.embedder, lambda: opened.gallery, lambda: thresholds),
+            Recogniser(opened.embedder, lambda: opened.gallery, lambda: core.policy.thresholds),
             loop,
             core,
             now_ms=clock.monotonic_ms,

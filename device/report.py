@@ -44,8 +44,9 @@ def describe(
         },
         "gallery": _gallery(core, clock),
         "cloud": {"online": core.cloud.online, "detail": core.cloud.detail},
+        "mail": _mail(core),
         "model_id": opened.model_id,
-        "thr_id": opened.policy.thresholds.thr_id,
+        "thr_id": core.policy.thresholds.thr_id,
         "txn_id": core.gate.open_txn_id,
         "last_verdict": core.gate.last_said,
         "verdict_seq": core.gate.last.verdict_seq if core.gate.last else 0,
@@ -59,11 +60,21 @@ def _gallery(core: Core, clock: Clock) -> JsonObject:
     mark, gallery = core.gallery_mark(), core.opened.gallery
     if gallery is None:
         return {**mark.to_obj(), "templates": 0, "fresh": False, "reason": "absent", "left_s": 0}
-    fresh = gallery.freshness(gallery_now(clock), core.opened.policy.gallery_ttl_ms)
+    fresh = gallery.freshness(gallery_now(clock), core.policy.gallery_ttl_ms)
     return {
         **mark.to_obj(),
         "templates": gallery.count,
         "fresh": fresh.fresh,
         "reason": str(fresh.reason),
         "left_s": fresh.left_ms // 1000,
+    }
+
+
+def _mail(core: Core) -> JsonObject:
+    at = core.mail.position
+    return {
+        "in_applied_seq": at.in_applied_seq,
+        "out_seq": at.out_seq,
+        "out_acked_seq": at.out_acked_seq,
+        "refused": None if at.refused is None else {"seq": at.refused.seq, "code": at.refused.code},
     }

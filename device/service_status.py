@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from device.errors import TrustError
+from device.errors import Outdated, TrustError
 from device.trust import DbdKey
 from link1 import members
 from link1.canonical import JsonObject
@@ -68,7 +68,7 @@ def read_service_status(
         raise TrustError("the device status is about another device")
     issued_at_ms = members.integer(obj, "issued_at_ms")
     if issued_at_ms < newest_ms:
-        raise TrustError("the device status is older than one that was accepted before")
+        raise Outdated("the device status is older than one that was accepted before")
     return ServiceStatus(
         status=members.one_of(obj, "status", _STATUSES),
         issued_at_ms=issued_at_ms,
@@ -78,6 +78,26 @@ def read_service_status(
         wipe_id=_wipe_id(members.member(obj, "wipe")),
         wrapper=wrapper,
     )
+
+
+class StatusReader:
+    """One memory of the newest status, whichever carrier brought it."""
+
+    def __init__(
+        self, device_id: str, key_of: Callable[[str], PublicKey | None], *, newest_ms: int = 0
+    ) -> None:
+        """`key_of` answers the pinned device_status key of a kid; `newest_ms`: what was accepted before."""
+        self._device_id = device_id
+        self._key_of = key_of
+        self._newest_ms = newest_ms
+
+    def read(self, wrapper: JsonObject) -> ServiceStatus:
+        """`read_service_status`, remembering the newest. Raises as it does."""
+        status = read_service_status(
+            wrapper, device_id=self._device_id, key_of=self._key_of, newest_ms=self._newest_ms
+        )
+        self._newest_ms = status.issued_at_ms
+        return status
 
 
 def _gallery(value: object) -> ServiceStream | None:

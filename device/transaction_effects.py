@@ -31,11 +31,12 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class JournalVerdict:
-    """Number, sign and store the verdict; only then is it sent."""
+    """Number, sign and store the verdict; only then is it sent. `thr_id`: the thresholds it was judged by."""
 
     request: Request
     request_ref: str
     outcome: Outcome
+    thr_id: str
 
 
 @dataclass(frozen=True, slots=True)

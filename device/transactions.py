@@ -288,7 +288,7 @@ class TransactionEngine:
         self._current = None
         self._hand_spent = self._hand_spent or self._hand_present
         self._deciding[txn.request.txn_id] = txn
-        return [StopCapture(), JournalVerdict(txn.request, txn.ref, outcome)]
+        return [StopCapture(), JournalVerdict(txn.request, txn.ref, outcome, txn.attempt.thr_id)]
 
     def _end_current(self, trigger: Trigger, code: ErrorCode, *, answers: list[str]) -> list[Effect]:
         txn = self._current

@@ -77,6 +77,8 @@ class Trust:
     gallery: tuple[str, int] | None
     terms_version: str
     config: JsonObject
+    bundle_seq: int
+    """Of the newest trust bundle taken (`device.trust_bundle`); 0 before the first."""
     obj: JsonObject
     """The members of trust.json as they are written."""
 
@@ -188,6 +190,11 @@ def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject]) -> Trust:
         raise TrustError(f"the validator keys are outside the contract: {error}") from error
 
 
+def reread(trust: Trust, changes: JsonObject) -> Trust:
+    """`trust` with some members replaced, read as strictly as the file. Raises FormatError."""
+    return _read(trust.obj | changes)
+
+
 def load_trust(path: Path) -> Trust:
     """Read trust.json. Raises NotProvisioned when there is none, TrustError when it cannot be believed."""
     try:
@@ -242,6 +249,7 @@ def _read(obj: JsonObject) -> Trust:
         else (members.text(gallery, "stream", NAME), members.integer(gallery, "epoch")),
         terms_version=members.text(obj, "terms_version", NAME),
         config=members.nested(obj, "config"),
+        bundle_seq=members.integer({"bundle_seq": 0} | obj, "bundle_seq"),
         obj=obj,
     )
 

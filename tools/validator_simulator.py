@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from link1.canonical import JsonObject
@@ -28,6 +29,9 @@ from link1.validator_desk import (
     VerdictAnswered,
 )
 from link1.validator_end import ValidatorEnd
+from link1.validator_mail import InboxSettled, MailUnsupported, OutboxCollected, ValidatorMail
+from tools.mail_carrier import MailCarrier, OfficeAccess
+from tools.validator_faults import LATE_DECISION_MS, NO_TURN_AFTER, Fault, FaultOf, FaultyDesk
 from tools.validator_files import load_memory, save_memory, state_path
 
 REARM_AFTER_ERROR_S = 1.0
@@ -41,7 +45,8 @@ Report = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSetup:
-    """What one run of the simulator is told. `passages` None means until interrupted."""
+    """What one run of the simulator is told. `passages` None means until interrupted; `office` None carries
+    no mail."""
 
     port: str
     device_key: PublicKey
@@ -54,6 +59,8 @@ class SimulatorSetup:
     passage_sensor: bool
     ttl_ms: int = 15_000
     turn_after_ms: int = 300
+    office: OfficeAccess | None = None
+    fault_of: FaultOf | None = None
 
 
 class Simulator:
@@ -71,7 +78,11 @@ class Simulator:
             passage_sensor=setup.passage_sensor,
             random=os.urandom,
         )
-        self._desk = ValidatorDesk(
+        mail = None if setup.office is None else ValidatorMail(end)
+        make_desk: Callable[..., ValidatorDesk] = ValidatorDesk
+        if setup.fault_of is not None:
+            make_desk = partial(FaultyDesk, fault_of=setup.fault_of)
+        self._desk = make_desk(
             end,
             dbd_id=setup.dbd_id,
             gate_id=setup.gate_id,
@@ -82,9 +93,15 @@ class Simulator:
             wall_ms=lambda: time.time_ns() // 1_000_000,
             random=os.urandom,
             turn_after_ms=setup.turn_after_ms if setup.passage_sensor else None,
+            mail=mail,
         )
         self._pump: CablePump[DeskEvent] = CablePump(
             self._desk, lambda: open_port(setup.port), on_event=self._handle, on_port=self._on_port
+        )
+        self._carrier = (
+            None
+            if setup.office is None or mail is None
+            else MailCarrier(setup.office, mail, report=report, kick=self._pump.kick)
         )
         self._decided = 0
         self._asked_ns = 0
@@ -102,22 +119,25 @@ class Simulator:
     async def run(self) -> bool:
         self._arm()
         pump = asyncio.create_task(self._pump.run())
+        carrier = [] if self._carrier is None else [asyncio.create_task(self._carrier.run())]
         waits = [asyncio.create_task(event.wait()) for event in (self._done, self._stopped)]
         try:
-            await asyncio.wait([pump, *waits], return_when=asyncio.FIRST_COMPLETED)
-            if pump.done():
-                await pump  # it only ends by an error
+            await asyncio.wait([pump, *carrier, *waits], return_when=asyncio.FIRST_COMPLETED)
+            for endless in (pump, *carrier):
+                if endless.done():
+                    await endless  # it only ends by an error
             if self._done.is_set():
                 await self._say_goodbye()
             return self._done.is_set()
         finally:
-            for task in (pump, *waits):
+            for task in [*waits, pump, *carrier]:
                 task.cancel()
-            await asyncio.gather(pump, *waits, return_exceptions=True)
+            await asyncio.gather(pump, *carrier, *waits, return_exceptions=True)
 
     async def _say_goodbye(self) -> None:
         """Wait until the device has acknowledged the last decision and passage."""
-        for _ in range(int(GOODBYE_S / _GOODBYE_STEP_S)):
+        most_s = GOODBYE_S if self._setup.fault_of is None else GOODBYE_S + LATE_DECISION_MS / 1000
+        for _ in range(int(most_s / _GOODBYE_STEP_S)):
             if self._desk.idle:
                 return
             await asyncio.sleep(_GOODBYE_STEP_S)
@@ -141,8 +161,12 @@ class Simulator:
         if line is not None and not (isinstance(event, Down) and self._done.is_set()):
             self._report(line)
         match event:
-            case DeviceProven():
+            case DeviceProven(device_id):
                 self.met_device = True
+                if self._carrier is not None:
+                    self._carrier.device_met(device_id)
+            case InboxSettled() | OutboxCollected() | MailUnsupported() if self._carrier is not None:
+                self._carrier.follow(event)
             case RequestSent():
                 self._asked_ns = time.monotonic_ns()
             case RequestEnded(_, why):
@@ -174,14 +198,24 @@ class Simulator:
         for name in ("subject_ref", "onboard_ref", "hand"):
             if (value := getattr(verdict, name)) is not None:
                 line[name] = value
+        fault = self._fault_of(answered)
         if answered.refused is not None:
             self._report({"event": "verdict_not_acted_on", "why": answered.refused} | line)
             if self._desk.open_txn_id is None and not self._awaiting_turn:
                 self._arm_later(0.0)
-        elif choice.actuated and self._setup.passage_sensor:
+        elif choice.actuated and self._setup.passage_sensor and fault not in NO_TURN_AFTER:
             self._awaiting_turn[answered.verdict_ref] = line
         else:
             self._finish(line)
+
+    def _fault_of(self, answered: VerdictAnswered) -> Fault | None:
+        """What the desk has done wrong about this verdict, which is reported before its passage."""
+        if not isinstance(self._desk, FaultyDesk):
+            return None
+        fault = self._desk.injected.pop(answered.verdict_ref, None)
+        if fault is not None:
+            self._report({"event": "fault", "fault": fault.value, "verdict_ref": answered.verdict_ref})
+        return fault
 
     def _finish(self, line: JsonObject) -> None:
         self._decided += 1

@@ -21,7 +21,7 @@ from device.carrier_desk import CarrierDesk, DeskParts
 from device.clock import SystemClock
 from device.ipc import IpcServer
 from device.journal import Journal, StoredVerdict
-from device.service_status import ServiceStatus
+from device.service_status import ServiceStatus, StatusReader
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head
@@ -208,8 +208,7 @@ async def running_core(
             model_id=model_id,
             gallery=lambda: gallery,
             journal=journal,
-            status_key=status_key,
-            newest_status_ms=newest_status_ms,
+            statuses=StatusReader(device_id, status_key, newest_ms=newest_status_ms),
             journal_thread=store,
             gallery_thread=store,
             clock=clock,

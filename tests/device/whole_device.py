@@ -29,6 +29,7 @@ from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import open_port
 from link1.validator_desk import DeskEvent, ValidatorDesk
 from link1.validator_end import ValidatorEnd
+from link1.validator_mail import ValidatorMail
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
@@ -149,8 +150,9 @@ def make_device(folder: Path, *, model_dir: Path | None = None, fill_camera: boo
 class Validator:
     """The validator's desk on a port, and everything that has happened to it."""
 
-    def __init__(self, desk: ValidatorDesk, port: str) -> None:
+    def __init__(self, desk: ValidatorDesk, mail: ValidatorMail, port: str) -> None:
         self.desk = desk
+        self.mail = mail
         self.pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=self._on_event)
         self.events: list[DeskEvent] = []
         self.news = asyncio.Event()
@@ -182,7 +184,9 @@ class Validator:
 
 
 @asynccontextmanager
-async def validator_at(port: str, board: Board, memory: DeskMemory | None = None) -> AsyncIterator[Validator]:
+async def validator_at(
+    port: str, board: Board, memory: DeskMemory | None = None, *, carries_mail: bool = False
+) -> AsyncIterator[Validator]:
     end = ValidatorEnd(
         dbd_id=DBD_ID,
         gate_id=GATE_ID,
@@ -191,6 +195,7 @@ async def validator_at(port: str, board: Board, memory: DeskMemory | None = None
         passage_sensor=False,
         random=os.urandom,
     )
+    mail = ValidatorMail(end)
     desk = ValidatorDesk(
         end,
         dbd_id=DBD_ID,
@@ -202,8 +207,9 @@ async def validator_at(port: str, board: Board, memory: DeskMemory | None = None
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=os.urandom,
         turn_after_ms=None,
+        mail=mail if carries_mail else None,
     )
-    validator = Validator(desk, port)
+    validator = Validator(desk, mail, port)
     task = asyncio.create_task(validator.pump.run())
     try:
         yield validator

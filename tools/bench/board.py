@@ -23,7 +23,7 @@ from device.trust import save_trust, trust_from_registration
 from gallery.gallery import Gallery
 from gallery.stream import MAX_ENTRIES, Entry, Head, entry_sha256, state_of
 from link1.canonical import JsonObject
-from link1.keys import PublicKey, SealKey, SigningKey
+from link1.keys import PublicKey, SealKey, SealPublicKey, SigningKey
 from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
 
@@ -43,12 +43,16 @@ class Known:
 
 @dataclass(frozen=True)
 class Board:
-    """A provisioned device, the validator that it trusts, and the key of its service."""
+    """A provisioned device, the validator that it trusts, and the keys of its service: what it signs with,
+    its root, and what its outbox mail is sealed to."""
 
     config_path: Path
     verdict_key: PublicKey
+    device_seal_key: SealPublicKey
     validator_key: SigningKey
     service_key: SigningKey
+    root_key: SigningKey
+    mail_seal_key: SealKey
 
 
 def make_board(
@@ -63,13 +67,14 @@ def make_board(
     """Provision a device in `folder` and fill its gallery: `known`, and strangers up to `templates`."""
     clock = SystemClock()
     root, bundle, gallery_key, validator = (SigningKey.generate() for _ in range(4))
-    keys = KeyStore.create(config.keys_dir)
+    keys, mail_seal_key = KeyStore.create(config.keys_dir), SealKey.generate()
     answer = _registration_answer(
         device_id=config.device.id,
         root=root,
         bundle=bundle,
         gallery_key=gallery_key.public,
         validator=validator.public,
+        seal=mail_seal_key.public,
         thresholds=thresholds,
         now_ms=clock.wall_ms(),
     )
@@ -101,7 +106,15 @@ def make_board(
     for page in snapshot_pages(known, templates, model_id, gallery_key, clock.wall_ms()):
         gallery.apply_snapshot_page(page, gallery_now(clock))
     gallery.close()
-    return Board(folder / "device.toml", keys.verdict.public, validator, gallery_key)
+    return Board(
+        config_path=folder / "device.toml",
+        verdict_key=keys.verdict.public,
+        device_seal_key=keys.seal.public,
+        validator_key=validator,
+        service_key=gallery_key,
+        root_key=root,
+        mail_seal_key=mail_seal_key,
+    )
 
 
 def snapshot_pages(
@@ -155,6 +168,7 @@ def _registration_answer(
     bundle: SigningKey,
     gallery_key: PublicKey,
     validator: PublicKey,
+    seal: SealPublicKey,
     thresholds: JsonObject,
     now_ms: int,
 ) -> JsonObject:
@@ -168,7 +182,6 @@ def _registration_answer(
         "gallery_ttl_ms": 21_600_000,
     }
     certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, bundle.public, now_ms + _YEAR_MS, root)
-    seal = SealKey.generate().public
     published: dict[str, Any] = {
         **_key(gallery_key),
         "use": ["gallery", "device_status"],

@@ -15,7 +15,12 @@ import click
     type=click.Path(path_type=Path, file_okay=False),
     help="Where state and logs go; must not exist yet. Default: a new temporary folder.",
 )
-def demo(as_json: bool, folder: Path | None) -> None:
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Another story: a gate without any network, which lives on mail that the validator carries.",
+)
+def demo(as_json: bool, folder: Path | None, offline: bool) -> None:
     """One palm becomes a signed verdict on the cable, and the cloud knows it.
 
     Starts the reference server, the core, the carrier, a virtual cable and a validator on this machine,
@@ -24,6 +29,7 @@ def demo(as_json: bool, folder: Path | None) -> None:
     """
     from tools.demo.errors import DemoFailed
     from tools.demo.narrator import Narrator
+    from tools.demo.offline import run_offline
     from tools.demo.story import run
 
     if folder is None:
@@ -34,7 +40,7 @@ def demo(as_json: bool, folder: Path | None) -> None:
         )
     narrator = Narrator(as_json=as_json)
     try:
-        run(narrator, folder.absolute())
+        (run_offline if offline else run)(narrator, folder.absolute())
     except DemoFailed as error:
         click.echo(f"The demonstration failed: {error}\nThe logs are in {folder}/logs/", err=True)
         sys.exit(1)

@@ -50,6 +50,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         ("cable", f"{cable['state']} on {cable['port']}"),
         ("gallery", f"{gallery['templates']} templates at {position}, {fresh}"),
         ("cloud", cloud["detail"]),
+        ("mail", _mail(told["mail"])),
         ("model", f"{told['model_id']}, thresholds {told['thr_id']}"),
         ("enrolment", told["enrolment"]["step"]),
         ("waiting", f"{told['uploads_waiting']} items to upload"),
@@ -62,6 +63,15 @@ def lines(told: dict[str, Any]) -> list[str]:
         rows.append(("latency", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency['count']} verdicts"))
     rows += [("health", f"{item['word']}: {item['detail']}") for item in told["health"]]
     return [head, *(f"  {name:<10}{text}" for name, text in rows)]
+
+
+def _mail(mail: dict[str, Any]) -> str:
+    refused = mail["refused"]
+    stopped = "" if refused is None else f", stopped at {refused['seq']} ({refused['code']})"
+    waiting = mail["out_seq"] - mail["out_acked_seq"]
+    return (
+        f"inbox applied up to {mail['in_applied_seq']}{stopped}; {waiting} outbox records wait for a receipt"
+    )
 
 
 def _yes(value: bool) -> str:

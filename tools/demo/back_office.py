@@ -57,6 +57,9 @@ class BackOffice:
         )
         return _expect(answer, 200)
 
+    def revoke(self, device_id: str, reason: str) -> Json:
+        return self._post(f"/v1/devices/{device_id}/revoke", {"reason": reason}, 200)
+
     def get(self, path: str, **query: str) -> Json:
         return _expect(self._http.get(path, params=query), 200)
 

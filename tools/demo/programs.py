@@ -41,19 +41,24 @@ def palmctl(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
 class Program:
     """A running program. Its stderr goes to a log; lines on its stdout are JSON objects for whoever waits."""
 
-    def __init__(self, name: str, command: list[str], logs: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, command: list[str], logs: Path, environment: dict[str, str], stdin: str | None = None
+    ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env=os.environ | environment,
             )
+        if stdin is not None and self._process.stdin is not None:
+            self._process.stdin.write(stdin)
+            self._process.stdin.close()
         self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
         self._reader.start()
 
@@ -105,8 +110,15 @@ class Stage:
         self.logs = logs
         self.programs: list[Program] = []
 
-    def start(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> Program:
-        program = Program(name, command, self.logs, environment or {})
+    def start(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> Program:
+        """Start a program; `stdin` is all that it reads there."""
+        program = Program(name, command, self.logs, environment or {}, stdin)
         self.programs.append(program)
         return program
 

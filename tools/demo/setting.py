@@ -12,10 +12,10 @@ from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage, module, palmctl
 from tools.demo.waiting import wait_until
 
-DEVICE_ID, GATE_ID, DBD_ID = "palm-demo-1", "gate-1", "dbd-1"
+DBD_ID = "dbd-1"
 CAMERA_FPS = 15
 
-_SCOPES = ("subjects:read", "subjects:write", "devices:read", "verdicts:read")
+_SCOPES = ("subjects:read", "subjects:write", "devices:read", "devices:write", "verdicts:read")
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,43 @@ class Cloud:
     """A reference server, and what its operator gave out."""
 
     url: str
+    place: tuple[str, ...]
     api_key: str
-    token: str
     validator_key: PublicKey
+
+    def new_token(self, device_id: str) -> str:
+        """A provisioning token of the operator's."""
+        token = palmctl("cloud", "token", "create", *self.place, "--device-id", device_id)["token"]
+        return str(token)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a device stands, and where its files go."""
+
+    device_id: str
+    gate_id: str
+    folder: Path
+    camera: str
+
+    @property
+    def config(self) -> Path:
+        return self.folder / f"{self.device_id}.toml"
+
+    @property
+    def runtime(self) -> Path:
+        return self.folder / f"{self.device_id}.run"
+
+    @property
+    def cable(self) -> Path:
+        return self.folder / f"{self.device_id}.cable"
 
 
 @dataclass(frozen=True)
 class Device:
     """A provisioned device whose daemons run."""
 
+    site: Site
     verdict_key: PublicKey
     control_socket: Path
     validator_port: str
@@ -60,57 +88,69 @@ def start_cloud(narrator: Narrator, folder: Path, stage: Stage) -> Cloud:
     added = palmctl("cloud", "dbd", "add", *place, "--dbd-id", DBD_ID, "--pub-b64", validator["pub_b64"])
     say("validator_key", f"validator {DBD_ID} signs with key {added['kid']}", kid=added["kid"])
 
-    token = palmctl("cloud", "token", "create", *place, "--device-id", DEVICE_ID)["token"]
-    say("token", f"a provisioning token for {DEVICE_ID}: one set of keys, within an hour")
-    return Cloud(url, key["api_key"], token, PublicKey.from_b64(validator["pub_b64"]))
+    return Cloud(url, place, key["api_key"], PublicKey.from_b64(validator["pub_b64"]))
 
 
-def start_device(narrator: Narrator, folder: Path, stage: Stage, cloud: Cloud, camera: str) -> Device:
-    """Keys made on the device and registered, a cable plugged in, then its two daemons."""
-    say = narrator.say
-    narrator.act("The device: provisioned, and its two daemons started")
-    config, runtime, port = str(folder / "device.toml"), folder / "run", folder / "cable"
+def provision(narrator: Narrator, site: Site, cloud: Cloud) -> PublicKey:
+    """Keys made on the device and registered; returns its verdict key."""
     made = palmctl(
-        "provision", "--server", cloud.url, "--token-stdin", "--device-id", DEVICE_ID, "--gate-id", GATE_ID,
-        "--dbd-id", DBD_ID, "--passage-sensor", "--config", config, "--state-dir", str(folder / "state"),
-        "--runtime-dir", str(runtime), "--camera", camera, "--camera-fps", str(CAMERA_FPS),
-        "--link-port", str(port),
-        stdin=cloud.token + "\n",
+        "provision", "--server", cloud.url, "--token-stdin", "--device-id", site.device_id,
+        "--gate-id", site.gate_id, "--dbd-id", DBD_ID, "--passage-sensor", "--config", str(site.config),
+        "--state-dir", str(site.folder / f"{site.device_id}.state"), "--runtime-dir", str(site.runtime),
+        "--camera", site.camera, "--camera-fps", str(CAMERA_FPS), "--link-port", str(site.cable),
+        stdin=cloud.new_token(site.device_id) + "\n",
     )  # fmt: skip
     key = PublicKey.from_b64(made["verdict_key"]["pub_b64"])
-    say(
+    narrator.say(
         "provisioned",
-        f"{DEVICE_ID} made its keys, registered verdict key {key.kid}, pinned root {made['root_kid']}",
+        f"{site.device_id} made its keys, registered verdict key {key.kid}, pinned root {made['root_kid']}",
+        device_id=site.device_id,
         verdict_kid=key.kid,
         root_kid=made["root_kid"],
     )
-    cable = stage.start("cable", module("tools.palmctl", "link", "pair", "--json"))
-    ends = cable.wait_line(lambda line: "device" in line, 10)
-    port.symlink_to(ends["device"])
-    say("cable", f"a virtual cable: {ends['device']} ↔ {ends['validator']}", **ends)
+    return key
 
-    begun = time.monotonic()
+
+def plug_cable(narrator: Narrator, stage: Stage, site: Site) -> str:
+    """A virtual cable at a device; returns the port at its other end."""
+    cable = stage.start(f"cable-{site.device_id}", module("tools.palmctl", "link", "pair", "--json"))
+    ends = cable.wait_line(lambda line: "device" in line, 10)
+    site.cable.symlink_to(ends["device"])
+    narrator.say("cable", f"a virtual cable: {ends['device']} ↔ {ends['validator']}", **ends)
+    return str(ends["validator"])
+
+
+def start_device(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> Device:
+    """A device with a network: registered, a cable plugged in, then its two daemons."""
+    narrator.act("The device: provisioned, and its two daemons started")
+    key = provision(narrator, site, cloud)
+    validator_port = plug_cable(narrator, stage, site)
+    begun, config = time.monotonic(), str(site.config)
     stage.start_daemon("palmd", module("device.palmd", "--config", config), 30)
     stage.start_daemon("palm-syncd", module("device.syncd", "--config", config), 30)
     took_s = time.monotonic() - begun
-    say(
+    narrator.say(
         "daemons",
         f"palmd (no network) and palm-syncd (no camera, no cable) are ready after {took_s:.1f} s",
         took_s=round(took_s, 3),
     )
-    return Device(key, runtime / "control.sock", ends["validator"])
+    return Device(site, key, site.runtime / "control.sock", validator_port)
 
 
-def start_validator(narrator: Narrator, folder: Path, stage: Stage, device: Device) -> Program:
-    """A validator at the other end of the cable, which asks for one hand after the other."""
-    narrator.act("The gate: a validator at the other end of the cable")
+def start_validator(
+    narrator: Narrator, folder: Path, stage: Stage, device: Device, *, mail: Cloud | None = None
+) -> Program:
+    """A validator at the other end of the cable, which asks for one hand after the other; with `mail`, it
+    carries the device's mail to and from that service."""
+    carries = () if mail is None else ("--server", mail.url, "--api-key-stdin")
     validator = stage.start(
         "validator",
         module(
             "tools.palmctl", "dbd", "simulate", "--port", device.validator_port, "--dbd-id", DBD_ID,
-            "--gate-id", GATE_ID, "--key-file", str(folder / "validator.key"),
-            "--device-pub-b64", device.verdict_key.b64, "--passage-sensor", "--json",
+            "--gate-id", device.site.gate_id, "--key-file", str(folder / "validator.key"),
+            "--device-pub-b64", device.verdict_key.b64, "--passage-sensor", "--json", *carries,
         ),
+        stdin=None if mail is None else mail.api_key + "\n",
     )  # fmt: skip
     validator.wait_line(lambda line: line.get("event") == "link_up", 20)
     narrator.say("link_up", "both ends proved who they are; the validator asks for a hand and waits")

@@ -17,9 +17,9 @@ from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage
 from tools.demo.setting import (
     CAMERA_FPS,
-    DEVICE_ID,
     Cloud,
     Device,
+    Site,
     start_cloud,
     start_device,
     start_validator,
@@ -65,7 +65,8 @@ def run(narrator: Narrator, folder: Path) -> None:
         stack.callback(stage.stop)
         camera = VirtualCamera(folder / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(narrator, folder, stage)
-        device = start_device(narrator, folder, stage, cloud, camera.source)
+        device = start_device(narrator, stage, cloud, Site("palm-demo-1", "gate-1", folder, camera.source))
+        narrator.act("The gate: a validator at the other end of the cable")
         validator = start_validator(narrator, folder, stage, device)
         office = stack.enter_context(BackOffice(cloud.url, cloud.api_key))
         Story(
@@ -76,47 +77,26 @@ def run(narrator: Narrator, folder: Path) -> None:
         raise DemoFailed(f"{', '.join(failed)} did not end cleanly (exit codes {failed}); see {logs}")
 
 
-class Story:
-    """What happens at the gate, once everything runs."""
+class Scene:
+    """A device with its camera, and the back office that people come from."""
 
     def __init__(
         self,
         *,
         narrator: Narrator,
-        cloud: Cloud,
         device: Device,
-        validator: Program,
         office: BackOffice,
         camera: VirtualCamera,
+        first_occasion: int = 1,
     ) -> None:
+        """`first_occasion`: seed of the first film shown here; no two devices are shown the same one."""
         self._narrator = narrator
-        self._cloud = cloud
         self._device = device
-        self._validator = validator
         self._office = office
         self._camera = camera
-        self._occasion = 0
-        self._shown: list[Shown] = []
+        self._occasion = first_occasion - 1
 
-    def play(self) -> None:
-        ana, bento, clara = (
-            Somebody(name, make_person(seed)) for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
-        )
-        stranger = Somebody("a stranger", make_person(999))
-        for person in (ana, bento, clara):
-            self._enrol(person)
-        self._narrator.act("Passages: known palms, a stranger, a poor capture")
-        self._pass(ana, "L", "accept")
-        self._pass(bento, "R", "accept")
-        self._pass(clara, "L", "accept")
-        self._pass(ana, "R", "accept")
-        self._pass(stranger, "R", "reject")
-        self._pass(clara, "R", "abstain", poor=True)
-        self._reconcile()
-        self._erase(bento)
-        self._sum_up()
-
-    def _enrol(self, person: Somebody) -> None:
+    def enrol(self, person: Somebody) -> None:
         """A back office opens a session; the device reads its code and captures both palms."""
         say = self._narrator.say
         self._narrator.act(f"Enrolment of {person.name}")
@@ -144,10 +124,67 @@ class Story:
         by = done["completed_by_device_id"]
         say("enrolled", f"completed by {by}", enrollment_id=done["enrollment_id"])
         seq = self._office.get(f"/v1/subjects/{subject_id}")["gallery_seq"]
-        wait_until("the gallery delta to reach the device", 10, lambda: self._gallery_seq() >= seq)
+        wait_until("the gallery delta to reach the device", 10, lambda: self.gallery_seq() >= seq)
         say("delta", f"the device's own gallery is at seq {seq}: it knows {person.name} offline", seq=seq)
 
-    def _pass(self, person: Somebody, hand: Handedness, expected: str, *, poor: bool = False) -> None:
+    def gallery_seq(self) -> int:
+        """Where the device's own gallery stands."""
+        return int(self.status()["gallery"]["seq"])
+
+    def status(self) -> dict[str, Any]:
+        """What `palmctl status` says on the device."""
+        return read_status(self._device.control_socket)
+
+    def _next_occasion(self) -> int:
+        """A seed for one film, so that no capture is like another."""
+        self._occasion += 1
+        return self._occasion
+
+    def _asks_for(self, hand: Handedness) -> bool:
+        enrolment = self.status()["enrolment"]
+        return bool(enrolment["step"] == "show_hand" and enrolment["hand"] == hand)
+
+
+class Story(Scene):
+    """What happens at a gate, once everything runs."""
+
+    def __init__(
+        self,
+        *,
+        narrator: Narrator,
+        cloud: Cloud,
+        device: Device,
+        validator: Program,
+        office: BackOffice,
+        camera: VirtualCamera,
+        first_occasion: int = 1,
+    ) -> None:
+        super().__init__(
+            narrator=narrator, device=device, office=office, camera=camera, first_occasion=first_occasion
+        )
+        self._cloud = cloud
+        self.validator = validator
+        self._shown: list[Shown] = []
+
+    def play(self) -> None:
+        ana, bento, clara = (
+            Somebody(name, make_person(seed)) for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
+        )
+        stranger = Somebody("a stranger", make_person(999))
+        for person in (ana, bento, clara):
+            self.enrol(person)
+        self._narrator.act("Passages: known palms, a stranger, a poor capture")
+        self.show_palm(ana, "L", "accept")
+        self.show_palm(bento, "R", "accept")
+        self.show_palm(clara, "L", "accept")
+        self.show_palm(ana, "R", "accept")
+        self.show_palm(stranger, "R", "reject")
+        self.show_palm(clara, "R", "abstain", poor=True)
+        self.reconcile()
+        self._erase(bento)
+        self.sum_up()
+
+    def show_palm(self, person: Somebody, hand: Handedness, expected: str, *, poor: bool = False) -> None:
         """Show one palm and see what the validator made of the verdict."""
         occasion = self._next_occasion()
         if poor:
@@ -155,7 +192,7 @@ class Story:
         else:
             film = passage(person.palms, hand, occasion, frames_held=20, scene_seed=PLACE)
         self._camera.queue(film)
-        line = self._validator.wait_line(lambda line: "outcome" in line, 30)
+        line = self.validator.wait_line(lambda line: "outcome" in line, 30)
         if line["decision"] != expected or line["verified"] is not True:
             raise DemoFailed(f"{person.name}'s palm gave {line['decision']} {line['result']}, not {expected}")
         if expected == "accept" and line["subject_ref"] != person.subject["subject_ref"]:
@@ -173,7 +210,7 @@ class Story:
         )
         self._shown.append(Shown(person.name, hand, line))
 
-    def _reconcile(self) -> None:
+    def reconcile(self) -> None:
         """Find every verdict again in the cloud, complete and with a proof that verifies."""
         refs = [shown.line["verdict_ref"] for shown in self._shown]
         records = wait_for("all verdicts to be complete in the cloud", 20, lambda: self._complete(refs))
@@ -191,13 +228,23 @@ class Story:
         )
 
     def _complete(self, refs: list[str]) -> dict[str, Json] | None:
-        page = self._office.get("/v1/verdicts", device_id=DEVICE_ID, limit="200")["data"]
+        page = self._office.get("/v1/verdicts", device_id=self._device.site.device_id, limit="200")["data"]
         found = {item["verdict_id"]: item for item in page}
         complete = all(ref in found and found[ref]["reconciliation"] == "complete" for ref in refs)
         return found if complete else None
 
     def _erase(self, person: Somebody) -> None:
-        """Somebody wants to be forgotten: a signed receipt, a tombstone, and a palm that nobody knows."""
+        """Erasure where there is a network: the tombstone is there at once."""
+        took_s = self.erase(person, within_s=10)
+        if took_s > TOMBSTONE_WITHIN_S:
+            raise DemoFailed(f"the tombstone took {took_s:.2f} s to the device, not {TOMBSTONE_WITHIN_S:g} s")
+        self.reconcile()
+
+    def erase(self, person: Somebody, within_s: float) -> float:
+        """Somebody wants to be forgotten: a signed receipt, a tombstone, and a palm that nobody knows.
+
+        Returns how long the tombstone took, in seconds.
+        """
         say = self._narrator.say
         self._narrator.act(f"Erasure of {person.name}")
         begun = time.monotonic()
@@ -206,26 +253,33 @@ class Story:
         gone = statement["erased"]
         say("erased", f"receipt {receipt['receipt_id']}, signed: {', '.join(gone)} gone", erased=gone)
         seq = statement["gallery"]["seq"]
-        wait_until("the tombstone to reach the device", 10, lambda: self._gallery_seq() >= seq, every_s=0.01)
+        wait_until(
+            "the tombstone to reach the device", within_s, lambda: self.gallery_seq() >= seq, every_s=0.01
+        )
         took_s = time.monotonic() - begun
-        if took_s > TOMBSTONE_WITHIN_S:
-            raise DemoFailed(f"the tombstone took {took_s:.2f} s to the device, not {TOMBSTONE_WITHIN_S:g} s")
         say(
             "tombstone",
             f"on the device {took_s * 1000:.0f} ms after the request",
             took_ms=round(took_s * 1000),
         )
         path = f"/v1/erasure-receipts/{receipt['receipt_id']}"
-        told = wait_for("complete propagation", 10, lambda: _settled(self._office.get(path)["propagation"]))
+        told = wait_for(
+            "complete propagation", within_s, lambda: _settled(self._office.get(path)["propagation"])
+        )
         reached = f"{told['devices_acknowledged']} of {told['devices_total']} devices"
         say("propagation", f"propagation {told['status']}: {reached}", **told)
         if self._office.status_of(f"/v1/subjects/{person.subject['subject_id']}") != 404:
             raise DemoFailed("the erased person is still there")
         person.name = f"{person.name}, erased"
-        self._pass(person, "R", "reject")
-        self._reconcile()
+        self.show_palm(person, "R", "reject")
+        return took_s
 
-    def _sum_up(self) -> None:
+    def revoke(self, reason: str) -> None:
+        """The operator gives the device up."""
+        self._office.revoke(self._device.site.device_id, reason)
+
+    def sum_up(self) -> None:
+        """The table of all palms that were shown."""
         header = ("who", "palm", "decision", "result", "score_q", "outcome", "cloud")
         rows = [
             (
@@ -240,7 +294,7 @@ class Story:
             for shown in self._shown
         ]
         self._narrator.table("summary", header, rows)
-        latency = self._status()["latency"]
+        latency = self.status()["latency"]
         self._narrator.say(
             "latency",
             f"from the frame that decided to the verdict in the cable: {latency['p50_us'] / 1000:.0f} ms "
@@ -248,21 +302,6 @@ class Story:
             good=None,
             **latency,
         )
-
-    def _next_occasion(self) -> int:
-        """A seed for one film, so that no capture is like another."""
-        self._occasion += 1
-        return self._occasion
-
-    def _asks_for(self, hand: Handedness) -> bool:
-        enrolment = self._status()["enrolment"]
-        return bool(enrolment["step"] == "show_hand" and enrolment["hand"] == hand)
-
-    def _gallery_seq(self) -> int:
-        return int(self._status()["gallery"]["seq"])
-
-    def _status(self) -> dict[str, Any]:
-        return read_status(self._device.control_socket)
 
 
 def _ended(session: Json) -> Json | None:

@@ -1,0 +1,55 @@
+"""Puts the mail of a core together."""
+
+from typing import TYPE_CHECKING, Final
+
+from device.clock import Clock
+from device.errors import JournalError
+from device.health import HealthWord
+from device.mail_apply import ApplyParts, MailApply
+from device.mail_desk import MailDesk, MailParts
+from device.mail_outbox import Sender
+from device.service_status import StatusReader
+from gallery.gallery import Gallery
+
+if TYPE_CHECKING:
+    from device.core import Core
+
+OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
+"""What `palmctl status` says of a device without network."""
+
+
+def make_mail_desk(core: "Core", statuses: StatusReader, clock: Clock) -> MailDesk:
+    """The mail desk of `core`, whose gate and health are there already."""
+    opened = core.opened
+
+    def gallery() -> Gallery | None:
+        return None if HealthWord.REVOKED in core.health.words else opened.gallery
+
+    def store_failed(error: JournalError) -> None:
+        core.health.report(HealthWord.STORE_FAULT, str(error))
+
+    parts = ApplyParts(
+        device_id=core.trust.device_id,
+        seal_key=opened.keys.seal,
+        roots=lambda: core.trust.roots,
+        gallery=gallery,
+        statuses=statuses,
+        gallery_thread=core.gallery_thread,
+        clock=clock,
+        events=core,
+    )
+    return MailDesk(
+        MailParts(
+            boxes=opened.journal.mail,
+            journal_thread=core.journal_thread,
+            sender=Sender(core.trust.device_id, opened.keys.verdict, lambda: core.trust.mail_seal_key),
+            apply=MailApply(parts),
+            end=core.gate.end,
+            clock=clock,
+            online=lambda: core.cloud.online,
+            standing=core.standing,
+            kick=core.kick_cable,
+            store_failed=store_failed,
+        ),
+        opened.mail,
+    )

@@ -1,0 +1,207 @@
+"""The back office's side of the mail, against a partner API that answers what the test says."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from link1.bodies import MailChunk, MailPull, MailState
+from link1.canonical import canonical_bytes
+from link1.events import DeviceProven, StatusReceived
+from link1.objects import DeviceStatus, GalleryMark, MailMarks
+from link1.validator_mail import InboxSettled, OutboxCollected, ValidatorMail
+from tools import mail_carrier
+from tools.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
+
+STATUS = DeviceStatus(
+    device_id="dev-1", nonce_b64="", serving=True, health=(), app_pkg="p", app_version="1", model_id="m",
+    thr_id="t", gallery=GalleryMark("s", 1, 0, "0" * 16), last=None, mail=MailMarks(0, 0, 0), at_ms=0,
+)  # fmt: skip
+
+
+class SilentEnd:
+    """A cable on which nothing is answered."""
+
+    proven = True
+
+    def send_mail(self, _chunk: MailChunk) -> bool:
+        return True
+
+    def send_mail_pull(self, _pull: MailPull) -> bool:
+        return True
+
+
+@dataclass
+class Api:
+    """listDeviceInbox and submitDeviceOutbox in memory."""
+
+    inbox: dict[int, dict[str, Any]] = field(default_factory=dict)
+    submitted: list[int] = field(default_factory=list)
+    asked: list[httpx.Request] = field(default_factory=list)
+    failing: int | None = None
+    rejecting: bool = False
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        if self.failing is not None:
+            return httpx.Response(self.failing, json={"code": "unavailable"})
+        if request.method == "GET":
+            after, limit = int(request.url.params["after_seq"]), int(request.url.params["limit"])
+            data = [record for seq, record in sorted(self.inbox.items()) if seq > after][:limit]
+            return httpx.Response(
+                200, json={"device_id": "dev-1", "data": data, "has_more": False, "next_after_seq": 0}
+            )
+        records = json.loads(request.content)["records"]
+        self.submitted += [record["post"]["seq"] for record in records]
+        rejected = [{"seq": 1, "rid": "0" * 32, "code": "bad_signature"}] if self.rejecting else []
+        body = {
+            "device_id": "dev-1",
+            "accepted": [],
+            "duplicates": [],
+            "rejected": rejected,
+            "acked_upto_seq": max(self.submitted),
+        }
+        return httpx.Response(200, json=body)
+
+
+def a_record(seq: int, ct: str = "x") -> dict[str, Any]:
+    return {"post": {"seq": seq}, "ct_b64": ct}
+
+
+@dataclass
+class Office:
+    api: Api
+    mail: ValidatorMail
+    carrier: MailCarrier
+    lines: list[dict[str, Any]]
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not done():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def office(api: Api) -> Any:
+    lines: list[dict[str, Any]] = []
+    mail = ValidatorMail(SilentEnd())
+    carrier = MailCarrier(
+        OfficeAccess("http://partner.example", "svc_test_key"),
+        mail,
+        report=lines.append,
+        kick=lambda: None,
+        transport=httpx.MockTransport(api.answer),
+    )
+    task = asyncio.create_task(carrier.run())
+    carrier.device_met("dev-1")
+    mail.follow(DeviceProven("dev-1", "a" * 32), 0)
+    mail.follow(StatusReceived(STATUS, {}), 0)
+    try:
+        yield Office(api, mail, carrier, lines)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mail_carrier, "POLL_S", 0.01)
+    monkeypatch.setattr(mail_carrier, "RETRY_S", 0.02)
+
+
+def test_what_waits_in_the_inbox_is_offered_from_where_the_device_stands() -> None:
+    async def story() -> None:
+        api = Api({seq: a_record(seq) for seq in range(1, 20)})
+        async with office(api) as here:
+            await here.until(lambda: here.mail.last_offered_seq == 8)
+            here.mail.follow(StatusReceived(STATUS_AT_8, {}), 0)
+            await here.until(lambda: here.mail.last_offered_seq == 16)
+        first = api.asked[0]
+        assert first.url.path == "/v1/devices/dev-1/inbox"
+        assert first.headers["Authorization"] == "Bearer svc_test_key"
+
+    asyncio.run(story())
+
+
+STATUS_AT_8 = DeviceStatus(
+    **{name: getattr(STATUS, name) for name in STATUS.__slots__} | {"mail": MailMarks(8, 0, 0)}
+)
+
+
+def test_a_refused_record_is_looked_up_again_until_there_is_another() -> None:
+    async def story() -> None:
+        api = Api({1: a_record(1, "bad"), 2: a_record(2)})
+        async with office(api) as here:
+            await here.until(lambda: here.mail.last_offered_seq == 2)
+            here.carrier.follow(InboxSettled(1, MailState.REFUSED, 0, "malformed"))
+            assert here.lines[-1] == {
+                "event": "mail_in", "seq": 1, "state": "refused", "applied_seq": 0, "code": "malformed",
+            }  # fmt: skip
+            asked = len(api.asked)
+            await here.until(lambda: len(api.asked) > asked + 2)
+            assert api.asked[-1].url.params["after_seq"] == "0"
+            assert api.asked[-1].url.params["limit"] == "1"
+            here.carrier.follow(InboxSettled(1, MailState.APPLIED, 1))
+            asked = len(api.asked)
+            await here.until(lambda: len(api.asked) > asked + 2)
+            assert api.asked[-1].url.params["after_seq"] == "2"
+
+    asyncio.run(story())
+
+
+def test_outbox_records_go_out_in_batches_and_rejections_are_told() -> None:
+    async def story() -> None:
+        api = Api(rejecting=True)
+        async with office(api) as here:
+            for seq in range(1, 41):
+                here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
+            await here.until(lambda: len(api.submitted) == 40)
+            posts = [request for request in api.asked if request.method == "POST"]
+            assert [len(json.loads(request.content)["records"]) for request in posts] == [32, 8]
+            assert len({request.headers["Idempotency-Key"] for request in posts}) == 2
+            line = next(line for line in here.lines if line["event"] == "mail_out")
+            assert (line["seqs"][-1], line["acked_upto_seq"], line["rejected"][0]["code"]) == (
+                32, 32, "bad_signature",
+            )  # fmt: skip
+
+    asyncio.run(story())
+
+
+def test_a_service_that_is_away_is_told_once_and_nothing_is_lost() -> None:
+    async def story() -> None:
+        api = Api(failing=503)
+        async with office(api) as here:
+            here.carrier.follow(OutboxCollected(1, canonical_bytes(a_record(1))))
+            await here.until(lambda: len(api.asked) > 3)
+            assert len([line for line in here.lines if line["event"] == "mail_error"]) == 1
+            api.failing = None
+            await here.until(lambda: api.submitted == [1])
+
+    asyncio.run(story())
+
+
+def test_more_than_it_can_hold_is_collected_again_later() -> None:
+    async def story() -> None:
+        api = Api(failing=503)
+        async with office(api) as here:
+            for seq in range(1, MAX_WAITING + 2):
+                here.carrier.follow(OutboxCollected(seq, canonical_bytes(a_record(seq))))
+            api.failing = None
+            await here.until(lambda: len(api.asked) > 2)
+            assert len(api.submitted) <= MAX_WAITING
+
+    asyncio.run(story())
+
+
+def test_bytes_that_are_no_record_are_told_and_dropped() -> None:
+    async def story() -> None:
+        async with office(Api()) as here:
+            here.carrier.follow(OutboxCollected(1, b"\x00"))
+            assert here.lines[-1]["event"] == "mail_error"
+
+    asyncio.run(story())
