@@ -10,15 +10,14 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_client.contract import (
     IDEMPOTENCY_KEY,
@@ -30,7 +29,9 @@ from cloud_client.contract import (
 )
 from cloud_client.http_signature import normalise_authority
 from cloud_client.reference_server import auth, idempotency
+from cloud_client.reference_server.access_log import Served
 from cloud_client.reference_server.bodies import read_model
+from cloud_client.reference_server.changes import followed
 from cloud_client.reference_server.context import (
     Answer,
     ApiKey,
@@ -44,18 +45,27 @@ from cloud_client.reference_server.context import (
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.http import Request, send_answer
 from cloud_client.reference_server.openapi import document
-from cloud_client.reference_server.operation import AsyncHandler, Handler, Keyed, Operation, Surface
+from cloud_client.reference_server.operation import (
+    AsyncHandler,
+    Handler,
+    Keyed,
+    Operation,
+    Retirement,
+    Surface,
+)
 from cloud_client.reference_server.problems import Problem, unavailable
 from cloud_client.reference_server.query import read_query
 from cloud_client.reference_server.rate_limit import Charge, Limiter, Rate
 from cloud_client.reference_server.registration import registering_http_key
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.routing import Routes
+from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Tx
 from cloud_client.reference_server.strict_json import read_body
 from cloud_client.reference_server.times import rfc3339
 
-access_log = logging.getLogger("palm.cloud.access")
 log = logging.getLogger("palm.cloud")
 
+NO_ROUTE = "(no route)"
+ByPath = Mapping[str, Mapping[str, Operation]]
 Charges = Callable[[Caller, Operation, Mapping[str, Any]], list[Charge]]
 
 
@@ -69,27 +79,32 @@ class Exchange:
     rate_headers: Mapping[str, str]
     device_surface: bool = False
     cacheable: bool = False
+    retirement: Retirement | None = None
 
 
 class Api:
-    """Carries out the operations of a table."""
+    """Carries out the operations of a table.
+
+    ``on_answer`` is called on the loop after every answer (access log, metrics).
+    """
 
     def __init__(
         self, service: Service, store: AsyncStore, limiter: Limiter, *, behind_tls_proxy: bool = False
     ) -> None:
         self.service = service
         self.store = store
+        self.on_answer: Callable[[Served], None] = lambda _served: None
         self._limiter = limiter
+        self._running: set[tuple[str, str, str, str]] = set()
         self._https = behind_tls_proxy
 
-    async def handle(
-        self, operations: Mapping[str, Operation], template: str, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """One request to one path; ``operations`` by method, empty for a path that is no route."""
+    async def handle(self, routes: Routes, table: ByPath, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; ``table`` has the operations of each template by method."""
         request = Request(scope, receive, https=self._https)
+        template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
         exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
         try:
-            answer = await self._answer(operations, request, exchange, scope.get("path_params", {}))
+            answer = await self._answer(table.get(template, {}), request, exchange, path_params)
         except Problem as problem:
             answer = _problem_answer(problem, exchange)
         except StoreUnavailable as error:
@@ -103,16 +118,19 @@ class Api:
         headers = {REQUEST_ID_HEADER: exchange.request_id, **exchange.rate_headers}
         if exchange.device_surface:
             headers[SERVER_TIME_HEADER] = rfc3339(self.service.now_ms())
+        if exchange.retirement is not None:
+            headers |= exchange.retirement.headers
         if "Cache-Control" not in answer.headers:
             headers["Cache-Control"] = "no-store"
         await send_answer(send, answer, headers, head=request.method == "HEAD")
-        access_log.info(
-            "%s %s %d %.1f ms %s",
-            request.method if request.method in _METHODS else "?",
-            template,
-            answer.status,
-            (time.monotonic() - exchange.started_s) * 1000,
-            exchange.request_id,
+        self.on_answer(
+            Served(
+                request.method if request.method in _METHODS else "?",
+                template,
+                answer.status,
+                time.monotonic() - exchange.started_s,
+                exchange.request_id,
+            )
         )
 
     async def _answer(
@@ -122,6 +140,7 @@ class Api:
         exchange: Exchange,
         path_params: Mapping[str, str],
     ) -> Answer:
+        request.check_framing()
         if not operations:
             raise Problem(ProblemCode.ROUTE_NOT_FOUND)
         method = "GET" if request.method == "HEAD" else request.method
@@ -130,13 +149,14 @@ class Api:
         operation = operations.get(method)
         if operation is None:
             raise Problem(ProblemCode.METHOD_NOT_ALLOWED, headers={"Allow": _allow(operations)})
+        exchange.retirement = operation.retirement
         exchange.device_surface = operation.surface in (Surface.DEVICE, Surface.REGISTRATION)
         exchange.request_id = request.request_id() or exchange.request_id
         body = b""
         if exchange.device_surface:
             body = await request.body(operation.max_bytes)
         caller = await self._authenticate(operation, request, body)
-        self._charge(caller, operation, request, exchange)
+        await self._charge(caller, operation, request, exchange)
         if operation.scope and operation.scope not in cast("ApiKey", caller).scopes:
             raise Problem(ProblemCode.INSUFFICIENT_SCOPE)
         if operation.access_only and cast("Device", caller).kind != "access":
@@ -154,7 +174,7 @@ class Api:
         call = Call(self.service, caller, path_params, query, value, self.service.now_ms(), etags)
         if key is not None:
             return await self._execute_keyed(operation, call, exchange, key=key, body=body)
-        return await self._execute(operation, call, None)
+        return await self._execute(operation, call)
 
     async def _authenticate(self, operation: Operation, request: Request, body: bytes) -> Caller:
         now_ms = self.service.now_ms()
@@ -162,11 +182,10 @@ class Api:
         if operation.surface is Surface.PUBLIC:
             return Nobody(request.address)
         if operation.surface is Surface.PARTNER:
-            return self.store.read(lambda tx: auth.authenticate_key(tx, authorization))
-        hosts = request.header("host")
+            return await self.store.read(lambda tx: auth.authenticate_key(tx, authorization), single=True)
         parts = auth.SignedParts(
             request.method,
-            normalise_authority("https" if request.https else "http", hosts[0] if hosts else ""),
+            normalise_authority("https" if request.https else "http", request.authority),
             request.raw_path,
             request.query.decode("latin-1"),
             request.headers,
@@ -176,6 +195,7 @@ class Api:
             return await self.store.write(
                 lambda tx: auth.authenticate_device(tx, parts, now_ms, for_revoked=operation.for_revoked),
                 durable=False,
+                lock=UNLOCKED,
             )
 
         def registration(tx: Tx) -> Provisioning:
@@ -186,14 +206,12 @@ class Api:
                 auth.authenticate_registration(tx, parts, http_key, now_ms)
             return holder
 
-        return await self.store.write(registration, durable=False)
+        return await self.store.write(registration, durable=False, lock=UNLOCKED)
 
-    def _charge(self, caller: Caller, operation: Operation, request: Request, exchange: Exchange) -> None:
-        try:
-            level = self._limiter.take(charges_of(caller, operation, request.query))
-        except Problem as problem:
-            exchange.rate_headers = problem.headers
-            raise
+    async def _charge(
+        self, caller: Caller, operation: Operation, request: Request, exchange: Exchange
+    ) -> None:
+        level = await self._limiter.take(charges_of(caller, operation, request.query))
         exchange.rate_headers = level.headers
 
     async def _execute_keyed(
@@ -205,50 +223,85 @@ class Api:
         key: str,
         body: bytes,
     ) -> Answer:
+        """Claim, effects and recorded answer are one transaction: a process that dies leaves none of them."""
+        path = operation.path.format(**call.path)
+        running = (_credential(call.caller), operation.method, path, key)
+        if running in self._running:
+            raise Problem(ProblemCode.IDEMPOTENCY_IN_PROGRESS)
         claim = partial(
             idempotency.claim,
             vault=self.service.vault,
-            credential=_credential(call.caller),
+            credential=running[0],
             method=operation.method,
-            path=_concrete_path(operation, call.path),
+            path=path,
             key=key,
             body=body,
             now_ms=call.now_ms,
         )
-        claimed = await self.store.write(claim, durable=False)
-        if isinstance(claimed, Answer):
-            return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
-        try:
-            answer = await self._execute(operation, call, claimed)
-        except Problem as problem:
-            if problem.status >= 500:
-                await self.store.write(lambda tx: idempotency.release(tx, claimed), durable=False)
-                raise
-            answer = _problem_answer(problem, exchange)
-            recorded = answer
-            await self.store.write(lambda tx: idempotency.record(tx, claimed, recorded), durable=False)
-        except BaseException:
-            await self.store.write(lambda tx: idempotency.release(tx, claimed), durable=False)
-            raise
-        return _with_header(answer, IDEMPOTENT_REPLAYED_HEADER, "false")
-
-    async def _execute(self, operation: Operation, call: Call, claimed: idempotency.Claim | None) -> Answer:
-        if operation.waits:
-            return await cast("AsyncHandler", operation.handler)(_checked(operation, call), self.store)
-        handler = cast("Handler", operation.handler)
 
         def work(tx: Tx) -> Answer:
-            answer = handler(_checked(operation, call), tx)
-            if claimed is not None:
-                idempotency.record(tx, claimed, answer)
-            return answer
+            claimed = claim(tx)
+            if isinstance(claimed, Answer):
+                return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
+            try:
+                answer = self._carry_out(operation, call, tx)
+            except Problem as problem:
+                if problem.status >= 500:
+                    raise
+                raise _Refused(problem) from None
+            idempotency.record(tx, claimed, answer)
+            return _with_header(answer, IDEMPOTENT_REPLAYED_HEADER, "false")
+
+        def record(tx: Tx, refusal: Answer) -> Answer:
+            claimed = claim(tx)
+            if isinstance(claimed, Answer):
+                return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
+            idempotency.record(tx, claimed, refusal)
+            return _with_header(refusal, IDEMPOTENT_REPLAYED_HEADER, "false")
+
+        self._running.add(running)
+        try:
+            try:
+                return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
+            except _Refused as refused:
+                # Its effects are undone; what is left of it is the answer.
+                answer = _problem_answer(refused.problem, exchange)
+            return await self.store.write(lambda tx: record(tx, answer), durable=False, lock=UNLOCKED)
+        finally:
+            self._running.discard(running)
+
+    async def _execute(self, operation: Operation, call: Call) -> Answer:
+        if operation.waits:
+            return await cast("AsyncHandler", operation.handler)(_checked(operation, call), self.store)
+
+        def work(tx: Tx) -> Answer:
+            return self._carry_out(operation, call, tx)
 
         if not operation.writes:
-            return self.store.read(work)
-        answer = await self.store.write(work)
+            return await self.store.read(work)
+        return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
+
+    def _carry_out(self, operation: Operation, call: Call, tx: Tx) -> Answer:
+        answer = cast("Handler", operation.handler)(_checked(operation, call), tx)
+        if answer.wakes is not None:
+            tx.announce("device", *answer.wakes)
+        return answer
+
+    async def _done(self, call: Call, answer: Answer) -> Answer:
         if answer.wakes is not None:
             self.service.waiters.wake_device(*answer.wakes)
+        if answer.unfinished is not None:
+            while await self.store.write(answer.unfinished, lock=call.environment.tenant_id):
+                pass
         return answer
+
+
+class _Refused(Exception):
+    """A keyed request ends with a problem that is recorded."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.code.value)
+        self.problem = problem
 
 
 def charges_of(caller: Caller, operation: Operation, query: bytes) -> list[Charge]:
@@ -280,13 +333,15 @@ def _checked(operation: Operation, call: Call) -> Call:
         body = read_model(operation.body, body)
     elif operation.body_of is not None:
         body = operation.body_of(body)
-    path = dict(call.path)
+    path = call.path
     for name, rule in operation.paths.items():
         if not rule.pattern.fullmatch(path[name]):
             raise Problem(rule.missing)
         if rule.lower:
-            path[name] = path[name].lower()
-    return replace(call, body=body, path=path)
+            path = {**path, name: path[name].lower()}
+    if body is call.body and path is call.path:
+        return call
+    return Call(call.service, call.caller, path, call.query, body, call.now_ms, call.if_none_match)
 
 
 def _idempotency_key(operation: Operation, request: Request) -> str | None:
@@ -312,10 +367,6 @@ def _credential(caller: Caller) -> str:
     return ""
 
 
-def _concrete_path(operation: Operation, path: Mapping[str, str]) -> str:
-    return operation.path.format(**path)
-
-
 def _problem_answer(problem: Problem, exchange: Exchange) -> Answer:
     return Answer(problem.status, problem.body(exchange.request_id), problem.headers)
 
@@ -338,17 +389,7 @@ def _log_crash(exchange: Exchange, error: Exception) -> None:
     log.error("%s crashed with %s\n%s", exchange.request_id, type(error).__name__, frames)
 
 
-class _Path:
-    """An ASGI endpoint for all methods of one path (Starlette passes classes like this straight through)."""
-
-    def __init__(self, api: Api, template: str, operations: Mapping[str, Operation]) -> None:
-        self._api, self._template, self._operations = api, template, operations
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._api.handle(self._operations, self._template, scope, receive, send)
-
-
-def make_app(api: Api, operations: tuple[Operation, ...]) -> Starlette:
+def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
     """The application over a table of operations; its lifespan watches for other processes' writes."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -365,18 +406,19 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> Starlette:
             {200: None},
         )
     }
-    # A literal path comes before the pattern that would match it too.
-    routes: list[BaseRoute] = [
-        Route(path, _Path(api, path, by_path[path]))
-        for path in sorted(by_path, key=lambda path: path.count("{"))
-    ]
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with api.service.waiters.watching(api.store):
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        async with followed(api.service, api.store):
             yield
 
-    app = Starlette(routes=routes, lifespan=lifespan)
-    app.router.redirect_slashes = False
-    app.router.default = _Path(api, "(no route)", {})
+    # Starlette's own routes would match decoded paths, redirect, and answer in plain text.
+    routes, rest = Routes(by_path), Router(lifespan=lifespan)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await api.handle(routes, by_path, scope, receive, send)
+        else:
+            await rest(scope, receive, send)
+
     return app

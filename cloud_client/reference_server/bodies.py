@@ -110,6 +110,10 @@ Hands = Annotated[
 
 
 class CreateEnrollmentSession(Body):
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["subject_id"]}, {"required": ["external_ref"]}]}
+    )
+
     subject_id: Absent[Uuid] = None
     external_ref: Absent[ExternalRef] = None
     hands_required: Hands = ["L", "R"]
@@ -158,7 +162,28 @@ class RegisterDevice(Body):
     proof: RegistrationProof
 
 
+_X509_EVIDENCE: dict[str, Any] = {
+    "type": "object",
+    "required": ["chain_b64", "sig_b64"],
+    "properties": {
+        "chain_b64": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4},
+        "sig_b64": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+
+
 class Attest(Body):
+    # What evidence is depends on the level; attestation.py reads it.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"level": {"const": "none"}, "evidence": {"type": "null"}}},
+                {"properties": {"level": {"const": "x509"}, "evidence": _X509_EVIDENCE}},
+            ]
+        }
+    )
+
     level: Literal["none", "x509"]
     evidence: Any
 

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from cloud_client.contract import ProblemCode, Purpose
-from cloud_client.reference_server import gallery_log, persons, standing
+from cloud_client.reference_server import gallery_log, mail_gallery, persons, standing
 from cloud_client.reference_server.bodies import GrantConsent
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.problems import Problem, invalid
@@ -64,6 +64,7 @@ def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
     gallery_log.remove_templates(
         tx, call.environment, persons.load(call.vault, row), call.now_ms, destroy=True
     )
+    mail_gallery.withdraw(tx, call.vault, call.environment, call.now_ms)
     # A session that waits, for the palm or for an operator, has lost what it was for.
     tx.run(
         """UPDATE sessions SET status = 'cancelled', token_hash = NULL, token_ct = NULL,
@@ -76,7 +77,7 @@ def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
            WHERE subject_id = :subject_id""",
         subject_id=subject_id,
     )
-    call.service.palms.forget(call.environment, subject_id)
+    call.service.palms.forget(call.environment.stream, subject_id)
 
 
 def record(

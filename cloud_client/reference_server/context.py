@@ -1,6 +1,6 @@
 """What a handler is given and what it answers with."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from cloud_client.reference_server.vault import Vault
 if TYPE_CHECKING:
     from cloud_client.reference_server.long_poll import Waiters
     from cloud_client.reference_server.palm_index import PalmIndex
+    from cloud_client.reference_server.store import Tx
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Answer:
 
     ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
     person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
+    ``unfinished`` is more of the work than one transaction should hold the store for: it is called, each
+    time in a transaction of its own, until it says False; then the answer goes out.
     """
 
     status: int
@@ -118,3 +121,4 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
+    unfinished: "Callable[[Tx], bool] | None" = None

@@ -1,6 +1,8 @@
 """What devices are told besides the gallery: signed configuration, validator keys, and their own status."""
 
+import json
 import os
+from collections.abc import Mapping
 from typing import Any, Final
 
 from cloud_client.contract import GALLERY_TTL_MS
@@ -12,7 +14,6 @@ from link1.canonical import JsonObject, b64_encode
 from link1.keys import PublicKey
 from link1.signed import Kind
 
-CONFIG_SEQ: Final = 1
 # A device follows the signed configuration, whatever its model's manifest says. These are the thresholds of
 # the model that ships with the device; a test keeps the two equal.
 DEFAULT_THRESHOLDS: Final = {
@@ -23,22 +24,76 @@ DEFAULT_THRESHOLDS: Final = {
     "pad_q": 5000,
     "enrol_quality_q": 65,
 }
+FIRST_CONFIG: Final[JsonObject] = {
+    "v": 1,
+    "config_seq": 1,
+    "thresholds": DEFAULT_THRESHOLDS,
+    "attempts": 3,
+    "decision_timeout_ms": 5000,
+    "passage_timeout_ms": 10_000,
+    "gallery_ttl_ms": GALLERY_TTL_MS,
+}
 CHALLENGE_BYTES: Final = 32
 CHALLENGE_MS: Final = 300_000
 
 
-def signed_config(tx: Tx, vault: Vault, now_ms: int) -> JsonObject:
-    """The signed config_obj, its signer's certificate beside it."""
-    config: JsonObject = {
-        "v": 1,
-        "config_seq": CONFIG_SEQ,
-        "thresholds": dict(DEFAULT_THRESHOLDS),
-        "attempts": 3,
-        "decision_timeout_ms": 5000,
-        "passage_timeout_ms": 10_000,
-        "gallery_ttl_ms": GALLERY_TTL_MS,
-    }
-    wrapper = signers.sign(tx, vault, "bundle", Kind.CONFIG, config, now_ms=now_ms)
+def current_config(tx: Tx, environment: Environment) -> JsonObject:
+    """The config_obj that the environment's devices are to follow."""
+    row = _config_row(tx, environment)
+    return FIRST_CONFIG if row is None else json.loads(row["config"])
+
+
+def change_config(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> JsonObject:
+    """The config_obj with ``changes`` (members, and members of ``thresholds``), under the next config_seq."""
+    row = _config_row(tx, environment)
+    last_seq = FIRST_CONFIG["config_seq"] if row is None else row["last_seq"]
+    config = current_config(tx, environment)
+    thresholds = {name: changes.get(name, value) for name, value in config["thresholds"].items()}
+    others = {name: changes[name] for name in changes if name not in thresholds}
+    config = {**config, **others, "thresholds": thresholds, "config_seq": last_seq + 1}
+    _store_config(tx, environment, config, last_seq + 1)
+    return config
+
+
+def claim_config_seq(tx: Tx, environment: Environment, config_seq: int) -> bool:
+    """Take a config_seq for a configuration of one device; False when it was given out before."""
+    row = _config_row(tx, environment)
+    if config_seq <= (FIRST_CONFIG["config_seq"] if row is None else row["last_seq"]):
+        return False
+    _store_config(tx, environment, current_config(tx, environment), config_seq)
+    return True
+
+
+def _config_row(tx: Tx, environment: Environment) -> Row | None:
+    return tx.one(
+        """SELECT config, last_seq FROM device_configs
+           WHERE tenant_id = :tenant_id AND livemode = :livemode""",
+        **environment.params,
+    )
+
+
+def _store_config(tx: Tx, environment: Environment, config: JsonObject, last_seq: int) -> None:
+    tx.run(
+        """INSERT INTO device_configs (tenant_id, livemode, config_seq, last_seq, config)
+           VALUES (:tenant_id, :livemode, :config_seq, :last_seq, :config)
+           ON CONFLICT (tenant_id, livemode) DO UPDATE
+               SET config_seq = excluded.config_seq, last_seq = excluded.last_seq,
+                   config = excluded.config""",
+        config_seq=config["config_seq"],
+        last_seq=last_seq,
+        config=json.dumps(config),
+        **environment.params,
+    )
+
+
+def signed_config(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> JsonObject:
+    """The signed config_obj of an environment, its signer's certificate beside it."""
+    return sign_bundle(tx, vault, Kind.CONFIG, current_config(tx, environment), now_ms)
+
+
+def sign_bundle(tx: Tx, vault: Vault, kind: Kind, obj: JsonObject, now_ms: int) -> JsonObject:
+    """An object signed by the bundle signer, with the certificate that devices trust it by."""
+    wrapper = signers.sign(tx, vault, "bundle", kind, obj, now_ms=now_ms)
     return wrapper | {"signer_cert_b64": signers.certificate(tx, vault, "bundle", now_ms).b64}
 
 
@@ -71,7 +126,7 @@ def signed_status(tx: Tx, vault: Vault, device: Row, now_ms: int) -> JsonObject:
         }
         if device["kind"] == "access"
         else None,
-        "config_seq": CONFIG_SEQ,
+        "config_seq": current_config(tx, environment)["config_seq"],
         "dbd_keys": [_dbd_key_object(row) for row in _dbd_rows(tx, environment, device["dbd_id"])],
         "wipe": None
         if device["status"] == "active"
@@ -133,6 +188,16 @@ def _dbd_rows(tx: Tx, environment: Environment, dbd_id: str) -> list[Row]:
         dbd_id=dbd_id,
         **environment.params,
     )
+
+
+def dbd_keys(tx: Tx, environment: Environment) -> list[dict[str, Any]]:
+    """Every validator key of an environment."""
+    rows = tx.all(
+        """SELECT * FROM dbd_keys WHERE tenant_id = :tenant_id AND livemode = :livemode
+           ORDER BY dbd_id, not_before_ms DESC, kid""",
+        **environment.params,
+    )
+    return [_dbd_key_object(row) for row in rows]
 
 
 def _dbd_key_object(row: Row) -> dict[str, Any]:

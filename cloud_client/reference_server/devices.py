@@ -2,15 +2,20 @@
 
 import json
 import os
-from typing import Any
+from typing import Any, Final
 
 from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.reference_server import device_config, mail_inbox
 from cloud_client.reference_server.bodies import RevokeDevice
 from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.mail_kinds import Mail, MailKind
 from cloud_client.reference_server.pages import page, read_cursor
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339, rfc3339_or_none
+
+UNATTESTED: Final = "KEY_UNATTESTED"
+"""The one health word that the service knows better than the device."""
 
 
 def list_devices(call: Call, tx: Tx) -> Answer:
@@ -41,7 +46,10 @@ def list_devices(call: Call, tx: Tx) -> Answer:
 
 
 def revoke_device(call: Call, tx: Tx) -> Answer:
-    """revokeDevice: its keys are dead but for fetching the signed wipe and acknowledging it."""
+    """revokeDevice: its keys are dead but for fetching the signed wipe and acknowledging it.
+
+    The wipe goes into the inbox too, for a device without a network.
+    """
     body: RevokeDevice = call.body
     row = row_by_id(tx, call.environment, call.path["device_id"])
     where = {"tenant_id": row["tenant_id"], "device_id": row["device_id"]}
@@ -55,8 +63,27 @@ def revoke_device(call: Call, tx: Tx) -> Answer:
             wipe_id=os.urandom(16).hex(),
             **where,
         )
+        row = row_by_id(tx, call.environment, row["device_id"])
+        status = device_config.signed_status(tx, call.vault, row, call.now_ms)
+        mail = Mail(MailKind.DEVICE_REVOKE, status)
+        mail_inbox.announce_wipe(tx, call.vault, row, mail, now_ms=call.now_ms)
     revoked = row_by_id(tx, call.environment, row["device_id"])
     return Answer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
+
+
+def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
+    """A revoked device has destroyed what it held; False when that is not the wipe it was given."""
+    wiped = tx.run(
+        """UPDATE devices SET status = 'wiped'
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND status = 'revoked'
+             AND wipe_id = :wipe_id""",
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+        wipe_id=wipe_id,
+    )
+    if wiped:
+        mail_inbox.void(tx, device)
+    return bool(wiped)
 
 
 def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
-from cloud_client.reference_server import gallery_log, persons, signers
+from cloud_client.reference_server import gallery_log, mail_gallery, persons, signers
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
@@ -28,6 +28,7 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
     tombstone_seq = gallery_log.remove_templates(
         tx, environment, persons.load(vault, row), call.now_ms, destroy=True
     )
+    mail_gallery.withdraw(tx, vault, environment, call.now_ms)
     state = gallery_log.state_of_stream(tx, environment)
     receipt: JsonObject = {
         "v": 1,
@@ -46,7 +47,7 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
     if retained:
         receipt["retained"] = retained
     _delete(tx, subject_id)
-    call.service.palms.forget(environment, subject_id)
+    call.service.palms.forget(environment.stream, subject_id)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
     tx.run(
         """INSERT INTO erasures (receipt_id, tenant_id, livemode, subject_id, epoch, seq, erased_ms,

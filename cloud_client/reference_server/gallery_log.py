@@ -46,6 +46,21 @@ def state_of_stream(tx: Tx, environment: Environment) -> StreamState:
     return StreamState(**dict(row))
 
 
+def acknowledge(tx: Tx, tenant_id: str, device_id: str, position: tuple[int, int], now_ms: int) -> None:
+    """A device says that it has applied everything up to (epoch, seq); that never falls."""
+    epoch, seq = position
+    tx.run(
+        """UPDATE devices SET acked_epoch = :epoch, acked_seq = :seq, synced_ms = :now_ms
+           WHERE tenant_id = :tenant_id AND device_id = :device_id
+             AND (acked_epoch, acked_seq) <= (:epoch, :seq)""",
+        epoch=epoch,
+        seq=seq,
+        now_ms=now_ms,
+        tenant_id=tenant_id,
+        device_id=device_id,
+    )
+
+
 def adopt_model(tx: Tx, environment: Environment, model_id: str) -> None:
     """The first access device says which model the stream is made with."""
     tx.run(
@@ -92,6 +107,7 @@ def append(
         head=head,
         stream=state.stream,
     )
+    tx.announce("stream", state.stream)
     tx.run(
         "UPDATE subjects SET gallery_seq = :seq WHERE subject_id = :subject_id",
         seq=delta.seq,
@@ -196,6 +212,7 @@ def compact(tx: Tx, environment: Environment, subject_id: str) -> None:
     tx.run("DELETE FROM snapshots WHERE stream = :stream", stream=environment.stream)
     tx.run("DELETE FROM suspensions WHERE subject_id = :subject_id", subject_id=subject_id)
     tx.purge_after_commit = True
+    tx.announce("palm", environment.stream, subject_id)
 
 
 def set_suspended(
@@ -284,6 +301,7 @@ def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
         model_id=model_id,
         stream=state.stream,
     )
+    tx.announce("stream", state.stream)
     tx.purge_after_commit = True
     return state_of_stream(tx, environment)
 

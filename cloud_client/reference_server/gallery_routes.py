@@ -11,10 +11,10 @@ from cloud_client.reference_server import gallery_log
 from cloud_client.reference_server.auth import unauthenticated
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import row_by_id
-from cloud_client.reference_server.long_poll import Woken
+from cloud_client.reference_server.long_poll import Turn, Woken
 from cloud_client.reference_server.pages import cursor_bytes
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import AsyncStore, Row, Tx
+from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Row, Tx
 from gallery.stream import Head, state_of
 
 SNAPSHOT_MS = 3600 * 1000
@@ -28,48 +28,48 @@ async def list_deltas(call: Call, store: AsyncStore) -> Answer:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + call.query["wait_s"]
     waiters = call.service.waiters
-    waiters.supersede(call.caller)
-    await store.write(lambda tx: _acknowledge(call, tx), durable=False)
+    turn = waiters.enter(call.caller)
     superseded = False
-    while True:
-        there = store.read(lambda tx: _is_more(call, tx))
-        left_s = deadline_s - loop.time()
-        if there or superseded or left_s <= 0:
-            break
-        superseded = await waiters.wait(call.caller, left_s) is Woken.SUPERSEDED
+    try:
+        await store.write(lambda tx: _acknowledge(call, tx, turn), durable=False, lock=UNLOCKED)
+        while True:
+            waiters.look(turn)
+            seq = await store.read(lambda tx: _seq_now(call, tx))
+            left_s = deadline_s - loop.time()
+            if seq > after_seq or superseded or left_s <= 0:
+                break
+            superseded = await waiters.wait(turn, left_s) is Woken.SUPERSEDED
+    finally:
+        waiters.leave(turn)
 
-    def answer(tx: Tx) -> dict[str, Any]:
+    shown = 0 if superseded else limit
+
+    def page(tx: Tx) -> dict[str, Any]:
         now_ms = call.service.now_ms()
-        shown = 0 if superseded else limit
         return gallery_log.delta_page(
             tx, call.vault, call.environment, after_seq=after_seq, limit=shown, now_ms=now_ms
         )
 
-    return Answer(200, await store.read_aside(answer))
+    # A thousand devices that one change has woken all ask for the same page.
+    same = (call.environment.stream, call.query["epoch"], after_seq, shown, seq)
+    return Answer(200, await waiters.pages.made(same, lambda: store.read_aside(page)))
 
 
-def _acknowledge(call: Call, tx: Tx) -> None:
+def _acknowledge(call: Call, tx: Tx, turn: Turn) -> None:
     """after_seq is what the device has applied; an acknowledgement never falls."""
+    if call.query["wait_s"]:
+        tx.announce("wait", *turn.who, turn.turn_id)
     _check_history(call, tx)
-    tx.run(
-        """UPDATE devices SET acked_epoch = :epoch, acked_seq = :seq, synced_ms = :now_ms
-           WHERE tenant_id = :tenant_id AND device_id = :device_id
-             AND (acked_epoch, acked_seq) <= (:epoch, :seq)""",
-        epoch=call.query["epoch"],
-        seq=call.query["after_seq"],
-        now_ms=call.now_ms,
-        tenant_id=call.environment.tenant_id,
-        device_id=call.caller.device_id,
-    )
+    position = (call.query["epoch"], call.query["after_seq"])
+    gallery_log.acknowledge(tx, call.environment.tenant_id, call.caller.device_id, position, call.now_ms)
 
 
-def _is_more(call: Call, tx: Tx) -> bool:
-    """Whether there is something after after_seq; looks again at everything a long wait may have changed."""
+def _seq_now(call: Call, tx: Tx) -> int:
+    """Where the stream stands now; looks again at everything that a long wait may have changed."""
     device = row_by_id(tx, call.environment, call.caller.device_id)
     if device["status"] != DeviceStatusWord.ACTIVE:
         raise unauthenticated()
-    state = _check_history(call, tx)
-    return bool(state.seq > call.query["after_seq"])
+    return _check_history(call, tx).seq
 
 
 def _check_history(call: Call, tx: Tx) -> gallery_log.StreamState:
@@ -85,14 +85,15 @@ async def snapshot(call: Call, store: AsyncStore) -> Answer:
     """``GET /v1/gallery/snapshot``: one page of the state at the seq of the first page."""
     text = call.query["cursor"]
     if text is None:
-        snapshot_id = await store.write(lambda tx: _open_snapshot(call, tx))
+        snapshot_id = await store.write(lambda tx: open_snapshot(call, tx), lock=call.environment.tenant_id)
         after = ""
     else:
         snapshot_id, after = _read_cursor(call, text)
-    return Answer(200, await store.read_aside(lambda tx: _snapshot_page(call, tx, snapshot_id, after)))
+    return Answer(200, await store.read_aside(lambda tx: snapshot_page(call, tx, snapshot_id, after)))
 
 
-def _open_snapshot(call: Call, tx: Tx) -> str:
+def open_snapshot(call: Call, tx: Tx) -> str:
+    """Fix the gallery as it is now for an hour of paging; the snapshot's id."""
     state = gallery_log.state_of_stream(tx, call.environment)
     expires_ms = call.now_ms + SNAPSHOT_MS
     same = tx.one(
@@ -128,7 +129,10 @@ def _open_snapshot(call: Call, tx: Tx) -> str:
     return snapshot_id
 
 
-def _snapshot_page(call: Call, tx: Tx, snapshot_id: str, after: str) -> dict[str, Any]:
+def snapshot_page(
+    call: Call, tx: Tx, snapshot_id: str, after: str, page_size: int = SNAPSHOT_PAGE
+) -> dict[str, Any]:
+    """One page of an open snapshot: the entries behind template_id ``after``. Problem 410."""
     opened = tx.one(
         """SELECT * FROM snapshots
            WHERE snapshot_id = :snapshot_id AND stream = :stream AND expires_ms > :now_ms""",
@@ -152,9 +156,9 @@ def _snapshot_page(call: Call, tx: Tx, snapshot_id: str, after: str) -> dict[str
         epoch=opened["epoch"],
         seq=opened["seq"],
         after=after,
-        rows=SNAPSHOT_PAGE + 1,
+        rows=page_size + 1,
     )
-    shown, more = rows[:SNAPSHOT_PAGE], len(rows) > SNAPSHOT_PAGE
+    shown, more = rows[:page_size], len(rows) > page_size
     head = Head(
         opened["stream"],
         opened["epoch"],

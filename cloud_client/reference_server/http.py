@@ -4,13 +4,13 @@ import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.types import Message, Receive, Scope, Send
 
 from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
 from cloud_client.reference_server.context import Answer
 from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.routing import Target
 
 DRAIN_BYTES = 32 * 1024 * 1024
 DRAIN_S = 5.0
@@ -28,15 +28,26 @@ class Request:
         client = scope.get("client")
         self.address: str = client[0] if client else ""
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        self.raw_path = raw_path.decode("ascii", "replace").partition("?")[0]
+        target = Target.read(raw_path.decode("ascii", "replace").partition("?")[0])
+        self.raw_path = target.path
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        # The authority of a target in absolute form goes before Host (RFC 9112 §3.2.2).
+        self.authority = target.authority or next(iter(self.headers.get("host", ())), "")
         self._receive = receive
 
     def header(self, name: str) -> list[str]:
         """Every value of a header, in order; ``name`` in lower case."""
         return self.headers.get(name, [])
+
+    def check_framing(self) -> None:
+        """Problem 400, and the connection ends, when two headers say where the body does (RFC 9112 §6.1).
+
+        What we and a proxy in front of us read differently would be somebody else's request.
+        """
+        if "transfer-encoding" in self.headers and "content-length" in self.headers:
+            raise Problem(ProblemCode.INVALID_REQUEST, headers={"Connection": "close"})
 
     def request_id(self) -> str | None:
         """The client's correlation id, None when there is none. Problem 400 when it is no such thing."""
@@ -64,6 +75,8 @@ class Request:
 
     async def body(self, max_bytes: int) -> bytes:
         """The whole body. Problem 413 beyond ``max_bytes``, after reading on for a while."""
+        if "content-length" not in self.headers and "transfer-encoding" not in self.headers:
+            return b""  # RFC 9112 §6.3: a request without either has no body
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -90,33 +103,26 @@ class Request:
             return
 
 
-def decoded_segments(raw_path: str) -> list[str] | None:
-    """The path's segments, each percent-decoded by itself; None when one is not UTF-8 or has a slash."""
-    segments = []
-    for raw in raw_path.split("/")[1:]:
-        try:
-            segment = unquote(raw, errors="strict")
-        except UnicodeDecodeError:
-            return None
-        if "/" in segment:
-            return None
-        segments.append(segment)
-    return segments
-
-
 async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:
     """Write an answer out; ``head`` leaves the body away and keeps its length."""
     data = b"" if answer.body is None else encode(answer.body)
-    fields = {name.lower(): value for name, value in (dict(answer.headers) | dict(headers)).items()}
-    if answer.body is not None:
-        fields.setdefault("content-type", PROBLEM_TYPE if answer.status >= 400 else JSON_TYPE)
+    raw = [
+        (name.lower().encode(), value.encode("latin-1"))
+        for fields in (answer.headers, headers)
+        for name, value in fields.items()
+    ]
+    if answer.body is not None and "Content-Type" not in answer.headers:
+        raw.append((b"content-type", _PROBLEM_TYPE if answer.status >= 400 else _JSON_TYPE))
     if answer.status not in (204, 304):
-        fields["content-length"] = str(len(data))
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+        raw.append((b"content-length", b"%d" % len(data)))
     await send({"type": "http.response.start", "status": answer.status, "headers": raw})
     await send({"type": "http.response.body", "body": b"" if head else data})
 
 
+_JSON_TYPE, _PROBLEM_TYPE = JSON_TYPE.encode(), PROBLEM_TYPE.encode()
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def encode(body: Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _encoder.encode(body).encode()

@@ -4,9 +4,10 @@ Kept of a request: a MAC of its scope (credential, method, concrete path), a MAC
 raw body, and the answer, sealed under a key derived from the server key AND the Idempotency-Key itself.
 The database alone can therefore neither show an answer (an enrollment token, say) nor the key.
 
-A claim is committed before the request is executed. A claim without an answer means "still running" for
-60 s; after that the next request takes it over by compare-and-set on the time it was made. Answers with a
-status below 500 are recorded, 5xx give the claim back.
+Claim, effects and answer are committed together, so that whatever ends a request half-way leaves nothing of
+it and it may be repeated at once; answers with a status of 500 and above leave nothing either. A claim that
+stands without an answer all the same means "still running" for 60 s; after that the next request takes it
+over by compare-and-set on the time it was made.
 """
 
 import json
@@ -96,17 +97,6 @@ def record(tx: Tx, claimed: Claim, answer: Answer) -> None:
            WHERE scope_hash = :scope_hash AND key_mac = :key_mac AND started_ms = :started_ms""",
         sealed=sealed,
         subject_id=answer.subject_id,
-        scope_hash=claimed.scope_hash,
-        key_mac=claimed.key_mac,
-        started_ms=claimed.started_ms,
-    )
-
-
-def release(tx: Tx, claimed: Claim) -> None:
-    """Give a claim back: the request failed on our side and may be repeated at once."""
-    tx.run(
-        """DELETE FROM idempotency WHERE scope_hash = :scope_hash AND key_mac = :key_mac
-           AND started_ms = :started_ms AND answer_ct IS NULL""",
         scope_hash=claimed.scope_hash,
         key_mac=claimed.key_mac,
         started_ms=claimed.started_ms,

@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, made from the operation table."""
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -94,6 +95,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.scope is not None:
         shown["x-scope"] = operation.scope.value
+    if operation.retirement is not None:
+        shown["deprecated"] = True
     if operation.referenced:
         shown["x-contract"] = "referenced"
     models = _body_models(operation)
@@ -143,11 +146,22 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return shown
 
 
-def _answers(operation: Operation) -> dict[str, Any]:
-    headers: dict[str, Any] = {
-        name: {"schema": {"type": "string"}, "required": True}
-        for name in (REQUEST_ID_HEADER, "RateLimit-Limit")
+def _common_headers() -> dict[str, Any]:
+    """Of every answer, success or not. A request that failed before its credential has no RateLimit-*."""
+    return {REQUEST_ID_HEADER: {"schema": {"type": "string", "pattern": f"^{NAME_64.pattern}$"}}}
+
+
+def _rate_headers(*, required: bool) -> dict[str, Any]:
+    count = {"type": "integer", "minimum": 0}
+    return {
+        f"RateLimit-{word}": {"schema": count, "required": required}
+        for word in ("Limit", "Remaining", "Reset")
     }
+
+
+def _answers(operation: Operation) -> dict[str, Any]:
+    headers = _common_headers() | _rate_headers(required=True)
+    headers[REQUEST_ID_HEADER]["required"] = True
     if operation.keyed is not Keyed.NO:
         headers[IDEMPOTENT_REPLAYED_HEADER] = {"schema": {"type": "string", "enum": ["true", "false"]}}
     if operation.operation_id in {"createSubject", "createEnrollmentSession"}:
@@ -187,6 +201,9 @@ def codes_of(operation: Operation) -> set[ProblemCode]:
             ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             ProblemCode.VALIDATION_FAILED,
         }
+    if operation.paths:
+        # A value that holds a slash, or none at all, makes another path.
+        codes.add(ProblemCode.ROUTE_NOT_FOUND)
     return codes
 
 
@@ -194,12 +211,18 @@ def _problems(operation: Operation) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in sorted(codes_of(operation)):
         by_status.setdefault(KINDS[code].status, []).append(code.value)
+    return {str(status): _problem(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _problem(status: int, codes: list[str]) -> dict[str, Any]:
+    headers = _common_headers() | _rate_headers(required=status == 429)
+    if status in (429, 503):
+        headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 1}, "required": True}
+    one_of_these = {"type": "object", "properties": {"code": {"enum": codes}, "status": {"const": status}}}
     return {
-        str(status): {
-            "description": ", ".join(codes),
-            "content": {PROBLEM_TYPE: {"schema": _ref(ProblemDocument)}},
-        }
-        for status, codes in sorted(by_status.items())
+        "description": ", ".join(codes),
+        "headers": headers,
+        "content": {PROBLEM_TYPE: {"schema": {"allOf": [_ref(ProblemDocument), one_of_these]}}},
     }
 
 
@@ -216,7 +239,22 @@ def _schemas(operations: list[Operation]) -> dict[str, Any]:
         models |= dict.fromkeys(model for model in operation.answers.values() if model is not None)
     _, schema = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     shown: dict[str, Any] = _without_null_defaults(schema["$defs"])
+    sent = {model.__name__ for operation in operations for model in _body_models(operation)}
+    for name in set(shown) - _with_parts(shown, sent):
+        # A member that a later version adds to an answer must not break anyone who validates by this.
+        shown[name].pop("additionalProperties", None)
     return shown
+
+
+def _with_parts(schemas: dict[str, Any], names: set[str]) -> set[str]:
+    """``names`` and every schema that those refer to."""
+    found: set[str] = set()
+    pending = set(names)
+    while pending:
+        found |= pending
+        text = json.dumps([schemas[name] for name in pending])
+        pending = set(re.findall(r'"#/components/schemas/(\w+)"', text)) - found
+    return found
 
 
 def _without_null_defaults(value: Any) -> Any:

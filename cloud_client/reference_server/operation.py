@@ -3,6 +3,8 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -57,6 +59,22 @@ PURPOSE: Final = PathRule(
 
 
 @dataclass(frozen=True, slots=True)
+class Retirement:
+    """When an operation was deprecated, and when it goes (epoch seconds); every answer of it says so."""
+
+    deprecated_s: int
+    sunset_s: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Deprecation`` (RFC 9745) and ``Sunset`` (RFC 8594)."""
+        return {
+            "Deprecation": f"@{self.deprecated_s}",
+            "Sunset": format_datetime(datetime.fromtimestamp(self.sunset_s, UTC), usegmt=True),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of the contract."""
 
@@ -85,6 +103,8 @@ class Operation:
     """Not for totems (403 ``forbidden``)."""
     referenced: bool = False
     """Named by the partner document, detailed elsewhere."""
+    retirement: Retirement | None = None
+    """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
 
     @property
     def writes(self) -> bool:

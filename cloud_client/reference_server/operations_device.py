@@ -10,6 +10,7 @@ from cloud_client.contract import (
     ProblemCode,
 )
 from cloud_client.reference_server import (
+    attestation,
     bodies,
     device_routes,
     enrollments,
@@ -49,7 +50,7 @@ DEVICE_OPERATIONS: Final = (
         "/v1/devices/attest",
         "Attest the device's keys",
         Surface.DEVICE,
-        device_routes.attest_device,
+        attestation.attest_device,
         {200: shown.Attestation},
         body=bodies.Attest,
         keyed=Keyed.REQUIRED,

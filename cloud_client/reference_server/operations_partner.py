@@ -1,8 +1,10 @@
 """The public and the partner's part of the operation table."""
 
+from dataclasses import replace
 from typing import Final
 
 from cloud_client.contract import (
+    MAX_BULK_JSON_BYTES,
     NAME_64,
     DeviceStatusWord,
     ProblemCode,
@@ -15,12 +17,16 @@ from cloud_client.reference_server import (
     consents,
     devices,
     erasure,
+    mail_bodies,
+    mail_listing,
+    mail_outbox,
     public,
     sessions,
     subjects,
     verdicts,
 )
 from cloud_client.reference_server import resources as shown
+from cloud_client.reference_server.bodies import MAX_SAFE_INTEGER
 from cloud_client.reference_server.operation import (
     DEVICE_ID,
     PURPOSE,
@@ -37,6 +43,7 @@ from cloud_client.reference_server.query import (
     EXTERNAL_REF_PARAMETER,
     LIMIT,
     date_time,
+    integer,
     matching,
     one_of,
     uuid,
@@ -236,6 +243,45 @@ DEVICES: Final = (
     ),
 )
 
+MAIL: Final = (
+    Operation(
+        "listDeviceInbox",
+        "GET",
+        "/v1/devices/{device_id}/inbox",
+        "Sealed records to carry to a device",
+        Surface.PARTNER,
+        mail_listing.list_device_inbox,
+        {200: shown.InboxPage},
+        problems=(
+            ProblemCode.DEVICE_NOT_FOUND,
+            ProblemCode.LIVEMODE_MISMATCH,
+            ProblemCode.VALIDATION_FAILED,
+        ),
+        scope=Scope.DEVICES_READ,
+        paths={"device_id": DEVICE_ID},
+        query=(
+            replace(integer("after_seq", 0, MAX_SAFE_INTEGER, 0), refused_with=ProblemCode.VALIDATION_FAILED),
+            replace(LIMIT, refused_with=ProblemCode.VALIDATION_FAILED),
+        ),
+        waits=True,
+    ),
+    Operation(
+        "submitDeviceOutbox",
+        "POST",
+        "/v1/devices/{device_id}/outbox",
+        "Hand in sealed records of a device",
+        Surface.PARTNER,
+        mail_outbox.submit_device_outbox,
+        {200: shown.OutboxResult},
+        problems=(ProblemCode.DEVICE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.DEVICES_WRITE,
+        body=mail_bodies.SubmitOutbox,
+        paths={"device_id": DEVICE_ID},
+        keyed=Keyed.REQUIRED,
+        max_bytes=MAX_BULK_JSON_BYTES,
+    ),
+)
+
 VERDICTS: Final = (
     Operation(
         "listVerdicts",
@@ -286,7 +332,15 @@ WEBHOOKS: Final = tuple(
         problems=(ProblemCode.NOT_IMPLEMENTED,),
     )
     for index, path in enumerate(("/v1/webhooks", "/v1/webhooks/{rest:path}"))
-    for method in ("GET", "POST", "DELETE")
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
 )
 
-PARTNER_OPERATIONS: Final = (*PUBLIC, *SUBJECTS, *SESSIONS, *DEVICES, *VERDICTS, *WEBHOOKS)
+PARTNER_OPERATIONS: Final = (
+    *PUBLIC,
+    *SUBJECTS,
+    *SESSIONS,
+    *DEVICES,
+    *MAIL,
+    *VERDICTS,
+    *WEBHOOKS,
+)

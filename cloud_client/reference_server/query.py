@@ -23,11 +23,15 @@ class Parameter:
     schema: dict[str, Any]
     default: Any = None
     required: bool = field(default=False)
+    refused_with: ProblemCode = ProblemCode.INVALID_REQUEST
+    """The code for a value outside its format (the inbox has one of its own)."""
 
 
 def read_query(raw: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
     """Values by name, defaults filled in. Problem 400 ``invalid_request``."""
     values = {parameter.name: parameter.default for parameter in parameters if not parameter.required}
+    if not raw and len(values) == len(parameters):
+        return values
     known = {parameter.name: parameter for parameter in parameters}
     seen: set[str] = set()
     try:
@@ -48,7 +52,7 @@ def read_query(raw: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
         seen.add(name)
         value = known[name].parse(text)
         if value is None:
-            raise _wrong(name, "format")
+            raise _wrong(name, "format", known[name].refused_with)
         values[name] = value
     for parameter in parameters:
         if parameter.required and parameter.name not in seen:
@@ -56,8 +60,8 @@ def read_query(raw: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
     return values
 
 
-def _wrong(name: str, code: str) -> Problem:
-    return Problem(ProblemCode.INVALID_REQUEST, errors=[FieldError(f"/{name}", code)])
+def _wrong(name: str, code: str, problem: ProblemCode = ProblemCode.INVALID_REQUEST) -> Problem:
+    return Problem(problem, errors=[FieldError(f"/{name}", code)])
 
 
 def integer(

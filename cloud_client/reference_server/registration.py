@@ -5,11 +5,12 @@ import json
 from typing import Any
 
 from cloud_client.contract import DeviceStatusWord, ProblemCode
-from cloud_client.reference_server import device_config, gallery_log, signers, tenants
+from cloud_client.reference_server import device_config, gallery_log, mail_inbox, signers, tenants
+from cloud_client.reference_server.attestation import key_digest
 from cloud_client.reference_server.auth import unauthenticated
 from cloud_client.reference_server.bodies import RegisterDevice
 from cloud_client.reference_server.context import Answer, Call, Provisioning
-from cloud_client.reference_server.devices import device_object, row_by_id
+from cloud_client.reference_server.devices import UNATTESTED, device_object, row_by_id
 from cloud_client.reference_server.problems import Problem, invalid
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import token_hash
@@ -18,8 +19,6 @@ from link1.errors import FormatError, Link1Error
 from link1.keys import PublicKey, SealPublicKey
 from link1.sealed import SERVICE_ID
 from link1.signed import Kind, verify_object
-
-_UNATTESTED = ["KEY_UNATTESTED"]
 
 
 def registering_http_key(body: bytes) -> PublicKey | None:
@@ -43,7 +42,7 @@ def register_device(call: Call, tx: Tx) -> Answer:
     except FormatError:
         raise invalid("/seal_key/pub_b64", "key") from None
     _check_proof(body, holder, keys["verdict"])
-    digest = hashlib.sha256(keys["verdict"].raw + keys["http"].raw + seal_pub.raw).digest()
+    digest = key_digest(keys["verdict"].raw, keys["http"].raw, seal_pub.raw)
     token = tx.one(
         "SELECT keys_digest FROM provisioning_tokens WHERE token_hash = :token_hash",
         token_hash=token_hash(holder.token),
@@ -144,7 +143,7 @@ def _store(
         app_version=body.app.version,
         model_id=body.model_id,
         seal_pub=seal_pub.raw,
-        health=json.dumps(_UNATTESTED),
+        health=json.dumps([UNATTESTED]),
         now_ms=call.now_ms,
         **call.environment.params,
     )
@@ -160,6 +159,7 @@ def _store(
             tenant_id=call.environment.tenant_id,
             device_id=body.device_id,
         )
+    mail_inbox.open_box(tx, row_by_id(tx, call.environment, body.device_id))
     if body.kind == "access":
         gallery_log.adopt_model(tx, call.environment, body.model_id)
 
@@ -178,12 +178,12 @@ def _answer(call: Call, tx: Tx, row: Row) -> dict[str, Any]:
             "service_id": SERVICE_ID,
             "seal_key": {"kid": seal_key.kid, "alg": "x25519", "pub_b64": seal_key.b64},
             "signer_certs": [signers.certificate(tx, vault, "post", now_ms).b64],
-            "inbox_next_seq": 1,
+            "inbox_next_seq": mail_inbox.box_of(tx, row)["first_seq"],
         },
         "gallery": {"stream": state.stream, "epoch": state.epoch} if row["kind"] == "access" else None,
         "dbd_sign_key": None if dbd_key is None else key_object(dbd_key),
         "terms_version": tenants.load(tx, vault, row["tenant_id"]).terms_version,
-        "config": device_config.signed_config(tx, vault, now_ms),
+        "config": device_config.signed_config(tx, vault, call.environment, now_ms),
     }
 
 

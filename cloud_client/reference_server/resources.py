@@ -8,8 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from cloud_client.contract import EXTERNAL_REF, HEX_32, NAME_64, ONBOARD_REF
+from cloud_client.contract import EXTERNAL_REF, HEX_32, HEX_64, NAME_64, ONBOARD_REF
 from cloud_client.reference_server.bodies import Absent
+from cloud_client.reference_server.signed_resources import (
+    SignedDecision,
+    SignedPassage,
+    SignedReceipt,
+    SignedVerdict,
+)
 
 DateTime = Annotated[
     str,
@@ -175,6 +181,49 @@ class DevicePage(Page):
     data: list[Device]
 
 
+class RecordPost(Shown):
+    v: int
+    rid: Hex32
+    box: Literal["in", "out"]
+    src: Name
+    dst: Name
+    seq: int
+    created_ms: int
+    suite: str
+    ct_len: int
+    ct_sha256: Annotated[str, StringConstraints(pattern=f"^{HEX_64.pattern}$")]
+
+
+class SealedRecord(Shown):
+    post: RecordPost
+    ct_b64: str
+    alg: Literal["ed25519"]
+    signer_kid: Hex32
+    sig_b64: Annotated[str, StringConstraints(min_length=88, max_length=88)]
+    signer_cert_b64: Absent[Annotated[str, StringConstraints(min_length=140, max_length=140)]] = None
+
+
+class InboxPage(Shown):
+    device_id: Name
+    data: list[SealedRecord]
+    has_more: bool
+    next_after_seq: int
+
+
+class RejectedRecord(Shown):
+    seq: int
+    rid: Hex32
+    code: str
+
+
+class OutboxResult(Shown):
+    device_id: Name
+    accepted: list[int]
+    duplicates: list[int]
+    rejected: list[RejectedRecord]
+    acked_upto_seq: int
+
+
 class DbdDecision(Shown):
     reason: str
     outcome: str
@@ -238,9 +287,9 @@ class Verification(Shown):
 
 class VerdictProof(Shown):
     record: Verdict
-    signed_verdict: Signed
-    signed_decision: Absent[Signed] = None
-    signed_passage: Absent[Signed] = None
+    signed_verdict: SignedVerdict
+    signed_decision: Absent[SignedDecision] = None
+    signed_passage: Absent[SignedPassage] = None
     verification: Verification
 
 
@@ -254,7 +303,7 @@ class Propagation(Shown):
 class ErasureReceipt(Shown):
     receipt_id: Uuid
     subject_id: Uuid
-    signed_receipt: Signed
+    signed_receipt: SignedReceipt
     propagation: Propagation
 
 

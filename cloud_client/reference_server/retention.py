@@ -4,7 +4,7 @@ import calendar
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud_client.reference_server import gallery_log, idempotency, sessions
+from cloud_client.reference_server import gallery_log, idempotency, mail_inbox, sessions
 from cloud_client.reference_server.store import Tx
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -46,6 +46,7 @@ def sweep(tx: Tx, now_ms: int) -> dict[str, int]:
         "DELETE FROM provisioning_tokens WHERE expires_ms <= :limit_ms AND keys_digest IS NULL",
         limit_ms=now_ms - TOKEN_MS,
     )
+    mail_inbox.sweep(tx, now_ms)
     # Replaced templates are kept only for snapshots that were open when they were replaced.
     tx.run(
         """DELETE FROM templates WHERE removed_seq IS NOT NULL AND NOT EXISTS

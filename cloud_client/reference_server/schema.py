@@ -5,6 +5,7 @@ environment and 0 in the test environment of a tenant. Columns named ``*_ct`` ar
 under the person's own key where the row is about a person, so that erasure destroys them all at once.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 _TENANTS = (
@@ -283,6 +284,9 @@ _VERDICTS = (
     "CREATE UNIQUE INDEX verdicts_seq ON verdicts (signer_kid, verdict_seq)",
     "CREATE INDEX verdicts_device ON verdicts (tenant_id, device_id, decided_ms)",
     "CREATE INDEX verdicts_subject ON verdicts (subject_id) WHERE subject_id IS NOT NULL",
+    # Conflicts are few, and looked for among all.
+    """CREATE INDEX verdicts_conflicts ON verdicts (tenant_id, livemode, decided_ms, verdict_id)
+        WHERE reconciliation = 'conflict'""",
     # Signed objects that do not agree with the record kept: shown to nobody, kept as evidence.
     """CREATE TABLE verdict_evidence (
         evidence_ref TEXT NOT NULL,
@@ -303,4 +307,77 @@ _VERDICTS = (
     "CREATE INDEX events_subject ON events (subject_id) WHERE subject_id IS NOT NULL",
 )
 
-MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),)
+_MAIL = (
+    # One row a device. `first_seq` is the inbox seq that its registration was told to begin with;
+    # `outbox_seq` is received without a gap and applied; (`mailed_epoch`, `mailed_seq`) is where the gallery
+    # records that are on their way will have brought the device.
+    """CREATE TABLE mail_boxes (
+        tenant_id TEXT NOT NULL,
+        device_id TEXT NOT NULL,
+        first_seq BIGINT NOT NULL DEFAULT 1,
+        inbox_seq BIGINT NOT NULL DEFAULT 0,
+        applied_seq BIGINT NOT NULL DEFAULT 0,
+        outbox_seq BIGINT NOT NULL DEFAULT 0,
+        mailed_epoch BIGINT NOT NULL DEFAULT 0,
+        mailed_seq BIGINT NOT NULL DEFAULT 0,
+        refused TEXT NOT NULL DEFAULT '[]',
+        PRIMARY KEY (tenant_id, device_id),
+        FOREIGN KEY (tenant_id, device_id) REFERENCES devices)""",
+    "INSERT INTO mail_boxes (tenant_id, device_id) SELECT tenant_id, device_id FROM devices",
+    # `body` is what a record is sealed from anew when a device refuses it; none for pages and chunks.
+    """CREATE TABLE inbox (
+        tenant_id TEXT NOT NULL,
+        device_id TEXT NOT NULL,
+        seq BIGINT NOT NULL,
+        kind TEXT NOT NULL,
+        record TEXT NOT NULL,
+        ct BLOB NOT NULL,
+        body TEXT,
+        reissues INTEGER NOT NULL DEFAULT 0,
+        created_ms BIGINT NOT NULL,
+        acked_ms BIGINT,
+        PRIMARY KEY (tenant_id, device_id, seq),
+        FOREIGN KEY (tenant_id, device_id) REFERENCES mail_boxes)""",
+    "CREATE INDEX inbox_acked ON inbox (acked_ms) WHERE acked_ms IS NOT NULL",
+    # `record` goes once it is applied; the digest stays, to know it again.
+    """CREATE TABLE outbox (
+        tenant_id TEXT NOT NULL,
+        device_id TEXT NOT NULL,
+        seq BIGINT NOT NULL,
+        digest BLOB NOT NULL,
+        record TEXT,
+        received_ms BIGINT NOT NULL,
+        PRIMARY KEY (tenant_id, device_id, seq),
+        FOREIGN KEY (tenant_id, device_id) REFERENCES mail_boxes)""",
+    "CREATE INDEX outbox_applied ON outbox (received_ms) WHERE record IS NULL",
+    # `last_seq` is the highest config_seq ever signed for the environment, `config_seq` that of `config`.
+    """CREATE TABLE device_configs (
+        tenant_id TEXT NOT NULL REFERENCES tenants,
+        livemode INTEGER NOT NULL,
+        config_seq BIGINT NOT NULL,
+        last_seq BIGINT NOT NULL,
+        config TEXT NOT NULL,
+        PRIMARY KEY (tenant_id, livemode))""",
+    """CREATE TABLE factory_cas (
+        fingerprint TEXT PRIMARY KEY,
+        certificate BLOB NOT NULL,
+        added_ms BIGINT NOT NULL)""",
+)
+
+MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL)
+
+ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
+    "sqlite": {},
+    "postgresql": {
+        # Token buckets that several server processes share; what a crash of the database loses is only that
+        # they are full again. A bucket's name is a MAC: it stands for an address or a token.
+        1: (
+            """CREATE UNLOGGED TABLE rate_buckets (
+                bucket BYTEA PRIMARY KEY,
+                tokens DOUBLE PRECISION NOT NULL,
+                at_s DOUBLE PRECISION NOT NULL,
+                granted BOOLEAN NOT NULL) WITH (fillfactor = 50)""",
+        ),
+    },
+}
+"""What one engine needs besides, in its own words, with the version it came with."""

@@ -8,49 +8,58 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from cloud_client.contract import DEFAULT_PORT
 from cloud_client.reference_server import retention, signers
+from cloud_client.reference_server.access_log import AccessLog, Served
+from cloud_client.reference_server.admin import make_admin_app
+from cloud_client.reference_server.admin_bind import LOOPBACK, AdminBind, is_loopback, listening
 from cloud_client.reference_server.app import Api, make_app
 from cloud_client.reference_server.context import Service
-from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
+from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
 from cloud_client.reference_server.long_poll import Waiters
+from cloud_client.reference_server.metrics import Metrics
 from cloud_client.reference_server.operations import OPERATIONS
 from cloud_client.reference_server.palm_index import PalmIndex
-from cloud_client.reference_server.rate_limit import Limiter
-from cloud_client.reference_server.store import AsyncStore, Store
+from cloud_client.reference_server.rate_limit import Limiter, LocalLimiter, SharedLimiter
+from cloud_client.reference_server.store import AsyncStore, Database, Store, Tx
 from cloud_client.reference_server.times import NowMs, system_now_ms
 from cloud_client.reference_server.vault import Vault
+from cloud_client.reference_server.wire import AnswersInOne
 
 log = logging.getLogger("palm.cloud")
 
 SWEEP_EVERY_S = 3600.0
 _BACKLOG = 2048
+Ready = Callable[[str, str | None], None]
+"""Is told the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """Where a server keeps everything: ``cloud.db`` and ``secrets/``."""
+    """Where a server keeps everything: the database and ``secrets/``."""
 
     path: Path
-
-    database: Path
+    database: Database = field(repr=False)  # a URL may hold a password
 
     @classmethod
     def of(cls, path: Path, database: str | None = None) -> "DataDirectory":
-        """``cloud.db`` and ``secrets/`` in ``path``; ``database`` (sqlite:///PATH) moves the former."""
+        """``cloud.db`` and ``secrets/`` in ``path``; ``database`` puts the former elsewhere."""
         if database is None:
             return cls(path, path / "cloud.db")
-        if not database.startswith("sqlite:///"):
-            raise OperatorError("--database takes sqlite:///PATH; leave it out for cloud.db in --data")
-        return cls(path, Path(database.removeprefix("sqlite:///")))
+        if database.startswith("sqlite:///"):
+            return cls(path, Path(database.removeprefix("sqlite:///")))
+        if database.startswith(("postgresql://", "postgres://")):
+            return cls(path, database)
+        raise OperatorError(
+            "--database takes postgresql://… or sqlite:///PATH; leave it out for cloud.db in --data"
+        )
 
     def open(self, now_ms: int) -> tuple[Store, Vault]:
         """Store and keys, made on first use. OperatorError when the directory cannot be used."""
@@ -62,9 +71,28 @@ class DataDirectory:
                 f"{self.path} cannot be used ({error.strerror}): give --data a directory of your own"
             ) from error
         store = Store.open(self.database)
-        with store.writing() as tx:
-            signers.ensure(tx, vault, now_ms)
+        try:
+            with store.writing() as tx:
+                _check_keys(tx, vault)
+                signers.ensure(tx, vault, now_ms)
+        except BaseException:
+            store.close()
+            raise
         return store, vault
+
+
+def _check_keys(tx: Tx, vault: Vault) -> None:
+    """OperatorError when ``secrets/`` belongs to another database (a second server with keys of its own)."""
+    row = tx.one("SELECT kid, seed_ct FROM signers LIMIT 1")
+    if row is None:
+        return
+    try:
+        vault.kms.unwrap(row["seed_ct"], row["kid"].encode())
+    except ServerError:
+        raise OperatorError(
+            "the keys in secrets/ of --data are not those that this database was made with: "
+            "copy secrets/ from the first server's data directory, or from the backup"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +106,47 @@ class ServeOptions:
     tls_key: Path | None = None
     behind_tls_proxy: bool = False
     rate_scale: float = 1.0
+    admin: AdminBind | None = None
 
     def check(self) -> None:
         """OperatorError for what must not be served."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OperatorError("--tls-cert and --tls-key go together: give both or none")
-        if not (self.tls_cert or self.behind_tls_proxy or _is_loopback(self.host)):
-            raise OperatorError(
-                f"{self.host} is not a loopback address and there is no TLS: "
-                "give --tls-cert and --tls-key, or --behind-tls-proxy when a proxy in front does TLS"
-            )
+        for host in (self.host, LOOPBACK if self.admin is None else self.admin.host):
+            if not (self.tls_cert or self.behind_tls_proxy or is_loopback(host)):
+                raise OperatorError(
+                    f"{host} is not a loopback address and there is no TLS: "
+                    "give --tls-cert and --tls-key, or --behind-tls-proxy when a proxy in front does TLS"
+                )
 
 
 def build(
     data: DataDirectory,
     *,
     now_ms: NowMs = system_now_ms,
-    monotonic_s: Callable[[], float] = time.monotonic,
+    monotonic_s: Callable[[], float] | None = None,
     rate_scale: float = 1.0,
     behind_tls_proxy: bool = False,
-) -> tuple[Starlette, Api]:
-    """The application over a data directory; the caller closes ``api.store``."""
+) -> tuple[ASGIApp, Api]:
+    """The application over a data directory; the caller closes ``api.store``.
+
+    ``monotonic_s`` stands in for the clock of the rate limits (of the database, where processes share it).
+    """
     store, vault = data.open(now_ms())
     store.close()
     service = Service(vault, now_ms, PalmIndex(), Waiters())
-    api = Api(
-        service,
-        AsyncStore(data.database),
-        Limiter(monotonic_s, rate_scale),
-        behind_tls_proxy=behind_tls_proxy,
-    )
+    async_store = AsyncStore(data.database)
+    limiter: Limiter
+    if async_store.engine == "sqlite":
+        limiter = LocalLimiter(monotonic_s or time.monotonic, rate_scale)
+    else:
+        limiter = SharedLimiter(async_store, vault, rate_scale, monotonic_s)
+    api = Api(service, async_store, limiter, behind_tls_proxy=behind_tls_proxy)
     return make_app(api, OPERATIONS), api
 
 
-async def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``ready`` is called with the base URL when connections are accepted."""
+async def serve(options: ServeOptions, ready: Ready) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` is called when connections are accepted."""
     options.check()
     app, api = build(
         options.data,
@@ -127,6 +161,9 @@ async def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
         ssl_keyfile=options.tls_key,
         log_config=None,
         access_log=False,
+        # h11: httptools, where it is installed, answers requests without Host. There are no websockets here.
+        http=AnswersInOne,
+        ws="none",
         server_header=False,
         date_header=True,
         proxy_headers=False,
@@ -134,16 +171,32 @@ async def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
         timeout_graceful_shutdown=_SHUTDOWN_S,
         lifespan="on",
     )
-    server = _Server(config, ready, api)
+    lines = AccessLog(sys.stderr)
+    metrics = Metrics()
+
+    def note(served: Served) -> None:
+        lines.note(served)
+        metrics.note(served)
+
+    api.on_answer = note
+    bind = options.admin
+    local = (bind is None or bind.is_local) and not options.behind_tls_proxy
+    admin_app = make_admin_app(api.service, api.store, metrics, OPERATIONS, local=local)
     sweeper = asyncio.create_task(_sweep_regularly(api), name="sweeper")
+    started = False
     try:
-        await server.serve()
+        tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
+        async with listening(bind, admin_app, **tls) as admin_url:
+            server = _Server(config, lambda url: ready(url, admin_url), api)
+            await server.serve()
+            started = server.started
     finally:
         sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweeper
+        lines.flush()
         api.store.close()
-    if not server.started:
+    if not started:
         raise OperatorError(
             f"{options.host}:{options.port} cannot be listened on: "
             "choose another --port, or stop what uses this one"
@@ -197,17 +250,8 @@ async def _sweep_regularly(api: Api) -> None:
         await asyncio.sleep(SWEEP_EVERY_S)
 
 
-def run(options: ServeOptions, ready: Callable[[str], None]) -> None:
+def run(options: ServeOptions, ready: Ready) -> None:
     """``serve`` with logging to standard error; returns when the server has ended."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     asyncio.run(serve(options, ready))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

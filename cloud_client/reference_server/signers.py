@@ -1,8 +1,9 @@
 """The service's own signing keys: one for each use, rotated with an overlap.
 
-``gallery``, ``device_status`` and ``erasure_receipt`` are published at ``GET /v1/keys``. ``post`` and
-``bundle`` sign mail and what devices are configured by; devices trust them through a certificate of the
-root. ``seal`` is the X25519 key that outbox mail is sealed to.
+``gallery``, ``device_status``, ``erasure_receipt`` and ``webhook`` are published at ``GET /v1/keys``; the
+last signs nothing before there are webhooks. ``post`` and ``bundle`` sign mail and what devices are
+configured by; devices trust them through a certificate of the root. ``seal`` is the X25519 key that outbox
+mail is sealed to.
 """
 
 from collections.abc import Mapping
@@ -16,19 +17,20 @@ from link1.keys import PublicKey, SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
 
-PUBLISHED: Final = ("gallery", "device_status", "erasure_receipt")
+PUBLISHED: Final = ("gallery", "device_status", "erasure_receipt", "webhook")
 CERTIFIED: Final[Mapping[str, SignerPurpose]] = {"post": SignerPurpose.POST, "bundle": SignerPurpose.BUNDLE}
 SEAL: Final = "seal"
-USES: Final = (*PUBLISHED, *CERTIFIED)
+USES: Final = (*PUBLISHED, *CERTIFIED, SEAL)
 
 CERTIFICATE_MS: Final = 2 * 365 * 24 * 3600 * 1000
+RENEWED_EVERY_MS: Final = CERTIFICATE_MS // 2
 OVERLAP_MS: Final = 90 * 24 * 3600 * 1000
 """How long a key that was followed by another stays published, for what it has signed."""
 
 
 def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
     """Make the first key of every use that has none."""
-    for use in (*USES, SEAL):
+    for use in USES:
         if not tx.exists("SELECT 1 FROM signers WHERE use_word = :use", use=use):
             _insert(tx, vault, use, now_ms)
 
@@ -64,13 +66,23 @@ def seal_key(tx: Tx, vault: Vault, now_ms: int) -> SealKey:
     return SealKey.from_seed(vault.kms.unwrap(seed_ct, kid.encode()))
 
 
+def seal_keys(tx: Tx, vault: Vault) -> list[SealKey]:
+    """Every key that outbox mail may still be sealed to, the youngest first."""
+    rows = tx.all(
+        "SELECT kid, seed_ct FROM signers WHERE use_word = :use ORDER BY not_before_ms DESC, kid", use=SEAL
+    )
+    return [SealKey.from_seed(vault.kms.unwrap(row["seed_ct"], row["kid"].encode())) for row in rows]
+
+
 def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificate:
     """The root's certificate for the key in force of a certified use."""
     kid, _ = _seed(tx, use, now_ms)
     row = tx.one("SELECT pub, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
     if row is None:
         raise LookupError(kid)
-    not_after_ms = row["not_before_ms"] + CERTIFICATE_MS
+    # The root is at hand: a signer that is still in force is certified anew long before it runs out.
+    renewals = max(0, now_ms - row["not_before_ms"]) // RENEWED_EVERY_MS
+    not_after_ms = row["not_before_ms"] + CERTIFICATE_MS + renewals * RENEWED_EVERY_MS
     return SignerCertificate.issue(CERTIFIED[use], PublicKey(row["pub"]), not_after_ms, vault.root)
 
 

@@ -1,218 +1,295 @@
-"""The database: one small class over SQLite, and its asynchronous face for the server.
+"""The database: what the tables are reached through, on either engine.
 
 Invariants
-1. Every change happens in a transaction that was begun for writing (BEGIN IMMEDIATE), so that a
-   transaction never fails half-way because another process wrote in between.
-2. A process has one writer thread; other processes (``palmctl cloud …``) write to the same file at any
-   time, held apart by SQLite's lock.
-3. SQL is written once, with ``:name`` parameters and in the dialect that SQLite and PostgreSQL share
-   (ON CONFLICT, RETURNING, row values, partial indexes); whatever differs between engines is in this file.
-4. What an erasure deletes is overwritten (secure_delete) and the write-ahead log is emptied
-   (``purge``) before the answer goes out.
+1. SQL is written once, with ``:name`` parameters and in the dialect that SQLite and PostgreSQL share
+   (ON CONFLICT, RETURNING, row values, partial indexes); whatever differs is in ``store_sqlite`` and
+   ``store_postgresql``, and in ``migrations`` for the tables.
+2. Work that reads and then writes never meets other work on the same rows. SQLite has one writer at a time
+   (BEGIN IMMEDIATE). On PostgreSQL a writing transaction holds a lock: of one tenant when the caller names
+   it, else of the whole database.
+3. A process never fails half-way because another one wrote in between: it waits, or begins anew.
+4. What an erasure deletes is cleared from the files too, as far as the engine can (``Store.purge``).
 """
 
 import asyncio
-import contextlib
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
-
-from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.schema import MIGRATIONS
+from typing import Any, Final, Protocol, Self, TypeVar
 
 T = TypeVar("T")
-Row = sqlite3.Row
 
-_BUSY_TIMEOUT_MS = 2000
-"""Four busy writer processes wait 0.3 s for one another at worst; beyond this somebody hangs."""
+Database = Path | str
+"""A SQLite file, or the ``postgresql://`` URL of a database."""
 
-_PURGE_ATTEMPTS = 50
+WHOLE: Final = ""
+"""The lock of a transaction that may change rows of any tenant."""
+UNLOCKED: Final = None
+"""For work whose every statement is right by itself, whatever others write meanwhile."""
+
+
+class Row(Protocol):
+    """A row; columns by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+    def keys(self) -> Iterable[str]: ...
+
+
+class Cursor(Protocol):
+    """What both drivers answer an execution with."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that other connections are told of when a transaction commits.
+
+    ``stream`` (stream): a gallery stream has moved. ``device`` (tenant_id, device_id): a device must look
+    again. ``wait`` (tenant_id, device_id, turn): a device has begun to wait. ``palm`` (stream, subject_id):
+    a person's templates are to be forgotten.
+    """
+
+    kind: str
+    words: tuple[str, ...]
+
+    def to_text(self) -> str:
+        return json.dumps([self.kind, *self.words])
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        kind, *words = json.loads(text)
+        return cls(kind, tuple(words))
 
 
 class Tx:
     """One transaction: the only way to the tables. Parameters are always passed by name."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, execute: Callable[[str, Mapping[str, Any]], Cursor]) -> None:
+        self._execute = execute
         self.purge_after_commit = False
-        """Set by whoever deletes a person's data: the write-ahead log is emptied after the commit."""
+        """Set by whoever deletes a person's data: see ``Store.purge``."""
+        self.announced = False
+        """Whether there is something that waiting devices may have to be told."""
 
     def run(self, sql: str, **params: Any) -> int:
         """Execute one statement; the number of rows it changed."""
-        return self._connection.execute(sql, params).rowcount
+        return self._execute(sql, params).rowcount
 
     def one(self, sql: str, **params: Any) -> Row | None:
         """The first row, or None."""
-        row: Row | None = self._connection.execute(sql, params).fetchone()
+        row: Row | None = self._execute(sql, params).fetchone()
         return row
 
     def all(self, sql: str, **params: Any) -> list[Row]:
         """Every row."""
-        return self._connection.execute(sql, params).fetchall()
+        return self._execute(sql, params).fetchall()
 
     def each(self, sql: str, **params: Any) -> Iterator[Row]:
         """Rows one by one, for answers that are too long to hold at once."""
-        yield from self._connection.execute(sql, params)
+        yield from self._execute(sql, params)
 
     def exists(self, sql: str, **params: Any) -> bool:
         """Whether there is a row."""
-        return self._connection.execute(sql, params).fetchone() is not None
+        return self._execute(sql, params).fetchone() is not None
 
     def scalar(self, sql: str, **params: Any) -> Any:
         """The first column of the first row, None without a row."""
-        row = self._connection.execute(sql, params).fetchone()
+        row = self._execute(sql, params).fetchone()
         return None if row is None else row[0]
 
+    def announce(self, kind: str, *words: str) -> None:
+        """Tell the server processes of a ``Change`` when this commits.
 
-class Store:
-    """One connection to the database of a data directory; used by one thread at a time."""
+        On SQLite the one server process then looks itself at what has changed.
+        """
+        del kind, words
+        self.announced = True
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with _as_unavailable():
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._connection.row_factory = sqlite3.Row
-            for pragma in (
-                f"busy_timeout={_BUSY_TIMEOUT_MS}",
-                "journal_mode=WAL",
-                "synchronous=FULL",
-                "secure_delete=ON",
-                "foreign_keys=ON",
-                "temp_store=MEMORY",
-            ):
-                self._connection.execute(f"PRAGMA {pragma}")
-        self._durable = True
 
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open the database file, made and migrated if necessary."""
-        store = cls(path)
-        store._migrate()
+class Store(ABC):
+    """One connection to a database; used by one thread at a time."""
+
+    @staticmethod
+    def connect(database: Database) -> "Store":
+        """A connection to a database whose tables are there. StoreUnavailable when there is none."""
+        if isinstance(database, Path):
+            from cloud_client.reference_server.store_sqlite import SqliteStore
+
+            return SqliteStore(database)
+        from cloud_client.reference_server.store_postgresql import PostgresStore
+
+        return PostgresStore(database)
+
+    @staticmethod
+    def open(database: Database) -> "Store":
+        """A connection to a database, made and migrated if necessary."""
+        from cloud_client.reference_server.migrations import migrate
+
+        store = Store.connect(database)
+        try:
+            migrate(store)
+        except BaseException:
+            store.close()
+            raise
         return store
 
-    def close(self) -> None:
-        self._connection.close()
+    engine: str
+    """``sqlite`` or ``postgresql``."""
+    on_loop: bool
+    """Short reads take less than handing them to a thread."""
+    threads: int
+    """Transactions that a server process runs at once."""
 
-    @contextlib.contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Tx]:
+    @abstractmethod
+    def writing(self, *, durable: bool = True, lock: str | None = WHOLE) -> AbstractContextManager[Tx]:
         """A transaction that may change rows; committed at the end, rolled back on any exception.
 
         ``durable=False`` lets a power loss take it back (never used for what somebody was promised).
+        ``lock`` is the tenant whose rows may be read and changed, WHOLE, or UNLOCKED.
         """
-        with _as_unavailable():
-            if durable is not self._durable:
-                self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                self._durable = durable
-            self._connection.execute("BEGIN IMMEDIATE")
-            tx = Tx(self._connection)
-            try:
-                yield tx
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # A full disk may already have rolled back.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-        if tx.purge_after_commit:
-            self.purge()
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Tx]:
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Tx]:
         """One consistent view of the database."""
-        with _as_unavailable():
-            self._connection.execute("BEGIN")
-            try:
-                yield Tx(self._connection)
-            finally:
-                self._connection.execute("COMMIT")
 
+    def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
+        """Run ``work`` in a writing transaction; more than once where an engine makes it begin anew."""
+        with self.writing(durable=durable, lock=lock) as tx:
+            return work(tx)
+
+    def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
+        """Run ``work`` on one consistent view of the database; ``single`` says that it is one statement."""
+        del single
+        with self.reading() as tx:
+            return work(tx)
+
+    @abstractmethod
     def purge(self) -> None:
-        """Empty the write-ahead log into the main file, so that nothing deleted is left in it."""
-        for _ in range(_PURGE_ATTEMPTS):
-            with _as_unavailable():
-                row = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if row[0] == 0:
-                return
-            time.sleep(0.01)  # a reader of another process still looks at the old pages
-        raise StoreUnavailable("the write-ahead log could not be emptied: a reader holds it open")
+        """Clear deleted rows from the files, as far as the engine can."""
 
-    def data_version(self) -> int:
-        """A number that changes when another connection has committed."""
-        with _as_unavailable():
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+    @abstractmethod
+    def has_table(self, tx: Tx, table: str) -> bool:
+        """Whether a table of ours is there."""
 
-    def _migrate(self) -> None:
-        with self.writing() as tx:
-            tx.run("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-            version = int(tx.scalar("SELECT coalesce(max(version), 0) FROM schema_version"))
-            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
-                for statement in statements:
-                    tx.run(statement)
-                tx.run("INSERT INTO schema_version (version) VALUES (:number)", number=number)
+    @abstractmethod
+    def dialect(self, statement: str) -> str:
+        """A statement of the schema in the engine's own words."""
+
+    @abstractmethod
+    def changes(self, local: asyncio.Event) -> AsyncGenerator[list[Change], None]:
+        """What has been committed, as it comes; an empty list: something, look at everything.
+
+        ``local`` is set by every commit of this process. Never ends; waits while the database is away.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connection back."""
 
 
-@contextlib.contextmanager
-def _as_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
-        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-            raise
-        # The text of these errors names no value, only what SQLite could not do.
-        raise StoreUnavailable(f"database: {error}") from error
+class _Crew:
+    """Threads with a connection each."""
+
+    def __init__(self, database: Database, threads: int, name: str) -> None:
+        self._database = database
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._own = threading.local()
+        self._stores: list[Store] = []
+        self.queued = 0
+        """Work given and not yet done."""
+
+    async def run(self, work: Callable[[Store], T]) -> T:
+        self.queued += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._with_store, work)
+        finally:
+            self.queued -= 1
+
+    def _with_store(self, work: Callable[[Store], T]) -> T:
+        store: Store | None = getattr(self._own, "store", None)
+        if store is None:
+            store = self._own.store = Store.connect(self._database)
+            self._stores.append(store)
+        return work(store)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        for store in self._stores:
+            store.close()
 
 
 class AsyncStore:
-    """The store as the server uses it: short reads on the loop, writes in the one writer thread.
+    """The store as the server uses it.
 
-    A read by key takes some ten microseconds, less than handing it to a thread; reads that go through
-    many rows use ``read_aside``. ``on_change`` is called on the loop after every commit of this process.
+    On SQLite short reads run on the loop (a read by key takes some ten microseconds, less than handing it to
+    a thread), writes in the one writer thread, long reads in a reader thread. On PostgreSQL all of them run
+    in a few threads with a connection each.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._reader = Store.open(path)
-        self._writer = Store(path)
-        self._aside = Store(path)
-        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        self._aside_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
-        self.on_change: Callable[[], None] = lambda: None
+    def __init__(self, database: Database) -> None:
+        self._store = Store.open(database)
+        if not self._store.on_loop:
+            self._store.close()  # it has seen to the tables; the threads have connections of their own
+        self._writers = _Crew(database, self._store.threads, "store-writer")
+        self._readers = _Crew(database, self._store.threads, "store-reader")
+        self._changed = asyncio.Event()
+        self.engine = self._store.engine
 
-    async def write(self, work: Callable[[Tx], T], *, durable: bool = True) -> T:
-        """Run ``work`` in a write transaction; its result once it is committed."""
+    async def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
+        """Run ``work`` in a write transaction (see ``Store.writing``); its result once it is committed."""
+        announced = False
 
-        def transact() -> T:
-            with self._writer.writing(durable=durable) as tx:
-                return work(tx)
+        def noted(tx: Tx) -> T:
+            nonlocal announced
+            result = work(tx)
+            announced = tx.announced
+            return result
 
-        result = await asyncio.get_running_loop().run_in_executor(self._write_thread, transact)
-        self.on_change()
+        result = await self._writers.run(lambda store: store.write(noted, durable=durable, lock=lock))
+        if announced:
+            self._changed.set()
         return result
 
-    def read(self, work: Callable[[Tx], T]) -> T:
-        """Run a short read now, on the calling thread (the loop's)."""
-        with self._reader.reading() as tx:
-            return work(tx)
+    async def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
+        """Run a short read; ``single`` says that it is one statement."""
+        if self._store.on_loop:
+            return self._store.read(work, single=single)
+        return await self.read_aside(work)
 
     async def read_aside(self, work: Callable[[Tx], T]) -> T:
-        """Run a long read in the reader thread."""
+        """Run a long read in a thread."""
 
-        def transact() -> T:
-            with self._aside.reading() as tx:
+        def transact(store: Store) -> T:
+            with store.reading() as tx:
                 return work(tx)
 
-        return await asyncio.get_running_loop().run_in_executor(self._aside_thread, transact)
+        return await self._readers.run(transact)
 
-    def data_version(self) -> int:
-        """Changes when any other connection, of this process or another, has committed."""
-        return self._reader.data_version()
+    @property
+    def queued(self) -> dict[str, int]:
+        """Work given and not yet done: ``{write, read}``."""
+        return {"write": self._writers.queued, "read": self._readers.queued}
+
+    def changes(self) -> AsyncGenerator[list[Change], None]:
+        """See ``Store.changes``; for one task of the process."""
+        return self._store.changes(self._changed)
 
     def close(self) -> None:
-        """Finish what is running and close; the log is left empty when no one else has it open."""
-        self._write_thread.shutdown()
-        self._aside_thread.shutdown()
-        for store in (self._aside, self._reader, self._writer):
-            store.close()
+        """Finish what is running and close."""
+        self._writers.close()
+        self._readers.close()
+        self._store.close()

@@ -1,7 +1,8 @@
 """Bodies of requests: one reading only (I-JSON, RFC 7493), or 400 ``malformed_json``.
 
-Numbers that are not integers are read as floats, so that the schema can refuse them with 422: they are
-valid JSON. Everything that two parsers could read differently is refused here.
+A number is an integer when its value is, however it is written (300, 300.0, 3e2), as in JSON Schema and
+RFC 8785; others are floats, which the schema refuses with 422: they are valid JSON. Everything that two
+parsers could read differently is refused here.
 """
 
 import json
@@ -20,7 +21,13 @@ def read_body(data: bytes) -> object:
         text = data.decode("utf-8")
         if text.startswith("\ufeff") or _too_deep(text):
             raise _malformed()
-        value = json.loads(text, object_pairs_hook=_members, parse_int=_integer, parse_constant=_no_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=_members,
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_no_constant,
+        )
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise _malformed() from None
     if "\\u" in text and _has_surrogate(value):
@@ -44,6 +51,11 @@ def _integer(text: str) -> int | float:
     if len(text) > 16 and abs(float(text)) > 2**53 - 1:
         return float(text)
     return int(text)
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 - 1 else value
 
 
 def _no_constant(_text: str) -> NoReturn:

@@ -28,7 +28,13 @@ def create_subject(call: Call, tx: Tx) -> Answer:
         raise Problem(ProblemCode.ONBOARD_REF_LOOKS_LIKE_CPF)
     if body.cpf is not None and not is_valid_cpf(body.cpf):
         raise Problem(ProblemCode.CPF_INVALID)
-    if persons.row_by_external_ref(tx, vault, environment, body.external_ref) is not None:
+    external_ref_mac = persons.external_ref_mac(vault, environment, body.external_ref)
+    if tx.exists(
+        """SELECT 1 FROM subjects
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND external_ref_mac = :mac""",
+        mac=external_ref_mac,
+        **environment.params,
+    ):
         raise Problem(ProblemCode.EXTERNAL_REF_CONFLICT)
     tenant = tenants.load(tx, vault, environment.tenant_id)
     cpf_mac = None if body.cpf is None else tenant.cpf_mac(environment, body.cpf)
@@ -49,7 +55,7 @@ def create_subject(call: Call, tx: Tx) -> Answer:
                    :cpf_mac, :cpf_ct, :key_ct, :refs_ct, :has_onboard_ref, :now_ms, :now_ms)""",
         subject_id=subject_id,
         subject_ref=tenant.subject_ref(subject_id),
-        external_ref_mac=persons.external_ref_mac(vault, environment, body.external_ref),
+        external_ref_mac=external_ref_mac,
         cpf_mac=cpf_mac,
         cpf_ct=None if body.cpf is None else vault.kms.wrap(body.cpf.encode(), f"cpf {subject_id}".encode()),
         key_ct=key_ct,
@@ -133,5 +139,7 @@ def _consents(tx: Tx, subject_id: str) -> list[dict[str, str]]:
         "SELECT purpose, status FROM consents WHERE subject_id = :subject_id ORDER BY recorded_no",
         subject_id=subject_id,
     )
+    if not rows:
+        return []
     latest = {row["purpose"]: row["status"] for row in rows}
     return [{"purpose": purpose.value, "status": latest[purpose]} for purpose in Purpose if purpose in latest]

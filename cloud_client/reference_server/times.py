@@ -23,8 +23,8 @@ def system_now_ms() -> int:
 
 def rfc3339(at_ms: int) -> str:
     """``YYYY-MM-DDTHH:MM:SS.mmmZ``."""
-    moment = datetime.fromtimestamp(at_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+    year, month, day, hour, minute, second, *_ = time.gmtime(at_ms // 1000)
+    return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}.{at_ms % 1000:03d}Z"
 
 
 def rfc3339_or_none(at_ms: int | None) -> str | None:

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from link1.keys import SigningKey
@@ -41,13 +39,13 @@ class KeyFile:
     """Key management by a key in a file: AES-256-GCM."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._cipher = AESGCM(key)
 
     def wrap(self, secret: bytes, context: bytes) -> bytes:
-        return seal(self._key, secret, context)
+        return _seal(self._cipher, secret, context)
 
     def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        return unseal(self._key, wrapped, context)
+        return _unseal(self._cipher, wrapped, context)
 
 
 class Vault:
@@ -84,20 +82,29 @@ class Vault:
 
     def derive(self, purpose: str, secret: bytes) -> bytes:
         """A 32-byte key from the server key and ``secret``: neither gives it alone."""
-        hkdf = HKDF(SHA256(), KEY_BYTES, salt=self._server_key, info=purpose.encode())
-        return hkdf.derive(secret)
+        # HKDF-SHA256 (RFC 5869) for exactly one block of output.
+        extracted = hmac.digest(self._server_key, secret, "sha256")
+        return hmac.digest(extracted, purpose.encode() + b"\x01", "sha256")
 
 
 def seal(key: bytes, plaintext: bytes, context: bytes) -> bytes:
     """AES-256-GCM: random 12-byte nonce ‖ ciphertext ‖ tag, bound to ``context``."""
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, plaintext, context)
+    return _seal(AESGCM(key), plaintext, context)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """The plaintext of ``seal``. ServerError when key, context or bytes are not the ones sealed with."""
+    return _unseal(AESGCM(key), sealed, context)
+
+
+def _seal(cipher: AESGCM, plaintext: bytes, context: bytes) -> bytes:
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + cipher.encrypt(nonce, plaintext, context)
+
+
+def _unseal(cipher: AESGCM, sealed: bytes, context: bytes) -> bytes:
     try:
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context)
+        return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context)
     except InvalidTag:
         raise ServerError("a stored ciphertext does not open: wrong key file or damaged database") from None
 

@@ -1,20 +1,21 @@
 """`palmctl cloud …`: the reference server, and what its operator does to it while it runs."""
 
 import json
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-if TYPE_CHECKING:
-    from cloud_client.reference_server.context import Environment
-    from cloud_client.reference_server.store import Tx
-    from cloud_client.reference_server.vault import Vault
-
-Command = Callable[..., Any]
-Work = Callable[["Tx", "Vault", int], dict[str, Any]]
+from tools.commands.cloud_mail import config, factory_ca, mail
+from tools.commands.cloud_port import port_db
+from tools.commands.cloud_store import (
+    Work,
+    environment_of,
+    of_environment,
+    of_tenant,
+    on_data,
+    on_store,
+    reported,
+)
 
 
 @click.group()
@@ -22,83 +23,8 @@ def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 
 
-def _data(command: Command) -> Command:
-    """--data, --database and --json, which every command takes."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(
-        command
-    )
-    command = click.option(
-        "--database", metavar="URL", help="sqlite:///PATH instead of cloud.db in the data directory."
-    )(command)
-    return click.option(
-        "--data",
-        type=click.Path(file_okay=False, path_type=Path),
-        required=True,
-        help="The server's data directory; made on first use.",
-    )(command)
-
-
-def _environment(command: Command) -> Command:
-    """--tenant and --mode."""
-    command = click.option("--mode", type=click.Choice(["test", "live"]), required=True)(command)
-    return _tenant(command)
-
-
-def _tenant(command: Command) -> Command:
-    return click.option("--tenant", required=True, metavar="T", help="A tenant_id.")(command)
-
-
-def _fail(error: Exception) -> NoReturn:
-    click.echo(f"palmctl cloud: {error}", err=True)
-    raise SystemExit(1)
-
-
-def _reported(command: Command) -> Command:
-    """Errors a person can meet: one line on stderr and exit status 1."""
-
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        from cloud_client.reference_server.errors import ServerError
-
-        try:
-            return command(*args, **kwargs)
-        except ServerError as error:
-            _fail(error)
-
-    return run
-
-
-def _on_store(command: Callable[..., Work]) -> Command:
-    """A command that answers with work: one write transaction on the store, whose result is printed."""
-
-    @_data
-    @_reported
-    @wraps(command)
-    def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
-        from cloud_client.reference_server.serve import DataDirectory
-        from cloud_client.reference_server.times import system_now_ms
-
-        now_ms = system_now_ms()
-        store, vault = DataDirectory.of(data, database).open(now_ms)
-        try:
-            with store.writing() as tx:
-                printed = command(**given)(tx, vault, now_ms)
-        finally:
-            store.close()
-        if as_json:
-            click.echo(json.dumps(printed, ensure_ascii=False))
-            return
-        for name, value in printed.items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            click.echo(f"{name}: {text}")
-
-    return run
-
-
-def _of(tenant: str, mode: str) -> "Environment":
-    from cloud_client.reference_server.context import Environment
-
-    return Environment(tenant, mode == "live")
+for _command in (mail, config, factory_ca, port_db):
+    cloud.add_command(_command)
 
 
 @cloud.command()
@@ -114,8 +40,15 @@ def _of(tenant: str, mode: str) -> "Environment":
 @click.option(
     "--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Rate limits times N."
 )
-@_data
-@_reported
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="For the operator page, /metrics, /healthz and /docs.  [default: 8711 if it is free]",
+)
+@click.option("--admin-host", default="127.0.0.1", show_default=True, help="Elsewhere only with TLS.")
+@click.option("--no-admin", is_flag=True, help="Serve none of these.")
+@on_data
+@reported
 def serve(
     *,
     data: Path,
@@ -127,12 +60,27 @@ def serve(
     tls_key: Path | None,
     behind_tls_proxy: bool,
     rate_scale: float,
+    admin_port: int | None,
+    admin_host: str,
+    no_admin: bool,
 ) -> None:
     """Serve until SIGTERM; prints one line when connections are accepted."""
+    from cloud_client.reference_server.admin_bind import AdminBind
     from cloud_client.reference_server.serve import DataDirectory, ServeOptions, run
 
-    def ready(url: str) -> None:
-        click.echo(json.dumps({"url": url}) if as_json else f"serving {url}")
+    admin = AdminBind(admin_host)
+    if admin_port is not None:
+        admin = AdminBind(admin_host, admin_port, asked=True)
+    elif port == 0:
+        admin = AdminBind(admin_host, 0)  # whoever takes any port takes any two
+
+    def ready(url: str, admin_url: str | None) -> None:
+        if as_json:
+            click.echo(json.dumps({"url": url, "admin_url": admin_url}))
+            return
+        if admin_url is not None:
+            click.echo(f"operator page {admin_url}/operator", err=True)
+        click.echo(f"serving {url}")
 
     run(
         ServeOptions(
@@ -143,6 +91,7 @@ def serve(
             tls_key=tls_key,
             behind_tls_proxy=behind_tls_proxy,
             rate_scale=rate_scale,
+            admin=None if no_admin else admin,
         ),
         ready,
     )
@@ -155,7 +104,7 @@ def tenant() -> None:
 
 @tenant.command("create")
 @click.argument("name")
-@_on_store
+@on_store
 def tenant_create(*, name: str) -> Work:
     """Make a tenant with a test and a live environment."""
     from cloud_client.reference_server import operator
@@ -166,8 +115,8 @@ def tenant_create(*, name: str) -> Work:
 @tenant.command("set")
 @click.option("--terms-version", metavar="V")
 @click.option("--duplicate-cosine", type=float, metavar="X")
-@_tenant
-@_on_store
+@of_tenant
+@on_store
 def tenant_set(
     *,
     tenant: str,
@@ -189,19 +138,19 @@ def key() -> None:
 @click.option(
     "--scope", "scopes", multiple=True, required=True, metavar="S", help="May be given several times."
 )
-@_environment
-@_on_store
+@of_environment
+@on_store
 def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
     """Make an API key; it is shown this once."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, now_ms: operator.create_key(tx, _of(tenant, mode), list(scopes), now_ms)
+    return lambda tx, _, now_ms: operator.create_key(tx, environment_of(tenant, mode), list(scopes), now_ms)
 
 
 @key.command("revoke")
 @click.argument("key_id")
-@_tenant
-@_on_store
+@of_tenant
+@on_store
 def key_revoke(*, tenant: str, key_id: str) -> Work:
     """Revoke an API key from the next request on."""
     from cloud_client.reference_server import operator
@@ -217,13 +166,15 @@ def token() -> None:
 @token.command("create")
 @click.option("--device-id", required=True, metavar="D")
 @click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
-@_environment
-@_on_store
+@of_environment
+@on_store
 def token_create(*, tenant: str, mode: str, device_id: str, expires_in_s: int) -> Work:
     """Make a provisioning token for one device."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, now_ms: operator.create_token(tx, _of(tenant, mode), device_id, expires_in_s, now_ms)
+    return lambda tx, _, now_ms: operator.create_token(
+        tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms
+    )
 
 
 @cloud.group()
@@ -234,13 +185,13 @@ def dbd() -> None:
 @dbd.command("add")
 @click.option("--dbd-id", required=True, metavar="X")
 @click.option("--pub-b64", required=True, metavar="P", help="Its Ed25519 public key.")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def dbd_add(*, tenant: str, mode: str, dbd_id: str, pub_b64: str) -> Work:
     """Make a validator's key known; another key for the same id counts from now."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, now_ms: operator.add_dbd(tx, _of(tenant, mode), dbd_id, pub_b64, now_ms)
+    return lambda tx, _, now_ms: operator.add_dbd(tx, environment_of(tenant, mode), dbd_id, pub_b64, now_ms)
 
 
 @cloud.group()
@@ -251,29 +202,29 @@ def subject() -> None:
 @subject.command("block")
 @click.argument("subject_id")
 @click.option("--reason", metavar="R", help="Shown in the person's block.")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
     """Suspend a person at every gate."""
     from cloud_client.reference_server import operator
 
     return lambda tx, vault, now_ms: operator.block_subject(
-        tx, vault, _of(tenant, mode), subject_id, reason=reason, now_ms=now_ms
+        tx, vault, environment_of(tenant, mode), subject_id, reason=reason, now_ms=now_ms
     )
 
 
 @subject.command("unblock")
 @click.argument("subject_id")
 @click.option("--reason", metavar="R", hidden=True)
-@_environment
-@_on_store
+@of_environment
+@on_store
 def subject_unblock(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
     """Undo `subject block`."""
     from cloud_client.reference_server import operator
 
     del reason  # taken so that both commands can be called alike
     return lambda tx, vault, now_ms: operator.unblock_subject(
-        tx, vault, _of(tenant, mode), subject_id, now_ms=now_ms
+        tx, vault, environment_of(tenant, mode), subject_id, now_ms=now_ms
     )
 
 
@@ -284,37 +235,37 @@ def session() -> None:
 
 @session.command("cancel")
 @click.argument("session_id")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def session_cancel(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a session that is open or in review."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, now_ms: operator.cancel_session(tx, _of(tenant, mode), session_id, now_ms)
+    return lambda tx, _, now_ms: operator.cancel_session(tx, environment_of(tenant, mode), session_id, now_ms)
 
 
 @session.command("approve")
 @click.argument("session_id")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a review: the palms are enrolled."""
     from cloud_client.reference_server import operator
 
     return lambda tx, vault, now_ms: operator.approve_session(
-        tx, vault, _of(tenant, mode), session_id, now_ms
+        tx, vault, environment_of(tenant, mode), session_id, now_ms
     )
 
 
 @session.command("reject")
 @click.argument("session_id")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def session_reject(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a review: nobody is enrolled."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, now_ms: operator.reject_session(tx, _of(tenant, mode), session_id, now_ms)
+    return lambda tx, _, now_ms: operator.reject_session(tx, environment_of(tenant, mode), session_id, now_ms)
 
 
 @cloud.group()
@@ -324,13 +275,13 @@ def epoch() -> None:
 
 @epoch.command("new")
 @click.option("--model-id", required=True, metavar="ID")
-@_environment
-@_on_store
+@of_environment
+@on_store
 def epoch_new(*, tenant: str, mode: str, model_id: str) -> Work:
     """Begin a gallery epoch made with a model; devices take it by snapshot."""
     from cloud_client.reference_server import operator
 
-    return lambda tx, _, __: operator.new_epoch(tx, _of(tenant, mode), model_id)
+    return lambda tx, _, __: operator.new_epoch(tx, environment_of(tenant, mode), model_id)
 
 
 @cloud.group()
@@ -341,7 +292,7 @@ def signer() -> None:
 @signer.command("rotate")
 @click.option("--use", required=True, metavar="U")
 @click.option("--in-s", type=click.IntRange(min=0), default=86400, show_default=True)
-@_on_store
+@on_store
 def signer_rotate(*, use: str, in_s: int) -> Work:
     """Publish a new key for a use; it signs from --in-s seconds on."""
     from cloud_client.reference_server import operator
@@ -355,7 +306,7 @@ def root() -> None:
 
 
 @root.command("show")
-@_on_store
+@on_store
 def root_show() -> Work:
     """Print the root's public key."""
     from cloud_client.reference_server import operator
@@ -365,7 +316,7 @@ def root_show() -> Work:
 
 @cloud.command()
 @click.option("--now", "timestamp", metavar="TIMESTAMP", help="RFC 3339; what is expired then is deleted.")
-@_on_store
+@on_store
 def sweep(*, timestamp: str | None) -> Work:
     """Delete what is past its retention, and count it."""
     from cloud_client.reference_server.retention import sweep as delete_expired

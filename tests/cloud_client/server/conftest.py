@@ -1,11 +1,10 @@
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server_database import new_database
 from server_harness import Cloud, Partner, Tenant
-from server_process import Running
+from server_process import Running, start
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +36,9 @@ def partner(tenant: Tenant) -> Partner:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     data, log = tmp_path / "data", tmp_path / "server.log"
-    words = ["-m", "tools.palmctl", "cloud", "serve", "--data", str(data), "--port", "0"]
-    # A log nobody reads would fill a pipe and stop the server.
-    with log.open("w") as errors:
-        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("serving http://127.0.0.1:"), log.read_text()
+    server = start(data, log, new_database())
     try:
-        yield Running(data, process, line.split()[1], log)
+        yield server
     finally:
-        process.kill()
-        process.communicate()
+        server.process.kill()
+        server.process.communicate()

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 from server_checks import check_answer
+from server_database import new_database
 
 from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request
@@ -54,9 +55,9 @@ class Clock:
 class Cloud:
     """A server in this process. Requests run on its own loop, one after another."""
 
-    def __init__(self, path: Path, rate_scale: float = 1000.0) -> None:
+    def __init__(self, path: Path, rate_scale: float = 1000.0, database: str | None = None) -> None:
         self.clock = Clock()
-        self.data = DataDirectory.of(path)
+        self.data = DataDirectory.of(path, database or new_database())
         self._runner = asyncio.Runner()
         self._rate_scale = rate_scale
         self._start()
@@ -216,12 +217,15 @@ class SimDevice:
         }
 
     def register(self, token: str, body: JsonObject | None = None) -> httpx.Response:
-        return self.send(
+        response = self.send(
             "POST",
             "/v1/devices/register",
             body or self.registration(token),
             headers={"Authorization": f"Provisioning {token}"},
         )
+        if response.is_success:
+            self.registered: JsonObject = response.json()
+        return response
 
     def signed(self, method: str, path: str, query: str, content: bytes | None) -> dict[str, str]:
         return sign_request(

@@ -1,8 +1,10 @@
 """A server in a process of its own, and a partner and a device that reach it over real HTTP."""
 
+import copy
 import hashlib
 import json
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +12,14 @@ from typing import Any
 
 import httpx
 from click.testing import CliRunner
+from server_database import database_words
 
 from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
 from link1.canonical import b64_encode
-from link1.keys import SealKey, SigningKey
-from link1.signed import Kind, sign_object
+from link1.keys import SealKey, SealPublicKey, SigningKey
+from link1.sealed import SERVICE_ID, Box, seal_record
+from link1.signed import Kind, object_ref, sign_object
 from tools.commands.cloud import cloud as command
 
 
@@ -27,9 +31,15 @@ class Running:
     process: subprocess.Popen[str]
     url: str
     log: Path
+    database: str | None = None
+
+    @property
+    def where(self) -> list[str]:
+        """The options of every command on this server's store."""
+        return ["--data", str(self.data), *database_words(self.database)]
 
     def palmctl(self, *words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(command, [*words, "--data", str(self.data), "--json"])
+        done = CliRunner().invoke(command, [*words, *self.where, "--json"])
         assert done.exit_code == 0, done.output
         printed: dict[str, Any] = json.loads(done.stdout)
         return printed
@@ -39,6 +49,19 @@ class Running:
         made = self.palmctl("key", "create", "--tenant", tenant, "--mode", "test", *scopes)
         headers = {"Authorization": f"Bearer {made['api_key']}"}
         return httpx.Client(base_url=self.url, headers=headers, trust_env=False)
+
+
+def start(data: Path, log: Path, database: str | None, *more: str) -> Running:
+    """Start a server and wait until it accepts connections."""
+    where = ["--data", str(data), *database_words(database)]
+    words = ["-m", "tools.palmctl", "cloud", "serve", *where, "--port", "0", *more]
+    # A log nobody reads would fill a pipe and stop the server.
+    with log.open("w") as errors:
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving http://127.0.0.1:"), log.read_text()
+    return Running(data, process, line.split()[1], log, database)
 
 
 class Board:
@@ -69,37 +92,77 @@ class Board:
         proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
         content = json.dumps(facts | {"proof": proof}).encode()
         headers = {"Authorization": f"Provisioning {made['token']}"}
-        self.send("POST", "/v1/devices/register", content, headers).raise_for_status()
+        registered = self.send("POST", "/v1/devices/register", content, headers).raise_for_status().json()
+        self.mail_seal_key = SealPublicKey.from_b64(registered["mail"]["seal_key"]["pub_b64"])
+        self.stream = registered["gallery"]["stream"]
+        self.device_id = device_id
+        self.verdict_seq, self.last_ref = 0, "0" * 32
+
+    def outbox_report(self) -> dict[str, Any]:
+        """A first outbox record: the device is well and stands at the beginning of the gallery."""
+        report = {
+            "health": [],
+            "refused": [],
+            "gallery": {"stream": self.stream, "epoch": 1, "seq": 0},
+            "mail": {"in_applied_seq": 0},
+        }
+        return seal_record(
+            box=Box.OUT,
+            src=self.device_id,
+            dst=SERVICE_ID,
+            seq=1,
+            rid="0" * 32,
+            created_ms=int(time.time() * 1000),
+            type_="svc.device.report",
+            body=report,
+            to=self.mail_seal_key,
+            signer=self.verdict_key,
+        )
+
+    def at(self, running: Running) -> "Board":
+        """The same device, talking to another server."""
+        other = copy.copy(self)
+        other.url = running.url
+        other.http = httpx.Client(base_url=running.url, trust_env=False, timeout=20)
+        return other
 
     def upload_verdict(self) -> str:
         """Hand in a first verdict, of a hand that nobody's is; its verdict_id."""
-        verdict = {
-            "v": 1,
-            "txn_id": "0" * 32,
-            "gate_id": "g1",
-            "dbd_id": "d1",
-            "nonce_b64": b64_encode(bytes(16)),
-            "issued_at_ms": 1,
-            "ttl_ms": 5000,
-            "decided_at_ms": int(time.time() * 1000),
-            "device_id": "gate-1",
-            "decision": "reject",
-            "result": "NO_MATCH",
-            "verdict_seq": 1,
-            "prev_ref": "0" * 32,
-            "score_q": 100,
-            "margin_q": 10000,
-            "quality_q": 80,
-            "pad": {"res": "pass", "mech": "m", "score_q": 9000},
-            "attempts": 3,
-            "model_id": "m",
-            "thr_id": "t",
-            "gallery": {"stream": "s", "epoch": 1, "seq": 0, "head16": "0" * 16},
-        }
-        wrapper = sign_object(Kind.VERDICT, verdict, self.verdict_key)
-        content = json.dumps({"items": [{"signed_verdict": wrapper}]}).encode()
-        (verdict_id,) = self.send("POST", "/v1/verdicts/batch", content).json()["accepted"]
+        (verdict_id,) = self.send("POST", "/v1/verdicts/batch", self.batch(1)).json()["accepted"]
         return str(verdict_id)
+
+    def batch(self, count: int) -> bytes:
+        """The body of a batch: the next verdicts of this device's chain, of hands that nobody's are."""
+        items = []
+        for _ in range(count):
+            self.verdict_seq += 1
+            verdict = {
+                "v": 1,
+                "txn_id": f"{self.verdict_seq:032x}",
+                "gate_id": "g1",
+                "dbd_id": "d1",
+                "nonce_b64": b64_encode(bytes(16)),
+                "issued_at_ms": 1,
+                "ttl_ms": 5000,
+                "decided_at_ms": int(time.time() * 1000),
+                "device_id": self.device_id,
+                "decision": "reject",
+                "result": "NO_MATCH",
+                "verdict_seq": self.verdict_seq,
+                "prev_ref": self.last_ref,
+                "score_q": 100,
+                "margin_q": 10000,
+                "quality_q": 80,
+                "pad": {"res": "pass", "mech": "m", "score_q": 9000},
+                "attempts": 3,
+                "model_id": "m",
+                "thr_id": "t",
+                "gallery": {"stream": "s", "epoch": 1, "seq": 0, "head16": "0" * 16},
+            }
+            wrapper = sign_object(Kind.VERDICT, verdict, self.verdict_key)
+            self.last_ref = object_ref(wrapper)
+            items.append({"signed_verdict": wrapper})
+        return json.dumps({"items": items}).encode()
 
     def send(
         self, method: str, target: str, content: bytes | None = None, more: dict[str, str] | None = None

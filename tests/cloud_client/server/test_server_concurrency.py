@@ -3,13 +3,16 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 
 import httpx
 import pytest
 from server_process import Board, Running, enrol, enrol_person, post
 
 from cloud_client.http_signature import new_nonce
+from cloud_client.reference_server.serve import DataDirectory
+from cloud_client.reference_server.store import Store
 
 _MANY = 8
 
@@ -76,7 +79,7 @@ def test_four_writers_on_one_store(running: Running, tenant_id: str, threads: Th
     def through_server(_: int) -> int:
         return post(partner, "/v1/subjects", {"external_ref": new_nonce()}).status_code
 
-    words = ["token", "create", "--tenant", tenant_id, "--mode", "test", "--data", str(running.data)]
+    words = ["token", "create", "--tenant", tenant_id, "--mode", "test", *running.where]
     beside_it = [
         subprocess.Popen(
             [sys.executable, "-m", "tools.palmctl", "cloud", *words, "--device-id", f"d{number}"],
@@ -100,3 +103,101 @@ def test_data_outlives_a_kill(running: Running, tenant_id: str) -> None:
     running.process.wait()
     words = ("--tenant", tenant_id, "--mode", "test", made["subject_id"])
     assert running.palmctl("subject", "block", *words)["external_ref"] == "kept"
+
+
+def test_revoking_a_device_during_its_uploads(
+    running: Running, tenant_id: str, threads: ThreadPoolExecutor
+) -> None:
+    """Each batch is taken whole or refused whole, and none is taken after the revocation was answered."""
+    partner = running.partner(tenant_id)
+    boards = [Board(running, tenant_id, f"gate-{number}") for number in range(4)]
+    batches = [[board.batch(25) for _ in range(4)] for board in boards]
+
+    def upload(number: int) -> list[int]:
+        answers = [boards[number].send("POST", "/v1/verdicts/batch", batch) for batch in batches[number]]
+        return [answer.status_code for answer in answers]
+
+    def revoke(number: int) -> int:
+        return post(partner, f"/v1/devices/gate-{number}/revoke", {"reason": "stolen"}).status_code
+
+    uploaded = [threads.submit(upload, number) for number in range(4)]
+    revoked = [threads.submit(revoke, number) for number in range(4)]
+    assert [future.result() for future in revoked] == [200] * 4
+    for number, future in enumerate(uploaded):
+        statuses = future.result()
+        taken = statuses.count(200)
+        # Once refused it stays refused.
+        assert statuses == [200] * taken + [401] * (4 - taken)
+        listed = partner.get("/v1/verdicts", params={"device_id": f"gate-{number}", "limit": 200}).json()
+        assert len(listed["data"]) == 25 * taken
+        late = boards[number].send("POST", "/v1/verdicts/batch", batches[number][0])
+        assert late.status_code == 401
+        status = boards[number].send("GET", "/v1/devices/self/status").json()["device_status_obj"]
+        assert status["wipe"]["reason"] == "stolen"
+
+
+def test_four_processes_lose_no_update(running: Running, tenant_id: str) -> None:
+    """Writers of one row beside the server: every one of their changes is there in the end."""
+    count = 60
+    # Each step reads, then writes what it has read and one: a lost update would show in the sum.
+    program = (
+        "import sys\n"
+        "from cloud_client.reference_server.serve import DataDirectory\n"
+        "from pathlib import Path\n"
+        "data, database, tenant, count = sys.argv[1:]\n"
+        "store, _ = DataDirectory.of(Path(data), database or None).open(1)\n"
+        "def step(tx):\n"
+        "    row = tx.one('SELECT name FROM tenants WHERE tenant_id = :t', t=tenant)\n"
+        "    name = str(int(row['name']) + 1)\n"
+        "    tx.run('UPDATE tenants SET name = :n WHERE tenant_id = :t', n=name, t=tenant)\n"
+        "for _ in range(int(count)):\n"
+        "    store.write(step, lock=tenant)\n"
+        "print('done')\n"
+    )
+    store, _ = DataDirectory.of(running.data, running.database).open(1)
+    with store.writing() as tx:
+        tx.run("UPDATE tenants SET name = '0' WHERE tenant_id = :tenant_id", tenant_id=tenant_id)
+    words = [str(running.data), running.database or "", tenant_id, str(count)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    partner = running.partner(tenant_id)
+    statuses = []
+    while any(writer.poll() is None for writer in writers):
+        statuses.append(post(partner, "/v1/subjects", {"external_ref": new_nonce()}).status_code)
+    assert [writer.communicate()[0] for writer in writers] == ["done\n"] * 4
+    assert set(statuses) <= {201, 429}
+    with store.reading() as tx:
+        name = tx.scalar("SELECT name FROM tenants WHERE tenant_id = :tenant_id", tenant_id=tenant_id)
+    store.close()
+    assert name == str(4 * count)
+
+
+def test_a_key_in_use_is_told_so(running: Running, tenant_id: str, threads: ThreadPoolExecutor) -> None:
+    """While the first request waits for the store, the second hears 409; afterwards it gets the answer."""
+    partner = running.partner(tenant_id)
+    partner.timeout = httpx.Timeout(20)
+    headers = {"Idempotency-Key": "held"}
+
+    def create() -> httpx.Response:
+        return partner.post("/v1/subjects", json={"external_ref": "held"}, headers=headers)
+
+    with stopped_writers(running, tenant_id):
+        pending = {threads.submit(create), threads.submit(create)}
+        told = next(as_completed(pending))
+    second, first = told.result(), (pending - {told}).pop().result()
+    assert second.json()["code"] == "idempotency_in_progress"
+    assert second.json()["retryable"] is True
+    assert first.status_code == 201
+    again = create()
+    assert (again.headers["idempotent-replayed"], again.json()) == ("true", first.json())
+
+
+@contextmanager
+def stopped_writers(running: Running, tenant_id: str) -> Iterator[None]:
+    """Another process writes to this tenant for as long as this lasts."""
+    store = Store.connect(DataDirectory.of(running.data, running.database).database)
+    with store.writing(lock=tenant_id):
+        yield
+    store.close()

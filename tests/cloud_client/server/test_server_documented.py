@@ -44,6 +44,7 @@ def test_every_example_works(running: Running) -> None:
         "API_KEY": partner.headers["Authorization"].split()[1],
         "DEVICE_ID": "gate-1",
         "VERDICT_ID": board.upload_verdict(),
+        "RECORD": json.dumps(board.outbox_report()),
     }
     for name, _, script in examples():
         done = subprocess.run(

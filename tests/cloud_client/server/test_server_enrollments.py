@@ -1,6 +1,7 @@
 """Enrollment sessions: short codes, every way they end, palms that are refused or held."""
 
 import pytest
+from server_database import everything_in
 from server_harness import Partner, Tenant, code_of, vector
 
 from cloud_client.reference_server import enrollments, operator
@@ -16,7 +17,7 @@ def test_a_short_code_stands_for_the_token(tenant: Tenant, partner: Partner) -> 
         assert (redeemed["token"], redeemed["hands_required"]) == (session["token"], ["R"])
     wrong = device.send("POST", "/v1/enrollment-sessions/redeem", {"short_code": "0000-0000"})
     assert code_of(wrong) == "enrollment_session_invalid"
-    stored = b"".join(path.read_bytes() for path in tenant.cloud.data.path.glob("cloud.db*"))
+    stored = everything_in(tenant.cloud.data.database)
     assert session["token"].encode() not in stored
     assert session["short_code"].encode() not in stored
     shown = partner.get(f"/v1/enrollment-sessions/{session['session_id']}")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from server_database import on_sqlite
 from server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 
 from gallery.stream import read_delta_page, read_snapshot_page, state_of
@@ -77,6 +78,7 @@ def test_enrol_pass_and_erase(cloud: Cloud, tenant: Tenant, partner: Partner) ->
     assert "external_ref" not in record
 
 
+@on_sqlite
 def test_nothing_of_an_erased_person_is_in_any_file(own_cloud: Cloud) -> None:
     tenant = own_cloud.new_tenant()
     partner, device = tenant.partner(), tenant.device()

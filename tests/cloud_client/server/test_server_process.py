@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from server_process import Board, Running, enrol, post
 
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.store import Store
 from link1.keys import SigningKey
 from tools.commands.cloud import cloud as command
 
@@ -83,12 +83,11 @@ def test_a_locked_database_is_a_503(running: Running) -> None:
     tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
     partner = running.partner(tenant)
     partner.timeout = httpx.Timeout(20)
-    other = sqlite3.connect(running.data / "cloud.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    response = post(partner, "/v1/subjects", {"external_ref": "p-1"})
-    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    assert partner.get("/v1/subjects").status_code == 200
-    other.execute("ROLLBACK")
+    other = Store.connect(DataDirectory.of(running.data, running.database).database)
+    with other.writing():
+        response = post(partner, "/v1/subjects", {"external_ref": "p-1"})
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert partner.get("/v1/subjects").status_code == 200
     other.close()
     assert post(partner, "/v1/subjects", {"external_ref": "p-1"}).status_code == 201
 

@@ -281,6 +281,7 @@ def test_signing_keys_can_be_cached(cloud: Cloud) -> None:
         "gallery",
         "device_status",
         "erasure_receipt",
+        "webhook",
     }
 
 

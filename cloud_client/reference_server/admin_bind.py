@@ -1,0 +1,120 @@
+"""Listening for the admin bind beside the partner surface, in the same process."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from cloud_client.reference_server.errors import OperatorError
+
+log = logging.getLogger("palm.cloud")
+
+DEFAULT_ADMIN_PORT: Final = 8711
+LOOPBACK: Final = "127.0.0.1"
+_SHUTDOWN_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AdminBind:
+    """Where the admin bind listens; without TLS on a loopback address.
+
+    ``asked``: the port was named by somebody, so being unable to listen on it ends the server. The usual
+    port is given up when another server has it.
+    """
+
+    host: str = LOOPBACK
+    port: int = DEFAULT_ADMIN_PORT
+    asked: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+
+@asynccontextmanager
+async def listening(
+    bind: AdminBind | None, app: ASGIApp, *, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> AsyncIterator[str | None]:
+    """Serve ``app`` while inside; the base URL, or None where nothing listens.
+
+    The certificate is used beyond this machine. OperatorError when a port that was asked for cannot be had.
+    """
+    bound = None if bind is None else _bound(bind)
+    if bind is None or bound is None:
+        yield None
+        return
+    tls = tls_cert is not None and not bind.is_local
+    config = uvicorn.Config(
+        app,
+        ssl_certfile=tls_cert if tls else None,
+        ssl_keyfile=tls_key if tls else None,
+        log_config=None,
+        access_log=False,
+        http="h11",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        lifespan="off",
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]), name="admin bind")
+    try:
+        await server.up.wait()
+        host = f"[{bind.host}]" if ":" in bind.host else bind.host
+        yield f"{'https' if tls else 'http'}://{host}:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        bound.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bound(bind: AdminBind) -> socket.socket | None:
+    try:
+        family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+        return socket.create_server((bind.host, bind.port), family=family)
+    except OSError as error:
+        if bind.asked:
+            raise OperatorError(
+                f"{bind.host}:{bind.port} cannot be listened on: choose another --admin-port"
+            ) from error
+        log.warning(
+            "no operator page, metrics or health checks: port %d is in use; give --admin-port", bind.port
+        )
+        return None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signals of its own, telling when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

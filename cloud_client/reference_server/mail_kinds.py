@@ -1,0 +1,58 @@
+"""What mail there is (device surface §5)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from link1.canonical import JsonObject
+
+
+class MailKind(StrEnum):
+    """The types of inbox records."""
+
+    GALLERY_HEAD = "svc.gallery.head"
+    GALLERY_DELTAS = "svc.gallery.deltas"
+    GALLERY_SNAPSHOT_PAGE = "svc.gallery.snapshot.page"
+    DEVICE_REVOKE = "svc.device.revoke"
+    CONFIG = "svc.config"
+    TRUST_BUNDLE = "svc.trust.bundle"
+    UPDATE_MANIFEST = "svc.update.manifest"
+    UPDATE_CHUNK = "svc.update.chunk"
+    POST_RECEIPT = "svc.post.receipt"
+
+    @property
+    def is_gallery(self) -> bool:
+        """Whether it carries palms."""
+        return self in (MailKind.GALLERY_DELTAS, MailKind.GALLERY_SNAPSHOT_PAGE)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its body is kept, to be sealed anew: never palms, and not the bulk of an update."""
+        return not self.is_gallery and self is not MailKind.UPDATE_CHUNK
+
+
+PALMS_SQL: Final = ", ".join(f"'{kind.value}'" for kind in MailKind if kind.is_gallery)
+"""The kinds that carry palms, as a list in SQL."""
+
+FRESHNESS_SQL: Final = f"{PALMS_SQL}, '{MailKind.GALLERY_HEAD.value}'"
+"""And with them the heads: whatever keeps a gallery fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What is sealed into an inbox record."""
+
+    kind: MailKind
+    body: JsonObject
+
+    @property
+    def kept_body(self) -> JsonObject | None:
+        return self.body if self.kind.is_kept else None
+
+
+class OutboxKind(StrEnum):
+    """The types of outbox records."""
+
+    VERDICTS_BATCH = "svc.verdicts.batch"
+    DEVICE_REPORT = "svc.device.report"
+    DEVICE_WIPED = "svc.device.wiped"

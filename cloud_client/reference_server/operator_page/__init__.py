@@ -1,0 +1,1 @@
+"""The operator's page: server-rendered, read-only, signed in with an API key."""

@@ -1,0 +1,22 @@
+// Keeps a page current without reloading it: the same page is fetched and its <main> exchanged.
+// Without script the page reloads itself.
+const EVERY_MS = 5000;
+
+async function refresh() {
+  if (document.hidden || getSelection().toString()) return;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (answer.redirected) return location.reload(); // signed out meanwhile
+    if (!answer.ok) throw new Error(String(answer.status));
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const old = document.querySelector("main");
+    if (old.contains(document.activeElement) && document.activeElement !== old) return;
+    old.replaceWith(fresh.querySelector("main"));
+    document.body.classList.remove("stale");
+  } catch {
+    document.body.classList.add("stale");
+  }
+}
+
+setInterval(refresh, EVERY_MS);
+document.addEventListener("visibilitychange", refresh);

@@ -1,0 +1,42 @@
+"""How the page says times and lengths of time. Pure; the templates' filters."""
+
+from datetime import UTC, datetime
+
+
+def clock(at_ms: int) -> str:
+    """``2026-11-20 14:03:07 UTC``: the whole instant, for tooltips and headings."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(at_ms: int) -> str:
+    """For ``<time datetime>``."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def length(ms: int) -> str:
+    """The largest unit or two: ``8 s``, ``4 min``, ``2 h 10 min``, ``3 d``."""
+    seconds = max(0, ms) // 1000
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = seconds // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {rest} min" if rest and hours < 10 else f"{hours} h"
+    return f"{hours // 24} d"
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """``4 min ago``; ``just now`` below two seconds and for clocks that are a little ahead."""
+    return "just now" if now_ms - at_ms < 2000 else f"{length(now_ms - at_ms)} ago"
+
+
+def until(at_ms: int, now_ms: int) -> str:
+    """``in 4 min``, or how long ago it was."""
+    return f"in {length(at_ms - now_ms)}" if at_ms > now_ms else ago(at_ms, now_ms)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 device``, ``1,204 devices``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

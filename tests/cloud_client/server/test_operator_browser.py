@@ -1,0 +1,119 @@
+"""The operator's page in a real browser: with and without script, light and dark, wide and narrow."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_client.reference_server import operator_page
+from tools.browser import Tab, browsing, find_chromium
+from tools.screenshots import PAGES, sign_in, staged_server
+
+CHROMIUM = find_chromium()
+STYLE = (Path(operator_page.__file__).parent / "static" / "admin.css").read_text()
+WIDTHS = (1280, 768, 360)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with browsing(CHROMIUM) as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def staged() -> Iterator[tuple[str, str]]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with staged_server() as staged:
+        yield staged
+
+
+def text_of(tab: Tab, selector: str = "main") -> str:
+    text: str = tab.value(f"document.querySelector('{selector}').innerText")
+    return text
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_person_signs_in_looks_and_leaves(tab: Tab, staged: tuple[str, str], script: bool) -> None:
+    url, api_key = staged
+    tab.show(width=1280, height=900, script=script)
+    tab.open(f"{url}/operator/verdicts")
+    assert tab.value("location.pathname") == "/operator/sign-in"
+    tab.type_into("#api_key", "svc_test_wrong")
+    tab.submit("form")
+    assert "This API key is not accepted." in text_of(tab)
+    sign_in(tab, url, api_key)
+    assert tab.value("location.pathname + location.search") == "/operator"
+    assert tab.value("document.cookie") == ""
+    overview = text_of(tab)
+    assert overview.index("Conflicts") < overview.index("Devices that need a look") < overview.index("Latest")
+    assert "a verdict before this one is missing" in overview
+    tab.open(f"{url}/operator/devices")
+    assert "1,876 behind" in text_of(tab)
+    tab.submit("form.out")
+    tab.open(f"{url}/operator/devices")
+    assert tab.value("location.pathname") == "/operator/sign-in"
+
+
+def test_every_page_fits_and_nothing_is_blocked(tab: Tab, staged: tuple[str, str]) -> None:
+    url, api_key = staged
+    tab.show(width=1280, height=900)
+    sign_in(tab, url, api_key)
+    for width in WIDTHS:
+        tab.show(width=width, height=800)
+        for path in PAGES.values():
+            tab.open(url + path)
+            assert tab.value("document.styleSheets.length") == 1
+            assert tab.value("document.documentElement.scrollWidth") <= width, (path, width)
+            assert tab.complaints() == [], path
+
+
+def test_a_page_keeps_itself_current(tab: Tab, staged: tuple[str, str]) -> None:
+    url, api_key = staged
+    tab.show(width=1280, height=900)
+    sign_in(tab, url, api_key)
+    tab.value("document.querySelector('h1').textContent = 'old'")
+    tab.value("refresh()")
+    assert text_of(tab, "h1") == "Overview"
+    assert tab.value("document.querySelectorAll('main').length") == 1
+    tab.value("window.fetch = () => Promise.reject(new Error('away'))")
+    tab.value("refresh()")
+    assert "Not current" in tab.value(
+        "getComputedStyle(document.querySelector('.fresh'), '::before').content"
+    )
+
+
+def test_dark_is_dark(tab: Tab, staged: tuple[str, str]) -> None:
+    url, _ = staged
+    grounds = []
+    for dark in (False, True):
+        tab.show(width=800, height=600, dark=dark)
+        tab.open(f"{url}/docs")
+        grounds.append(tab.value("getComputedStyle(document.body).backgroundColor"))
+    light, night = (sum(int(part) for part in re.findall(r"\d+", ground)) for ground in grounds)
+    assert light > 600 > 150 > night
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2) of ``#rrggbb``."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_text_can_be_read(scheme: int) -> None:
+    block = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
+    pairs = [(text, ground) for text in ("ink", "soft", "accent") for ground in ("ground", "panel")]
+    pairs += [
+        (tone, ground)
+        for tone in ("good", "warn", "bad", "review", "quiet")
+        for ground in (f"{tone}-ground", "panel")
+    ]
+    for text, ground in pairs:
+        dark, light = sorted((luminance(colours[text]), luminance(colours[ground])))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)

@@ -1,0 +1,347 @@
+"""The admin bind: health, metrics, the reference page, and the operator's page without a browser."""
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from server_harness import Cloud, Partner, Tenant, decision
+from server_process import Running
+
+from cloud_client.reference_server import operator
+from cloud_client.reference_server.access_log import Served
+from cloud_client.reference_server.admin import make_admin_app
+from cloud_client.reference_server.admin_bind import AdminBind
+from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
+from cloud_client.reference_server.metrics import Metrics, Standing
+from cloud_client.reference_server.openapi import document
+from cloud_client.reference_server.operations import OPERATIONS
+from cloud_client.reference_server.operator_page.visits import IDLE_S, LONGEST_S, Visits
+from cloud_client.reference_server.serve import DataDirectory, ServeOptions
+from link1.keys import SigningKey
+
+ORIGIN = "http://127.0.0.1:8711"
+SAME_SITE = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
+STANDING = Standing({}, [], 0, 0, {}, 0)
+
+
+class Desk:
+    """A browser without script at the admin bind of a server."""
+
+    def __init__(self, cloud: Cloud, *, local: bool = True) -> None:
+        self.cloud = cloud
+        self.metrics = Metrics()
+        service, store = cloud.api.service, cloud.api.store
+        app = make_admin_app(service, store, self.metrics, OPERATIONS, local=local)
+        transport = httpx.ASGITransport(app)
+        self.http = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        response: httpx.Response = self.cloud.run(self.http.get(path, **given))
+        return response
+
+    def post(
+        self, path: str, fields: dict[str, str], headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        response: httpx.Response = self.cloud.run(
+            self.http.post(path, data=fields, headers=SAME_SITE if headers is None else headers)
+        )
+        return response
+
+    def sign_in(self, api_key: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return self.post("/operator/sign-in", {"api_key": api_key}, headers)
+
+    def page(self, path: str) -> str:
+        response = self.get(path)
+        assert response.status_code == 200, response.text
+        return response.text
+
+
+@pytest.fixture
+def desk(cloud: Cloud) -> Desk:
+    return Desk(cloud)
+
+
+def test_health_looks_at_the_store(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert desk.get("/healthz").json() == {"status": "ok"}
+
+    async def broken(_work: Any) -> None:
+        raise StoreUnavailable("database: disk I/O error")
+
+    monkeypatch.setattr(desk.cloud.api.store, "read_aside", broken)
+    answer = desk.get("/healthz")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert desk.get("/metrics").status_code == 503
+    assert desk.get("/operator/sign-in").status_code == 200
+
+
+def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
+    desk, tenant = Desk(own_cloud), own_cloud.new_tenant()
+    own_cloud.api.on_answer = desk.metrics.note
+    partner, device = tenant.partner(), tenant.device("gate-needle")
+    device.get("/v1/gallery/deltas?epoch=1&after_seq=0")
+    person = partner.person("needle-ref")
+    device.enrol(partner, person["subject_id"])
+    partner.session(partner.person()["subject_id"])
+    partner.send("GET", "/v1/subjects?external_ref=needle-ref")
+    partner.send("GET", "/v1/needle/path")
+    partner.delete(f"/v1/subjects/{person['subject_id']}")
+    text = desk.get("/metrics").text
+    for line in (
+        'palm_http_requests_total{method="POST",route="/v1/subjects",status="201"} 2.0',
+        'palm_http_requests_total{method="GET",route="(no route)",status="404"} 1.0',
+        'palm_http_request_seconds_count{method="GET",route="/v1/subjects"} 1.0',
+        'palm_devices{status="active"} 1.0',
+        'palm_devices_behind{deltas="1"} 1.0',
+        'palm_devices_behind{deltas="1000"} 0.0',
+        "palm_device_gallery_lag_max_deltas 3.0",
+        'palm_enrollment_sessions{status="open"} 1.0',
+        "palm_erasures_pending 1.0",
+        "palm_long_poll_waiters 0.0",
+        'palm_store_queue{crew="write"} 0.0',
+    ):
+        assert line in text.splitlines()
+    for needle in ("needle", person["subject_id"], tenant.tenant_id, partner.key_id, partner.api_key[-20:]):
+        assert needle not in text
+
+
+def test_every_metric_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "ADMIN.md").read_text()
+    text = Metrics().page(STANDING, waiters=0, queued={}).decode()
+    # A counter is sampled, and asked for, with `_total` behind its name.
+    made = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE palm_")}
+    assert set(re.findall(r"^\| `(palm_\w+)`", page, re.MULTILINE)) == made
+
+
+def test_a_metric_takes_any_answer() -> None:
+    metrics = Metrics()
+    metrics.note(Served("?", "(no route)", 405, 0.2, "r"))
+    assert b'method="?"' in metrics.page(STANDING, waiters=4, queued={"write": 2})
+
+
+def test_every_answer_is_guarded(desk: Desk) -> None:
+    for path in ("/operator/sign-in", "/docs", "/healthz", "/operator/static/admin.css", "/nowhere"):
+        headers = desk.get(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
+    assert desk.get("/operator/static/live.js").headers["content-type"].startswith("text/javascript")
+    assert desk.get("/operator/static/views.py").status_code == 404
+    assert desk.get("/operator/static/..%2fviews.py").status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8711", "127.0.0.1.evil.example", ""])
+def test_only_this_machines_names_are_answered(cloud: Cloud, host: str) -> None:
+    assert Desk(cloud).get("/metrics", headers={"Host": host}).status_code == 421
+    assert Desk(cloud, local=False).get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8711", "127.0.0.1", "[::1]:8711", "[::1]"])
+def test_this_machines_names(desk: Desk, host: str) -> None:
+    assert desk.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+def test_signing_in_and_out(desk: Desk, tenant: Tenant) -> None:
+    partner = tenant.partner()
+    assert desk.get("/").headers["location"] == "/operator"
+    assert desk.get("/operator").headers["location"] == "/operator/sign-in"
+    answer = desk.sign_in(partner.api_key)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/operator")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Path=/operator" in cookie
+    assert "Secure" not in cookie
+    assert partner.api_key.rpartition("_")[2] not in cookie
+    page = desk.page("/operator")
+    assert partner.key_id in page
+    assert partner.api_key.rpartition("_")[2] not in page
+    token = re.search(r'name="form_token" value="([^"]+)"', page)
+    assert token is not None
+    # A stranger's page cannot sign anyone out.
+    desk.post("/operator/sign-out", {"form_token": "x" * 43})
+    desk.post("/operator/sign-out", {"form_token": token[1]}, {"Origin": "http://evil.example"})
+    desk.page("/operator")
+    assert desk.get("/operator/sign-in").headers["location"] == "/operator"
+    out = desk.post("/operator/sign-out", {"form_token": token[1]})
+    assert 'palm_operator=""' in out.headers["set-cookie"]
+    assert desk.get("/operator").status_code == 303
+
+
+def test_the_cookie_keeps_to_https_beyond_this_machine(cloud: Cloud, partner: Partner) -> None:
+    assert "Secure" in Desk(cloud, local=False).sign_in(partner.api_key).headers["set-cookie"]
+
+
+@pytest.mark.parametrize("sent", ["", "nonsense", "svc_test_aaaaaaaaaaaa_" + "A" * 40, "x" * 9000, "ü"])
+def test_a_key_that_is_not_accepted(desk: Desk, sent: str) -> None:
+    answer = desk.sign_in(sent)
+    assert answer.status_code == 401
+    assert "This API key is not accepted." in answer.text
+    assert "set-cookie" not in answer.headers
+    assert "nonsense" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:8712"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": ORIGIN},
+    ],
+)
+def test_a_form_from_elsewhere(desk: Desk, partner: Partner, headers: dict[str, str]) -> None:
+    answer = desk.sign_in(partner.api_key, headers)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+
+
+def test_a_revoked_key_is_signed_out_with_the_next_click(desk: Desk, tenant: Tenant) -> None:
+    partner = tenant.partner()
+    desk.sign_in(partner.api_key)
+    desk.page("/operator/devices")
+    desk.cloud.operate(lambda tx, _, now: operator.revoke_key(tx, tenant.tenant_id, partner.key_id, now))
+    assert desk.get("/operator/devices").headers["location"] == "/operator/sign-in"
+
+
+def test_scopes_are_respected(desk: Desk, tenant: Tenant) -> None:
+    desk.sign_in(tenant.partner(scopes=["devices:read"]).api_key)
+    home = desk.page("/operator")
+    assert "Devices that need a look" in home
+    for hidden in ("Verdicts", "Erasures", "Conflicts", "in review"):
+        assert hidden not in home
+    refused = desk.get("/operator/erasures")
+    assert refused.status_code == 403
+    assert "subjects:read" in refused.text
+    assert desk.get("/operator/verdicts").status_code == 403
+
+
+def test_empty_pages_say_so(desk: Desk, partner: Partner) -> None:
+    desk.sign_in(partner.api_key)
+    assert "No device is registered yet" in desk.page("/operator/devices")
+    assert "No verdict has been uploaded yet" in desk.page("/operator/verdicts")
+    assert "No verdict is listed under" in desk.page("/operator/verdicts?reconciliation=conflict")
+    assert "No enrollment session has been opened" in desk.page("/operator/enrollment")
+    assert "Nobody has been erased" in desk.page("/operator/erasures")
+    for odd in ("0", "-1", "x", "9" * 12, "²"):
+        assert "No device is registered yet" in desk.page(f"/operator/devices?page={odd}")
+    assert "nothing on this page" in desk.page("/operator/devices?page=7")
+
+
+def test_the_pages_show_what_is_there_and_nobody(desk: Desk, tenant: Tenant, partner: Partner) -> None:
+    device, late = tenant.device("gate-1"), tenant.device("gate-2")
+    key = SigningKey.generate()
+    tenant.add_dbd("d1", key)
+    person = partner.person("needle-ref", onboard_ref="needle-board")
+    device.enrol(partner, person["subject_id"])
+    good, bad = device.verdict(person["subject_ref"]), device.verdict()
+    device.upload(
+        {"signed_verdict": good, "signed_decision": decision(good, key)},
+        {"signed_verdict": bad, "signed_decision": decision(bad, SigningKey.generate())},
+    )
+    partner.session(partner.person()["subject_id"])
+    partner.delete(f"/v1/subjects/{person['subject_id']}")
+    seq = device.get("/v1/gallery/deltas?epoch=1&after_seq=0")["data"][-1]["seq"]
+    device.get(f"/v1/gallery/deltas?epoch=1&after_seq={seq}")
+    desk.sign_in(partner.api_key)
+    pages = {
+        name: desk.page(f"/operator/{name}") for name in ("devices", "verdicts", "enrollment", "erasures")
+    }
+    pages["overview"] = desk.page("/operator")
+    assert "in step" in pages["devices"]
+    assert "none yet" in pages["devices"]
+    assert pages["devices"].index(late.device_id) < pages["devices"].index(device.device_id)
+    conflicts = pages["verdicts"].partition("All, newest first")[0]
+    assert "decision by a validator key that is not known" in conflicts
+    assert ">open<" in pages["enrollment"]
+    assert "1 of 2" in pages["erasures"]
+    assert late.device_id in pages["erasures"]
+    for page in pages.values():
+        assert "needle" not in page
+        assert '<meta http-equiv="refresh" content="20">' in page
+        assert not re.search(r'(src|href)="(https?:)?//', page)
+        assert "style=" not in page
+    other = Desk(desk.cloud)
+    other.sign_in(tenant.partner("live").api_key)
+    assert "No device is registered yet" in other.page("/operator/devices")
+
+
+def test_pages_follow_one_another(desk: Desk, tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device()
+    device.upload(*({"signed_verdict": device.verdict()} for _ in range(60)))
+    desk.sign_in(partner.api_key)
+    first, second = desk.page("/operator/verdicts"), desk.page("/operator/verdicts?page=2")
+    assert (first.count("<tr class"), second.count("<tr class")) == (50, 10)
+    assert "Older" in first
+    assert "Newer" in second
+
+
+def test_visits_end_by_themselves() -> None:
+    now_s = 0.0
+    visits = Visits(lambda: now_s)
+    api_key = "svc_test_aaaaaaaaaaaa_" + "A" * 40
+    idle, busy = visits.begin(api_key), visits.begin(api_key)
+    assert visits.find(idle + "x") is None
+    while now_s < LONGEST_S:
+        assert visits.find(busy) is not None
+        now_s += IDLE_S
+    assert visits.find(idle) is None
+    now_s += 1
+    assert visits.find(busy) is None
+    kept = [visits.begin(api_key) for _ in range(1100)]
+    assert visits.find(kept[-1]) is not None
+    assert sum(visits.find(cookie) is not None for cookie in kept) <= 1000
+
+
+def test_the_reference_is_the_whole_document_by_itself(desk: Desk) -> None:
+    page = desk.page("/docs")
+    for operation in OPERATIONS:
+        assert (f'id="{operation.operation_id}"' in page) == bool(operation.answers)
+    for word in ("idempotency_key_required", "Bearer $API_KEY", "account-17"):
+        assert word in page
+    assert "<script" not in page
+    assert not re.search(r'(src|href)="(https?:)?//', page)
+    assert desk.get("/openapi.json").json() == document(OPERATIONS)
+
+
+def admin_url(running: Running) -> str:
+    found = re.search(r"operator page (http://127\.0\.0\.1:\d+)/operator", running.log.read_text())
+    assert found is not None
+    return found[1]
+
+
+def test_the_bind_of_a_running_server(running: Running) -> None:
+    url = admin_url(running)
+    assert httpx.get(f"{url}/healthz", trust_env=False).json() == {"status": "ok"}
+    assert httpx.get(f"{running.url}/v1/health", trust_env=False).status_code == 200
+    assert 'route="/v1/health",status="200"} 1.0' in httpx.get(f"{url}/metrics", trust_env=False).text
+    for path in ("/healthz", "/metrics", "/docs", "/operator"):
+        assert httpx.get(running.url + path, trust_env=False).status_code == 404
+
+
+def test_where_it_may_listen(tmp_path: Path) -> None:
+    data = DataDirectory.of(tmp_path)
+    ServeOptions(data, admin=AdminBind("::1")).check()
+    ServeOptions(data, admin=AdminBind("10.0.0.1"), behind_tls_proxy=True).check()
+    with pytest.raises(OperatorError, match="not a loopback"):
+        ServeOptions(data, admin=AdminBind("10.0.0.1")).check()
+
+
+def test_a_taken_port_matters_to_whoever_asked_for_it(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    from cloud_client.reference_server.admin_bind import listening
+
+    async def listen(bind: AdminBind | None) -> str | None:
+        async with listening(bind, cloud.app) as url:
+            return url
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cloud.run(listen(AdminBind(port=port))) is None
+        assert "give --admin-port" in caplog.text
+        with pytest.raises(OperatorError, match="choose another --admin-port"):
+            cloud.run(listen(AdminBind(port=port, asked=True)))
+    assert cloud.run(listen(None)) is None
+    assert cloud.run(listen(AdminBind(port=0))).startswith("http://127.0.0.1:")

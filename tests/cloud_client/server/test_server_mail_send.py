@@ -1,0 +1,236 @@
+"""What an operator sends: configuration, trust bundles, updates; and retired operations."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from mail_harness import Mailbox
+from server_harness import ORIGIN, Cloud, Partner, Tenant
+
+from cloud_client.reference_server import device_config, mail_send, operator, signers
+from cloud_client.reference_server.app import make_app
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.openapi import document
+from cloud_client.reference_server.operation import Retirement
+from cloud_client.reference_server.operations import OPERATIONS
+from device.policy import read_policy
+from device.trust import trust_from_registration
+from device.trust_bundle import with_bundle
+from link1.canonical import JsonObject, b64_encode
+from link1.keys import SigningKey
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, verify_object
+from tools.commands.cloud import cloud as command
+
+
+@pytest.fixture
+def mail(tenant: Tenant) -> Mailbox:
+    return Mailbox(tenant.device())
+
+
+def send(tenant: Tenant, kind: str, obj: JsonObject, device_id: str = "gate-1") -> Any:
+    environment, content = tenant.environment("test"), json.dumps(obj).encode()
+    return tenant.cloud.operate(
+        lambda tx, vault, now: mail_send.send(tx, vault, environment, device_id, (kind, content), now_ms=now)
+    )
+
+
+def opened(mail: Mailbox, kind: Kind, body: JsonObject) -> JsonObject:
+    """The inner object, verified as a device does it."""
+    wrapper = dict(body)
+    certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64"))
+    signer = certificate.check(SignerPurpose.BUNDLE, mail.roots, mail.device.cloud.clock.ms)
+    return verify_object(kind, wrapper, signer)
+
+
+def set_config(tenant: Tenant, **changes: Any) -> Any:
+    environment = tenant.environment("test")
+    return tenant.cloud.operate(
+        lambda tx, vault, now: mail_send.set_config(tx, vault, environment, changes, now)
+    )
+
+
+BUNDLE = {
+    "v": 1,
+    "bundle_seq": 1,
+    "issued_at_ms": 1,
+    "roots": [],
+    "keys": [],
+    "seal_keys": [],
+    "revoked_kids": ["0" * 32],
+    "dbd_keys": [],
+}
+MANIFEST = {
+    "v": 1,
+    "kind": "app",
+    "name": "palm",
+    "version": "1.1",
+    "size": 3,
+    "sha256": "0" * 64,
+    "chunk_size": 1024,
+    "chunk_count": 1,
+    "min_app_version": "1.0",
+    "release_seq": 1,
+}
+
+
+def test_what_is_signed_arrives_signed(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
+    config = device_config.FIRST_CONFIG | {"config_seq": 5}
+    chunk = {"release_seq": 1, "index": 0, "data_b64": b64_encode(b"abc")}
+    sent = [
+        send(tenant, "svc.config", config),
+        send(tenant, "svc.trust.bundle", BUNDLE),
+        send(tenant, "svc.update.manifest", MANIFEST),
+        send(tenant, "svc.update.chunk", chunk),
+    ]
+    assert [(item["device_id"], item["seq"]) for item in sent] == [("gate-1", seq) for seq in range(1, 5)]
+    assert [record["post"]["rid"] for record in mail.records(partner)] == [item["rid"] for item in sent]
+    letters = mail.fetch(partner)
+    kinds = [Kind.CONFIG, Kind.TRUST_BUNDLE, Kind.UPDATE_MANIFEST]
+    objects = [opened(mail, kind, body) for kind, (_, body) in zip(kinds, letters, strict=False)]
+    assert objects == [config, BUNDLE, MANIFEST]
+    assert letters[3] == ("svc.update.chunk", chunk)
+    with pytest.raises(OperatorError, match="config_seq"):
+        send(tenant, "svc.config", config)
+    assert set_config(tenant, attempts=2)["config_seq"] == 6
+
+
+def test_a_bundle_of_all_keys_after_a_rotation(tenant: Tenant, partner: Partner, mail: Mailbox) -> None:
+    dbd = SigningKey.generate()
+    tenant.add_dbd("d1", dbd)
+    tenant.cloud.clock.forward(s=1)
+    for use in ("gallery", "seal"):
+        tenant.cloud.operate(lambda tx, vault, now, use=use: operator.rotate_signer(tx, vault, use, 0, now))
+    environment = tenant.environment("test")
+    bundle = tenant.cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
+    send(tenant, "svc.trust.bundle", bundle)
+    ((_, body),) = mail.fetch(partner)
+    assert opened(mail, Kind.TRUST_BUNDLE, body) == bundle
+    assert [key["kid"] for key in bundle["roots"]] == [root.kid for root in mail.roots]
+    assert [key["kid"] for key in bundle["dbd_keys"]] == [dbd.kid]
+    assert mail.seal_key.kid in [key["kid"] for key in bundle["seal_keys"]][1:]
+    assert bundle["keys"] == tenant.cloud.send("GET", "/v1/keys").json()["keys"]
+    # And what runs in a device takes it.
+    facts = mail.device.facts
+    now_ms = tenant.cloud.clock.ms
+    trust = trust_from_registration(
+        mail.device.registered,
+        device_id=mail.device.device_id,
+        gate_id=facts["gate_id"],
+        dbd_id=facts["dbd_id"],
+        passage_sensor=facts["passage_sensor"],
+        pinned_at_ms=now_ms,
+    )
+    trusted = with_bundle(trust, body, now_ms=now_ms)
+    assert trusted.mail_seal_key.kid == bundle["seal_keys"][0]["kid"] != trust.mail_seal_key.kid
+    assert len(trusted.obj["keys"]) == len(bundle["keys"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "obj", "says"),
+    [
+        ("svc.post.receipt", {}, "--type"),
+        ("svc.gallery.head", {}, "--type"),
+        ("svc.trust.bundle", BUNDLE | {"bundle_seq": 0}, "/bundle_seq"),
+        ("svc.trust.bundle", BUNDLE | {"more": 0}, "unknown_member"),
+        ("svc.update.manifest", {}, "/sha256"),
+        ("svc.update.chunk", {"release_seq": 1, "index": 0, "data_b64": "?"}, "/data_b64"),
+        ("svc.config", {"v": 1.5}, "signed"),
+    ],
+)
+def test_what_is_not_sent(tenant: Tenant, mail: Mailbox, kind: str, obj: JsonObject, says: str) -> None:
+    with pytest.raises(OperatorError, match=says):
+        send(tenant, kind, obj)
+
+
+def test_to_whom_it_is_not_sent(tenant: Tenant, mail: Mailbox) -> None:
+    with pytest.raises(OperatorError, match="no such device"):
+        send(tenant, "svc.trust.bundle", BUNDLE, "nobody")
+
+
+def test_a_changed_configuration_rises_and_goes_to_every_device(
+    tenant: Tenant, partner: Partner, mail: Mailbox
+) -> None:
+    totem, live = Mailbox(tenant.device("totem", kind="totem")), tenant.device("live", mode="live")
+    changed = set_config(tenant, accept_q=8000, thr_id="strict-1", gallery_ttl_ms=3_600_000)
+    assert (changed["config_seq"], changed["thresholds"]["accept_q"]) == (2, 8000)
+    assert changed["thresholds"]["margin_q"] == device_config.DEFAULT_THRESHOLDS["margin_q"]
+    for box in (mail, totem):
+        ((kind, body),) = box.fetch(partner)
+        policy = read_policy(body, roots=tuple(box.roots), taken_at_ms=tenant.cloud.clock.ms)
+        assert (policy.config_seq, policy.thresholds.accept_q) == (2, 8000)
+        assert (kind, opened(box, Kind.CONFIG, body)) == ("svc.config", changed)
+    assert mail.device.get("/v1/devices/self/status")["device_status_obj"]["config_seq"] == 2
+    assert live.get("/v1/devices/self/status")["device_status_obj"]["config_seq"] == 1
+    newcomer = tenant.device("gate-9")
+    assert newcomer.registered["config"]["config_obj"] == changed
+    assert set_config(tenant, attempts=5)["config_seq"] == 3
+
+
+@pytest.mark.parametrize("changes", [{}, {"accept_q": 1}, {"gallery_ttl_ms": 21_600_001}, {"attempts": 0}])
+def test_configurations_that_are_not_made(tenant: Tenant, mail: Mailbox, changes: dict[str, int]) -> None:
+    with pytest.raises(OperatorError):
+        set_config(tenant, **changes)
+    environment = tenant.environment("test")
+    assert tenant.cloud.operate(lambda tx, _, __: mail_send.show_config(tx, environment))["config_seq"] == 1
+
+
+def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
+    tenant = own_cloud.new_tenant()
+    device = tenant.device()
+    body = tmp_path / "bundle.json"
+    body.write_text(json.dumps(BUNDLE))
+    where = ["--data", str(own_cloud.data.path), "--tenant", tenant.tenant_id, "--mode", "test", "--json"]
+    if not isinstance(own_cloud.data.database, Path):
+        where += ["--database", str(own_cloud.data.database)]
+
+    def palmctl(*words: str) -> Any:
+        done = CliRunner().invoke(command, [*words, *where])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    words = ["--device-id", device.device_id, "--type", "svc.trust.bundle", "--body", str(body)]
+    sent = palmctl("mail", "send", *words)
+    assert (sent["device_id"], sent["seq"], len(sent["rid"])) == ("gate-1", 1, 32)
+    assert palmctl("config", "set", "--attempts", "2")["config_seq"] == 2
+    assert palmctl("config", "show")["attempts"] == 2
+    body.write_text(json.dumps(palmctl("mail", "bundle")))
+    assert palmctl("mail", "send", *words)["seq"] == 3
+    del where[2:6]
+    assert palmctl("factory-ca", "list") == {"factory_cas": []}
+
+
+def test_certificates_of_signers_do_not_run_out(own_cloud: Cloud) -> None:
+    """A record of a signer that has been in force for years still opens a year later."""
+    mail = Mailbox(own_cloud.new_tenant().device())
+    own_cloud.clock.forward(ms=3 * signers.CERTIFICATE_MS)
+    partner = mail.device.tenant.partner()
+    mail.hand_in(partner, mail.report())
+    own_cloud.clock.forward(ms=signers.RENEWED_EVERY_MS - 1)
+    assert [kind for kind, _ in mail.fetch(partner)] == ["svc.post.receipt", "svc.gallery.head"]
+
+
+def test_retired_operations_say_so(cloud: Cloud) -> None:
+    """None is in v1.0: a table with such an entry shows what would be answered."""
+    assert not any(operation.retirement for operation in OPERATIONS)
+    retirement = Retirement(1_798_761_600, 1_830_297_600)
+    table = tuple(
+        replace(operation, retirement=retirement) if operation.operation_id == "listDevices" else operation
+        for operation in OPERATIONS
+    )
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(make_app(cloud.api, table)), base_url=ORIGIN)
+    retired = cloud.run(http.get("/v1/devices"))
+    assert retired.status_code == 401
+    assert retired.headers["deprecation"] == "@1798761600"
+    assert retired.headers["sunset"] == "Sat, 01 Jan 2028 00:00:00 GMT"
+    other = cloud.run(http.get("/v1/health"))
+    assert "deprecation" not in other.headers
+    assert "sunset" not in other.headers
+    paths = document(table)["paths"]
+    assert paths["/v1/devices"]["get"]["deprecated"]
+    assert "deprecated" not in paths["/v1/verdicts"]["get"]
+    cloud.run(http.aclose())

@@ -1,0 +1,130 @@
+"""docs/OPERATIONS.md, rehearsed: the marked commands are run as they stand there."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from server_database import Cluster, binaries, cluster, query
+from server_harness import MODEL_ID, Cloud, code_of
+
+_PAGE = Path(__file__).parents[3] / "docs" / "OPERATIONS.md"
+_BLOCK = re.compile(r"^( *)<!-- rehearsed: (\S+) -->\n\1```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> dict[str, str]:
+    return {name: textwrap.dedent(text) for _, name, text in _BLOCK.findall(_PAGE.read_text())}
+
+
+def rehearse(name: str, **variables: object) -> str:
+    """Run a block of the page; what it printed."""
+    places = [str(Path(sys.executable).parent), str(binaries() or ""), os.environ["PATH"]]
+    environment = {key: str(value) for key, value in variables.items()} | {"PATH": os.pathsep.join(places)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", blocks()[name]],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Story:
+    """A gallery of one person, a backup of it, a second person after the backup."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.tenant = cloud.new_tenant()
+        self.partner, self.device = self.tenant.partner(), self.tenant.device()
+        self.kept = self.partner.person("kept")
+        self.device.enrol(self.partner, self.kept["subject_id"], 1)
+
+    def move(self, cloud: Cloud) -> None:
+        """The same partner and device talk to another server."""
+        self.partner.cloud = self.device.cloud = cloud
+
+    def go_on(self) -> None:
+        lost = self.partner.person("lost")
+        self.device.enrol(self.partner, lost["subject_id"], 2)
+        self.device.get("/v1/gallery/deltas?epoch=1&after_seq=2")
+
+    def check_restored(self, cloud: Cloud, **where: object) -> None:
+        """The store stands where the backup was, and devices come along once there is a new epoch."""
+        self.move(cloud)
+        partner, device = self.partner, self.device
+        assert [person["external_ref"] for person in partner.get("/v1/subjects")["data"]] == ["kept"]
+        ahead = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=4")
+        assert code_of(ahead) == "history_expired"
+        rehearse(
+            "epoch", TENANT=self.tenant.tenant_id, MODE="test", MODEL=MODEL_ID, DATA=cloud.data.path, **where
+        )
+        head = device.get("/v1/gallery/snapshot")["head"]["head_obj"]
+        assert (head["epoch"], head["count"]) == (2, 2)
+
+
+@pytest.fixture
+def postgresql() -> Cluster:
+    return cluster()
+
+
+def test_every_block_is_rehearsed() -> None:
+    tested = set(re.findall(r'rehearse\(\s*"(\S+?)"', Path(__file__).read_text()))
+    assert tested == set(blocks())
+
+
+def test_backup_and_restore_of_sqlite(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    cloud = Cloud(data, database=f"sqlite:///{data / 'cloud.db'}")
+    story = Story(cloud)
+    rehearse("backup-sqlite", DATA=data, BACKUP=backup)
+    story.go_on()
+    cloud.close()
+    again = tmp_path / "again"
+    rehearse("restore-sqlite", DATA=again, BACKUP=backup)
+    restored = Cloud(again, database=f"sqlite:///{again / 'cloud.db'}")
+    restored.clock.ms = cloud.clock.ms
+    story.check_restored(restored, WHERE="")
+    restored.close()
+
+
+def test_moving_backup_and_restore_of_postgresql(postgresql: Cluster, tmp_path: Path) -> None:
+    data, backup, again = tmp_path / "data", tmp_path / "backup", tmp_path / "again"
+    old = Cloud(data, database=f"sqlite:///{data / 'cloud.db'}")
+    story = Story(old)
+    old.close()
+    rehearse("create", ADMIN=postgresql.url("postgres"), NAME="moved")
+    url = postgresql.url("moved")
+    assert "subjects: 1 rows" in rehearse("move", DATA=data, DATABASE=url)
+    assert not (data / "cloud.db").exists()
+    cloud = Cloud(data, database=url)
+    cloud.clock.ms = old.clock.ms
+    story.move(cloud)
+    rehearse("backup-postgresql", DATA=data, DATABASE=url, BACKUP=backup)
+    story.go_on()
+    cloud.close()
+    rehearse("create", ADMIN=postgresql.url("postgres"), NAME="restored")
+    url = postgresql.url("restored")
+    rehearse("restore-postgresql", DATA=again, DATABASE=url, BACKUP=backup)
+    restored = Cloud(again, database=url)
+    restored.clock.ms = cloud.clock.ms
+    story.check_restored(restored, WHERE=f"--database {url}")
+    restored.close()
+
+
+def test_rewriting_leaves_no_key_in_the_tables_files(postgresql: Cluster, tmp_path: Path) -> None:
+    url = postgresql.new_database()
+    cloud = Cloud(tmp_path, database=url)
+    partner = cloud.new_tenant().partner()
+    person = partner.person("p")
+    ((wrapped_key,),) = query(url, "SELECT person_key_ct FROM subjects")
+    partner.delete(f"/v1/subjects/{person['subject_id']}")
+    cloud.close()
+    rehearse("rewrite", DATABASE=url)
+    postgresql.execute("CHECKPOINT")
+    for path in (postgresql.directory / "data" / "base").rglob("*"):
+        assert not path.is_file() or wrapped_key not in path.read_bytes()

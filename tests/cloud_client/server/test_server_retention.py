@@ -1,0 +1,109 @@
+"""`palmctl cloud sweep --now`: each kind of record goes at its hour, not a millisecond before, and really."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+from server_database import ENGINE, database_words, everything_in
+from server_harness import START_MS, Cloud, code_of
+
+from cloud_client.reference_server.times import parse_rfc3339, rfc3339
+from tools.commands.cloud import cloud as command
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+def sweep(cloud: Cloud, at_ms: int) -> dict[str, int]:
+    """What the command prints."""
+    where = ["--data", str(cloud.data.path)]
+    if isinstance(cloud.data.database, str):
+        where += database_words(cloud.data.database)
+    done = CliRunner().invoke(command, ["sweep", "--now", rfc3339(at_ms), *where, "--json"])
+    assert done.exit_code == 0, done.output
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
+
+
+def only(**counts: int) -> dict[str, int]:
+    return {"idempotency": 0, "deltas": 0, "events": 0, "verdicts": 0, "sessions": 0} | counts
+
+
+def test_each_record_has_its_hour(own_cloud: Cloud) -> None:
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    person = partner.person()
+    device.enrol(partner, person["subject_id"])
+    session = partner.session(person["subject_id"], expires_in_s=900)
+    verdicts = [device.verdict(person["subject_ref"]) for _ in range(3)]
+    device.upload(*({"signed_verdict": verdict} for verdict in verdicts))
+    first = partner.get("/v1/verdicts", limit=1)
+    assert len(first["data"]) == 1
+    # Nothing has been forward yet: everything is of the same moment.
+    assert cloud.clock.ms == START_MS
+
+    def status() -> Any:
+        return partner.get(f"/v1/enrollment-sessions/{session['session_id']}")["status"]
+
+    assert sweep(cloud, START_MS + 900_000 - 1) == only()
+    assert sweep(cloud, START_MS + 900_000) == only(sessions=1)
+    assert (status(), session["status"]) == ("expired", "open")
+
+    # Registration, person, two sessions, enrolment and batch were keyed.
+    assert sweep(cloud, START_MS + _DAY_MS - 1) == only()
+    assert sweep(cloud, START_MS + _DAY_MS) == only(idempotency=6)
+
+    assert sweep(cloud, START_MS + 7 * _DAY_MS - 1) == only()
+    assert len(device.get("/v1/gallery/deltas?epoch=1&after_seq=0")["data"]) == 2
+    assert sweep(cloud, START_MS + 7 * _DAY_MS) == only(deltas=2)
+    gone = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=0")
+    assert (code_of(gone), gone.json()["snapshot_seq"]) == ("history_expired", 2)
+    # The gallery itself has no end.
+    assert len(device.get("/v1/gallery/snapshot")["data"]) == 2
+
+    assert sweep(cloud, START_MS + 30 * _DAY_MS - 1) == only()
+    assert sweep(cloud, START_MS + 30 * _DAY_MS) == only(events=3)
+
+    end_ms = parse_rfc3339(rfc3339(START_MS).replace("2026-09-", "2027-10-"))
+    assert end_ms is not None
+    assert sweep(cloud, end_ms - 1) == only()
+    assert len(partner.get("/v1/verdicts")["data"]) == 3
+    assert verdicts[0]["verdict"]["txn_id"].encode() in everything_in(cloud.data.database)
+    assert sweep(cloud, end_ms) == only(verdicts=3)
+    assert partner.get("/v1/verdicts")["data"] == []
+    assert (
+        code_of(partner.send("GET", f"/v1/verdicts/{first['data'][0]['verdict_id']}")) == "verdict_not_found"
+    )
+    if ENGINE == "sqlite":
+        everything = everything_in(cloud.data.database)
+        assert not [one for one in verdicts if one["verdict"]["txn_id"].encode() in everything]
+    cloud.clock.forward(ms=end_ms - START_MS + 1)
+    late = partner.send("GET", "/v1/verdicts", params={"limit": "1", "cursor": first["next_cursor"]})
+    assert code_of(late) == "cursor_expired"
+    assert sweep(cloud, end_ms + 1) == only()
+
+
+def test_a_month_without_that_day(own_cloud: Cloud) -> None:
+    """Thirteen calendar months: what was decided on 31 January 2027 ends with February 2028."""
+    cloud = own_cloud
+    decided_ms = parse_rfc3339("2027-01-31T12:00:00Z")
+    assert decided_ms is not None
+    cloud.clock.forward(ms=decided_ms - START_MS)
+    device = cloud.new_tenant().device()
+    device.upload({"signed_verdict": device.verdict()})
+
+    def swept(text: str) -> int:
+        at_ms = parse_rfc3339(text)
+        assert at_ms is not None
+        return sweep(cloud, at_ms)["verdicts"]
+
+    assert swept("2028-02-29T23:59:59Z") == 0
+    assert swept("2028-03-01T00:00:00Z") == 1
+
+
+def test_sweep_wants_a_moment(own_cloud: Cloud) -> None:
+    for text in ("tomorrow", "2030-01-01", "2030-01-01T00:00:00", "1700000000"):
+        done = CliRunner().invoke(
+            command, ["sweep", "--now", text, "--data", str(own_cloud.data.path), "--json"]
+        )
+        assert (done.exit_code, done.stdout) == (2, "")

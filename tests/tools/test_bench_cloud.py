@@ -1,0 +1,29 @@
+"""`palmctl bench cloud`, small: what is promised is measured; the device bench is where it was."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from tools.commands.bench import bench
+
+
+def test_every_figure_is_measured(tmp_path: Path) -> None:
+    words = ["--requests", "150", "--batches", "1", "--devices", "12", "--templates", "250"]
+    out = tmp_path / "figures" / "cloud.json"
+    done = CliRunner().invoke(bench, ["cloud", *words, "--json", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert figures == json.loads(out.read_text())
+    for operation in ("get_subject", "create_subject"):
+        assert set(figures["requests"][operation]) == {"server_us", "bare_us", "ratio", "ratio_of_rounds"}
+    assert figures["verdict_batch"]["batches"] == 1
+    waiting = figures["long_poll"]
+    assert (waiting["devices"], waiting["answered"]) == (12, 12)
+    assert waiting["p99_ms"] < 1000
+    assert (figures["snapshot"]["templates"], figures["snapshot"]["pages"]) == (250, 2)
+
+
+def test_the_device_is_still_measured_without_a_word() -> None:
+    shown = CliRunner().invoke(bench, ["--help"]).stdout
+    assert {"--templates", "--passages", "--start-templates", "--out", "--json"} <= set(shown.split())

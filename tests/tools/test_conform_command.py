@@ -1,0 +1,187 @@
+"""`palmctl dbd conform` as people run it: processes on a virtual cable, exit codes, files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conform_ends import DEVICE_KEY
+
+from link1.envelope import Role
+from link1.errors import FormatError
+from link1.transport.pty_pair import PtyPair
+from tools.c_validator.driver import NoCompilerError, build
+from tools.conform.counters import Counters, load_counters
+from tools.conform.hands import HandError, ProgramHand
+from tools.conform.runner import rules_for
+from tools.validator_files import create_key
+
+PALMCTL = [sys.executable, "-m", "tools.palmctl"]
+
+
+def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*PALMCTL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_our_own_simulator_passes_on_a_cable(tmp_path: Path) -> None:
+    """As the developer of a validator runs it: two commands on a virtual pair."""
+    dbd_key, device_key = tmp_path / "dbd.key", tmp_path / "device.key"
+    dbd_pub, device_pub = create_key(dbd_key).public.b64, create_key(device_key).public.b64
+    with PtyPair(directory=tmp_path) as cable:
+        simulator = subprocess.Popen(
+            [
+                *(*PALMCTL, "dbd", "simulate", "--port", cable.right, "--device-pub-b64", device_pub),
+                *("--key-file", str(dbd_key), "--dbd-id", "dbd-1", "--gate-id", "gate-1", "--ttl-ms", "1000"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            shown = palmctl(
+                *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", dbd_pub),
+                *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1"),
+                *("--only", "frame.bad_crc", "--only", "opens", "--only", "request", "--only", "resolve"),
+                *("--skip", "opens.late", "--json"),
+            )
+        finally:
+            simulator.kill()
+            simulator.wait()
+    *findings, summary = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [finding for finding in findings if finding["result"] != "PASS"] == []
+    assert summary == {"event": "summary", "PASS": len(findings), "FAIL": 0, "SKIP": 0}
+    assert shown.returncode == 0
+    assert load_counters(tmp_path / "device.key.conform.json").verdict_seq > 5
+
+
+def test_a_validator_that_shares_no_code_with_us_passes(tmp_path: Path) -> None:
+    """The one in C, from which vendors start."""
+    program = tmp_path / "validator"
+    try:
+        build(program, "-O1")
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    dbd_key, device_key = tmp_path / "dbd.key", tmp_path / "device.key"
+    dbd_pub, device_pub = create_key(dbd_key).public.b64, create_key(device_key).public.b64
+    with PtyPair(directory=tmp_path) as cable:
+        validator = subprocess.Popen(
+            [
+                *(
+                    str(program),
+                    "--port",
+                    cable.right,
+                    "--device-pub-b64",
+                    device_pub,
+                    "--key-file",
+                    str(dbd_key),
+                ),
+                *("--state", str(tmp_path / "state"), "--dbd-id", "dbd-1", "--gate-id", "gate-1"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            shown = palmctl(
+                *("dbd", "conform", "--as-device", "--port", cable.left, "--peer-pub-b64", dbd_pub),
+                *("--key-file", str(device_key), "--device-id", "palm-1", "--gate-id", "gate-1"),
+                *("--only", "frame", "--only", "envelope", "--only", "opens", "--only", "decision"),
+                *("--skip", "opens.late", "--skip", "frame.ack_payload", "--json"),
+            )
+        finally:
+            validator.kill()
+            validator.communicate()
+    *findings, summary = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [finding for finding in findings if finding["result"] != "PASS"] == []
+    assert summary["PASS"] == len(findings) > 30
+
+
+def test_a_broken_end_is_exit_1_and_says_what_was_found(tmp_path: Path) -> None:
+    """An end without a key that is pinned: it answers RST and proves nothing."""
+    key_file = tmp_path / "k"
+    key = create_key(key_file)
+    with PtyPair(directory=tmp_path) as cable:
+        simulator = subprocess.Popen(
+            [
+                *(*PALMCTL, "dbd", "simulate", "--port", cable.right, "--device-pub-b64", key.public.b64),
+                *("--key-file", str(tmp_path / "dbd.key"), "--generate", "--dbd-id", "dbd-1"),
+                *("--gate-id", "gate-1"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            shown = palmctl(
+                *(
+                    "dbd",
+                    "conform",
+                    "--as-device",
+                    "--port",
+                    cable.left,
+                    "--peer-pub-b64",
+                    DEVICE_KEY.public.b64,
+                ),
+                *("--key-file", str(key_file), "--device-id", "palm-1", "--gate-id", "gate-1"),
+                *("--only", "handshake.hello", "--only", "handshake.prove"),
+            )
+        finally:
+            simulator.kill()
+            simulator.wait()
+    assert shown.returncode == 1
+    assert "FAIL  handshake.hello" in shown.stdout
+    assert "§3 Handshake" in shown.stdout
+    assert "found     hello with" in shown.stdout
+
+
+def test_nobody_there_is_exit_3_and_wrong_usage_exit_2(tmp_path: Path) -> None:
+    key_file = tmp_path / "k"
+    key = create_key(key_file)
+    common = (
+        "--peer-pub-b64",
+        key.public.b64,
+        "--key-file",
+        str(key_file),
+        "--dbd-id",
+        "d",
+        "--gate-id",
+        "g",
+    )
+    absent = palmctl("dbd", "conform", "--port", str(tmp_path / "absent"), *common)
+    assert absent.returncode == 3
+    assert "there is no such port" in absent.stderr
+    assert palmctl("dbd", "conform", "--port", "x").returncode == 2
+    assert palmctl("dbd", "conform", "--port", "x", *common, "--only", "nonsense").returncode == 2
+    assert palmctl("dbd", "conform", "--port", "x", *common, "--as-device").returncode == 2
+    listed = palmctl("dbd", "conform", "--list", "--json")
+    assert [json.loads(line)["id"] for line in listed.stdout.splitlines()] == [
+        rule.id for rule in rules_for(Role.DEVICE)
+    ]
+
+
+def test_counters_are_kept_and_a_damaged_file_is_not_taken_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "k.conform.json"
+    counters = Counters(path)
+    assert counters.next_decision_seq() == 1
+    counters.verdict_signed("a" * 32)
+    again = load_counters(path)
+    assert (again.decision_seq, again.verdict_seq, again.prev_ref) == (1, 1, "a" * 32)
+    path.write_text("{")
+    with pytest.raises(FormatError, match="damaged"):
+        load_counters(path)
+
+
+def test_a_program_may_show_hands(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = tmp_path / "hand"
+    program.write_text(f'#!/bin/sh\necho "$1" >> {log}\n')
+    program.chmod(0o755)
+    hand = ProgramHand(str(program))
+    hand.show()
+    hand.away()
+    assert log.read_text().split() == ["show", "away"]
+    with pytest.raises(HandError, match="absent show"):
+        ProgramHand(str(tmp_path / "absent")).show()
+    failing = ProgramHand("false")
+    failing.show()
+    with pytest.raises(HandError, match="exit code 1"):
+        failing.away()

@@ -1,0 +1,197 @@
+"""`palmctl link monitor --pcap`, and what Wireshark makes of the captures."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from link1.errors import FormatError
+from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
+from link1.transport.pty_pair import PtyPair
+from link1.transport.serial_port import open_port
+from tools.golden_vectors import FILE
+from tools.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
+
+PALMCTL = [sys.executable, "-m", "tools.palmctl"]
+DISSECTOR = Path(__file__).resolve().parents[2] / "tools" / "wireshark" / "link1.lua"
+VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+BY_NAME = {"device": Direction.FROM_DEVICE, "validator": Direction.FROM_VALIDATOR}
+
+
+def write_pcap(path: Path, packets: list[Captured]) -> Path:
+    with path.open("wb") as file:
+        writer = PcapWriter(file)
+        for packet in packets:
+            writer.write(packet)
+    return path
+
+
+def golden_packets() -> list[Captured]:
+    """The dialogue, and then every message, as they go over the wire."""
+    said = [(line["at_ms"], line["from"], line["hex"]) for line in VECTORS["dialogue"]]
+    said += [(900, item["from"], frame) for item in VECTORS["messages"] for frame in item["frames"]]
+    return [
+        Captured(1_700_000_000_000_000 + at_ms * 1000, BY_NAME[sender], bytes.fromhex(text).lstrip(b"\x00"))
+        for at_ms, sender, text in said
+    ]
+
+
+def test_a_capture_reads_as_it_was_written(tmp_path: Path) -> None:
+    packets = golden_packets()
+    with write_pcap(tmp_path / "c.pcap", packets).open("rb") as file:
+        assert list(read_pcap(file)) == packets
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:10], lambda d: b"\x00" * 24 + d[24:], lambda d: d[:-1]])
+def test_a_file_that_is_no_capture_is_refused(tmp_path: Path, damage: Any) -> None:
+    data = write_pcap(tmp_path / "c.pcap", golden_packets()[:2]).read_bytes()
+    with pytest.raises(FormatError):
+        list(read_pcap(io.BytesIO(damage(data))))
+
+
+@given(st.lists(st.binary(max_size=3_000), max_size=6))
+def test_the_cutter_cuts_at_every_zero_and_holds_little(pieces: list[bytes]) -> None:
+    cutter = FrameCutter()
+    cut = [found for piece in pieces for found in cutter.feed(piece)]
+    wanted = [part[:MAX_PACKET_BYTES] for part in b"".join(pieces).split(b"\x00")[:-1] if part]
+    assert cut == [part + b"\x00" for part in wanted]
+    assert len(cutter._held) <= MAX_PACKET_BYTES
+
+
+def monitor(*arguments: str) -> list[dict[str, Any]]:
+    command = [*PALMCTL, "link", "monitor", "--json", *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def test_the_monitor_reads_captures_and_makes_them(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "c.pcap", golden_packets())
+    lines = monitor("--file", str(path))
+    assert {line["from"] for line in lines} == {"device", "validator"}
+    assert [line["type"] for line in lines if line["kind"] == "HINT"] == ["guide", "guide"]
+    raw = tmp_path / "raw"
+    raw.write_bytes(b"".join(packet.data for packet in golden_packets() if packet.direction == 1))
+    again = tmp_path / "again.pcap"
+    only_device = monitor("--file", str(raw), "--from", "device", "--pcap", str(again))
+    assert only_device == [line for line in lines if line["from"] == "device"]
+    with again.open("rb") as file:
+        kept = [(packet.direction, packet.data) for packet in read_pcap(file)]
+    assert kept == [(p.direction, p.data) for p in golden_packets() if p.direction is Direction.FROM_DEVICE]
+
+
+def test_the_monitor_stands_in_the_cable(tmp_path: Path) -> None:
+    """Two virtual cables joined by it: what one end says arrives at the other, and is on record."""
+    capture = tmp_path / "c.pcap"
+    with PtyPair(directory=tmp_path) as near, PtyPair(directory=tmp_path) as far:
+        process = subprocess.Popen(
+            [
+                *PALMCTL,
+                "link",
+                "monitor",
+                near.right,
+                "--through",
+                far.left,
+                "--pcap",
+                str(capture),
+                "--json",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        device, validator = open_port(near.left), open_port(far.right)
+        ping, pong = (encode_frame(Frame(kind, sess=7)) for kind in (FrameKind.PING, FrameKind.PONG))
+        while not capture.exists():
+            time.sleep(0.01)
+        device.write(ping)
+        assert json.loads(process.stdout.readline()) == {"from": "device", "kind": "PING", "sess": "07"}
+        validator.write(pong)
+        assert json.loads(process.stdout.readline()) == {"from": "validator", "kind": "PONG", "sess": "07"}
+        assert _read(validator.fileno(), len(ping)) == ping
+        assert _read(device.fileno(), len(pong)) == pong
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for port in (device, validator):
+            port.close()
+    with capture.open("rb") as file:
+        assert [(packet.direction, packet.data) for packet in read_pcap(file)] == [(1, ping), (2, pong)]
+
+
+def _read(descriptor: int, count: int) -> bytes:
+    os.set_blocking(descriptor, True)
+    data = b""
+    while len(data) < count:
+        data += os.read(descriptor, count - len(data))
+    return data
+
+
+# ---- Wireshark
+
+TSHARK = shutil.which("tshark")
+needs_tshark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
+
+
+def tshark(path: Path, *arguments: str) -> list[str]:
+    """The lines that tshark prints for a capture, with the dissector loaded."""
+    command = [TSHARK or "", "-X", f"lua_script:{DISSECTOR}", "-r", str(path), *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "lua" not in shown.stderr.lower(), shown.stderr
+    return shown.stdout.splitlines()
+
+
+def fields(path: Path, *names: str) -> list[list[str]]:
+    asked = [word for name in names for word in ("-e", name)]
+    return [line.split("\t") for line in tshark(path, "-T", "fields", *asked)]
+
+
+@needs_tshark
+def test_wireshark_shows_every_member_of_every_frame(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "c.pcap", golden_packets())
+    names = ("direction", "kind", "chan", "mid", "index", "count", "dropped")
+    rows = fields(path, *(f"link1.{name}" for name in names))
+    frames = [FrameDecoder().feed(packet.data)[0] for packet in golden_packets()]
+    assert rows == [
+        [str(int(n)) for n in (packet.direction, f.kind, f.chan, f.mid, f.index, f.count)] + [""]
+        for packet, f in zip(golden_packets(), frames, strict=True)
+    ]
+
+
+@needs_tshark
+def test_wireshark_puts_fragments_together_and_reads_the_message(tmp_path: Path) -> None:
+    items = VECTORS["messages"]
+    packets = [
+        Captured(0, BY_NAME[item["from"]], bytes.fromhex(frame)) for item in items for frame in item["frames"]
+    ]
+    rows = fields(write_pcap(tmp_path / "c.pcap", packets), "link1.type", "link1.text", "json.value.string")
+    whole = [row for row in rows if row[0]]
+    assert [row[0] for row in whole] == [item["type"] for item in items]
+    assert [row[1] for row in whole] == [item["text"] for item in items]
+    assert all(item["type"] in row[2] for row, item in zip(whole, items, strict=True))
+
+
+@needs_tshark
+def test_wireshark_drops_what_an_end_drops_for_the_same_reason(tmp_path: Path) -> None:
+    bad = VECTORS["dropped_frames"]
+    packets = [Captured(0, Direction.FROM_VALIDATOR, bytes.fromhex(item["hex"])) for item in bad]
+    path = write_pcap(tmp_path / "c.pcap", packets)
+    assert [row[0] for row in fields(path, "link1.dropped")] == [item["why"] for item in bad]
+
+
+@needs_tshark
+def test_wireshark_filters_by_type_and_shows_tags(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "c.pcap", golden_packets()[:46])
+    assert len(tshark(path, "-Y", 'link1.type == "verdict"')) == 1
+    (line,) = tshark(path, "-Y", "link1.kind == 8")
+    assert "device → validator" in line
+    assert "HINT guide" in line
+    assert len(tshark(path, "-Y", "link1.answered_tag")) == 3

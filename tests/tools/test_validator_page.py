@@ -1,0 +1,46 @@
+"""docs/VALIDATOR.md says what the tools do: options, faults, tables of the vectors, ids of rules."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from link1.envelope import Role
+from tools.commands.dbd import conform, simulate
+from tools.commands.link import monitor
+from tools.conform.runner import rules_for
+from tools.golden_vectors import FILE
+from tools.validator_faults import Fault
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "VALIDATOR.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+def test_every_option_on_the_page_is_one() -> None:
+    known = options_of(conform) | options_of(simulate) | options_of(monitor) | {"--show-close", "--generate"}
+    assert set(re.findall(r"--[a-z][a-z0-9-]+", TEXT)) <= known
+
+
+def test_every_fault_is_on_the_page_and_no_other() -> None:
+    section = TEXT.split("## 6.")[1].split("## 7.")[0]
+    assert re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE) == [fault.value for fault in Fault]
+
+
+def test_the_tables_of_the_vectors_are_named() -> None:
+    section = TEXT.split("## 2.")[1].split("## 3.")[0]
+    tables = set(json.loads(FILE.read_text(encoding="utf-8"))) - {"about", "keys", "tags"}
+    assert set(re.findall(r"^\| `([a-z_]+)`", section, re.MULTILINE)) == tables
+
+
+def test_the_rules_on_the_page_exist() -> None:
+    ids = {rule.id for role in Role for rule in rules_for(role)}
+    shown = re.findall(r"(?:PASS|FAIL|SKIP)  ([a-z]+\.[a-z_]+)", TEXT)
+    assert shown
+    assert set(shown) <= ids
+    for path in re.findall(r"tools/wireshark/[a-z0-9.]+", TEXT):
+        assert (PAGE.parents[1] / path).exists()

@@ -1,0 +1,98 @@
+"""What the commands of `palmctl cloud …` have in common: options, the store they work on, errors."""
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.context import Environment
+    from cloud_client.reference_server.store import Tx
+    from cloud_client.reference_server.vault import Vault
+
+Command = Callable[..., Any]
+Work = Callable[["Tx", "Vault", int], dict[str, Any]]
+
+
+def on_data(command: Command) -> Command:
+    """--data, --database and --json, which every command takes."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(
+        command
+    )
+    command = click.option(
+        "--database",
+        metavar="URL",
+        help="postgresql://… or sqlite:///PATH instead of cloud.db in the data directory.",
+    )(command)
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        required=True,
+        help="The server's data directory; made on first use.",
+    )(command)
+
+
+def of_environment(command: Command) -> Command:
+    """--tenant and --mode."""
+    command = click.option("--mode", type=click.Choice(["test", "live"]), required=True)(command)
+    return of_tenant(command)
+
+
+def of_tenant(command: Command) -> Command:
+    return click.option("--tenant", required=True, metavar="T", help="A tenant_id.")(command)
+
+
+def _fail(error: Exception) -> NoReturn:
+    click.echo(f"palmctl cloud: {error}", err=True)
+    raise SystemExit(1)
+
+
+def reported(command: Command) -> Command:
+    """Errors a person can meet: one line on stderr and exit status 1."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from cloud_client.reference_server.errors import ServerError
+
+        try:
+            return command(*args, **kwargs)
+        except ServerError as error:
+            _fail(error)
+
+    return run
+
+
+def on_store(command: Callable[..., Work]) -> Command:
+    """A command that answers with work: one write transaction on the store, whose result is printed."""
+
+    @on_data
+    @reported
+    @wraps(command)
+    def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
+        from cloud_client.reference_server.serve import DataDirectory
+        from cloud_client.reference_server.times import system_now_ms
+
+        now_ms = system_now_ms()
+        store, vault = DataDirectory.of(data, database).open(now_ms)
+        try:
+            with store.writing() as tx:
+                printed = command(**given)(tx, vault, now_ms)
+        finally:
+            store.close()
+        if as_json:
+            click.echo(json.dumps(printed, ensure_ascii=False))
+            return
+        for name, value in printed.items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            click.echo(f"{name}: {text}")
+
+    return run
+
+
+def environment_of(tenant: str, mode: str) -> "Environment":
+    from cloud_client.reference_server.context import Environment
+
+    return Environment(tenant, mode == "live")
