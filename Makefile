@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test lint unit bench evaluate train lock clean
+.PHONY: help demo test test-all fuzz lint unit bench evaluate train lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,6 +24,13 @@ lint: $(VENV)/ready ## style, types, and the walls between the packages
 
 unit: $(VENV)/ready ## the tests alone
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+test-all: test ## `make test`, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)
+	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/test_carrier_with_server.py \
+	  -n $(JOBS) --dist worksteal
+
+fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and session
+	$(BIN)/python tests/link1/fuzz.py 1000000
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json

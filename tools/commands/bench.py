@@ -3,39 +3,110 @@
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
+Command = Callable[..., Any]
+Measure = Callable[[Path, Callable[[str], None]], tuple[dict[str, Any], list[str]]]
 
-@click.command()
-@click.option("--templates", default=10_000, show_default=True, help="Gallery size for the verdict latency.")
-@click.option("--passages", default=100, show_default=True, help="Palms to show.")
-@click.option("--start-templates", default=100_000, show_default=True, help="Gallery size for the start.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
-def bench(templates: int, passages: int, start_templates: int, out: Path | None, as_json: bool) -> None:
-    """Measure a whole device on this machine: the verdict's latency stage by stage, and the start.
 
-    Runs the real daemon on generated palms, camera files and a pty, beside a baseline in the same run. Takes
-    some minutes; what it makes lies in a temporary folder and is removed.
-    """
+def _outputs(command: Command) -> Command:
+    command = click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")(
+        command
+    )
+    return click.option(
+        "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures here."
+    )(command)
+
+
+def _report(measure: Measure, out: Path | None, *, as_json: bool) -> None:
+    """Measure in a temporary folder, and print or write what came out."""
     from tools.bench.programs import BenchFailed
-    from tools.bench.whole import run_bench, summary
 
     with tempfile.TemporaryDirectory(prefix="palm-bench-") as folder:
         try:
-            figures = run_bench(
-                Path(folder),
-                templates=templates,
-                passages=passages,
-                start_templates=start_templates,
-                tell=lambda text: click.echo(text, err=True),
-            )
+            figures, lines = measure(Path(folder), lambda text: click.echo(text, err=True))
         except BenchFailed as error:
             click.echo(f"The bench failed: {error}", err=True)
             sys.exit(1)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    click.echo(json.dumps(figures) if as_json else "\n".join(summary(figures)))
+    click.echo(json.dumps(figures) if as_json else "\n".join(lines))
+
+
+@click.group(invoke_without_command=True)
+@click.option("--templates", default=10_000, show_default=True, help="Gallery size for the verdict latency.")
+@click.option("--passages", default=100, show_default=True, help="Palms to show.")
+@click.option("--start-templates", default=100_000, show_default=True, help="Gallery size for the start.")
+@_outputs
+@click.pass_context
+def bench(
+    context: click.Context,
+    *,
+    templates: int,
+    passages: int,
+    start_templates: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure a whole device on this machine: the verdict's latency stage by stage, and the start.
+
+    Runs the real daemon on generated palms, camera files and a pty, beside a baseline in the same run. Takes
+    some minutes; what it makes lies in a temporary folder and is removed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from tools.bench.whole import run_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_bench(
+            folder, templates=templates, passages=passages, start_templates=start_templates, tell=tell
+        )
+        return figures, summary(figures)
+
+    _report(measure, out, as_json=as_json)
+
+
+@bench.command()
+@click.option("--requests", default=10_000, show_default=True, help="Requests of each kind to compare.")
+@click.option("--batches", default=20, show_default=True, help="Batches of 100 verdicts.")
+@click.option("--devices", default=1000, show_default=True, help="Devices that wait at once.")
+@click.option("--templates", default=100_000, show_default=True, help="Templates of the snapshot.")
+@_outputs
+def cloud(
+    *, requests: int, batches: int, devices: int, templates: int, out: Path | None, as_json: bool
+) -> None:
+    """Measure the reference server: CPU a request beside a bare app, batches, long-polls, a large snapshot.
+
+    Runs `palmctl cloud serve` on SQLite and talks to it over HTTP. Takes two minutes or three; what it makes
+    lies in a temporary folder and is removed.
+    """
+    from tools.bench.cloud import CloudBench, run_cloud_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_cloud_bench(folder, CloudBench(requests, batches, devices, templates), tell)
+        return figures, summary(figures)
+
+    _report(measure, out, as_json=as_json)
+
+
+@bench.command()
+@click.option("--requests", default=500, show_default=True, help="Requests, each with its verdict.")
+@_outputs
+def link(*, requests: int, out: Path | None, as_json: bool) -> None:
+    """Measure the cable: codec, request to verdict, mail, damaged pieces, cuts.
+
+    Each beside a baseline in the same run: plain COBS and CRC, a bare echo, a bare exchange of as many bytes
+    over a pseudo-terminal. Bad cables and cuts run on a clock of their own. Takes half a minute.
+    """
+    from tools.bench.link import run_link_bench, summary
+
+    def measure(_folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_link_bench(requests=requests, tell=tell)
+        return figures, summary(figures)
+
+    _report(measure, out, as_json=as_json)

@@ -1,19 +1,13 @@
 """`palmctl link`: a virtual cable, and a look at what passes on a real one."""
 
 import json
-import select
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-READ_BYTES = 16_384
 
 
 @click.group()
@@ -46,54 +40,68 @@ def pair(show_close: bool, as_json: bool) -> None:
 
 @link.command()
 @click.argument("port", required=False)
+@click.option("--through", help="Another port: carry bytes between both and see both directions.")
 @click.option(
     "--file",
     "capture",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Decode captured bytes instead; - is standard input.",
+    help="Decode captured bytes or a pcap file instead; - is standard input.",
+)
+@click.option(
+    "--from",
+    "sender",
+    type=click.Choice(["device", "validator"]),
+    help="Who sent what arrives.",
+)
+@click.option(
+    "--pcap", type=click.Path(dir_okay=False, path_type=Path), help="Also write a capture for Wireshark."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def monitor(port: str | None, capture: Path | None, as_json: bool) -> None:
-    """Decode the frames that arrive at PORT, or those of a capture.
+def monitor(
+    *,
+    port: str | None,
+    through: str | None,
+    capture: Path | None,
+    sender: str | None,
+    pcap: Path | None,
+    as_json: bool,
+) -> None:
+    """Decode the frames that arrive at PORT, those that pass between two ports, or those of a capture.
 
-    Nothing is written to PORT; what is read from it is not seen by anybody else.
+    With one PORT nothing is written to it, and what is read from it is not seen by anybody else. With
+    --through the monitor stands in the cable: the device is at PORT, the validator at the other one.
     """
-    from link1.errors import TransportError
-    from tools.link_monitor import FrameLog
+    from contextlib import ExitStack
 
-    if (port is None) == (capture is None):
-        raise click.UsageError("give either PORT or --file")
-    log = FrameLog()
-    pieces = _from_file(capture) if capture is not None else _from_port(str(port))
+    from link1.errors import FormatError, TransportError
+    from tools.link_monitor import CableLog, pieces_of_file, pieces_of_port, pieces_through
+    from tools.link_pcap import Direction, PcapWriter
+
+    if (port is None) == (capture is None) or (through is not None and (port is None or sender is not None)):
+        raise click.UsageError("give PORT, PORT with --through, or --file")
+    direction = Direction[f"FROM_{sender.upper()}"] if sender else Direction.UNKNOWN
     try:
-        for piece in pieces:
-            for line in log.feed(piece):
-                click.echo(json.dumps(line) if as_json else _text(line))
-    except TransportError as error:
+        with ExitStack() as stack:
+            writer = None if pcap is None else PcapWriter(stack.enter_context(pcap.open("wb")))
+            if capture is not None:
+                file = sys.stdin.buffer if str(capture) == "-" else stack.enter_context(capture.open("rb"))
+                pieces = pieces_of_file(file, direction)
+            elif through is not None:
+                pieces = pieces_through(str(port), through)
+            else:
+                pieces = pieces_of_port(str(port), direction)
+            log = CableLog(writer)
+            for piece in pieces:
+                for line in log.feed(piece):
+                    click.echo(json.dumps(line) if as_json else _text(line))
+    except (FormatError, TransportError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         pass  # how a live view ends
 
 
-def _from_file(path: Path) -> "Iterator[bytes]":
-    with click.open_file(str(path), "rb") as file:
-        while piece := file.read(READ_BYTES):
-            yield piece
-
-
-def _from_port(path: str) -> "Iterator[bytes]":
-    from link1.transport.serial_port import open_port
-
-    port = open_port(path, exclusive=False)
-    try:
-        while True:
-            select.select([port.fileno()], [], [])
-            yield port.read(READ_BYTES)
-    finally:
-        port.close()
-
-
 def _text(line: dict[str, Any]) -> str:
-    head = " ".join(str(line[name]) for name in ("kind", "chan", "mid", "sess") if name in line)
-    rest = {name: value for name, value in line.items() if name not in ("kind", "chan", "mid", "sess")}
+    first = ("from", "kind", "chan", "mid", "sess")
+    head = " ".join(str(line[name]) for name in first if name in line)
+    rest = {name: value for name, value in line.items() if name not in first}
     return " ".join([head, *(f"{name}={json.dumps(value)}" for name, value in rest.items())])

@@ -1,0 +1,56 @@
+"""Bytes to and from the end under test, one call at a time: a port with a clock.
+
+The tests put a simulated end and a simulated clock in its place, so every rule also runs without waiting.
+"""
+
+import select
+from typing import Protocol
+
+from link1.errors import TransportError
+from link1.transport.pump import monotonic_ms
+from link1.transport.serial_port import Port
+
+READ_BYTES = 16_384
+FULL_PORT_MS = 3_000
+"""A port that takes nothing for so long has nobody at the other end."""
+
+
+class Line(Protocol):
+    """Everything that the conformance test needs of a cable; raises TransportError when it is gone."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Hand over all of `data`."""
+        ...
+
+    def read(self, until_ms: int) -> bytes:
+        """What has come, as soon as something has; empty when nothing came until then."""
+        ...
+
+
+class PortLine:
+    """A `Line` on a serial port or pty."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def now_ms(self) -> int:
+        return monotonic_ms()
+
+    def write(self, data: bytes) -> None:
+        while data:
+            _, writable, _ = select.select([], [self._port.fileno()], [], FULL_PORT_MS / 1000)
+            if not writable:
+                raise TransportError("the port takes no more bytes: nobody reads at the other end")
+            data = data[self._port.write(data) :]
+
+    def read(self, until_ms: int) -> bytes:
+        while True:
+            left_ms = until_ms - monotonic_ms()
+            readable, _, _ = select.select([self._port.fileno()], [], [], max(0, left_ms) / 1000)
+            data = self._port.read(READ_BYTES) if readable else b""
+            if data or left_ms <= 0:
+                return data
