@@ -24,7 +24,7 @@ class Person:
 
     @classmethod
     def from_row(cls, row: Row, key: bytes) -> "Person":
-        refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()))
+        refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()).decode())
         return cls(
             row["subject_id"],
             row["subject_ref"],

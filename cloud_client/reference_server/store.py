@@ -12,11 +12,12 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import json
+import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,34 +203,72 @@ class Store(ABC):
 
 
 class _Crew:
-    """Threads with a connection each."""
+    """Threads with a connection each, which they make when the first work comes.
+
+    A queue and a future of the loop, and no executor: handing work over and back costs half of what it costs
+    there, and it is in the way of every write.
+    """
 
     def __init__(self, database: Database, threads: int, name: str) -> None:
         self._database = database
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._own = threading.local()
-        self._stores: list[Store] = []
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"{name}-{n}", daemon=True) for n in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
         self.queued = 0
         """Work given and not yet done."""
 
     async def run(self, work: Callable[[Store], T]) -> T:
+        """Do ``work`` on one of the threads. Once given it is done, even if nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
         self.queued += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._with_store, work)
+            self._jobs.put(_Job(work, loop, done))
+            return await done
         finally:
             self.queued -= 1
 
-    def _with_store(self, work: Callable[[Store], T]) -> T:
-        store: Store | None = getattr(self._own, "store", None)
-        if store is None:
-            store = self._own.store = Store.connect(self._database)
-            self._stores.append(store)
-        return work(store)
+    def _serve(self) -> None:
+        store: Store | None = None
+        while (job := self._jobs.get()) is not None:
+            result, error = None, None
+            try:
+                if store is None:
+                    store = Store.connect(self._database)
+                result = job.work(store)
+            except BaseException as raised:  # noqa: BLE001 - it is the waiting request's, whatever it is
+                error = raised
+            # A loop that is closed has no request waiting any more.
+            with contextlib.suppress(RuntimeError):
+                job.loop.call_soon_threadsafe(_settle, job.done, result, error)
+        if store is not None:
+            store.close()
 
     def close(self) -> None:
-        self._threads.shutdown()
-        for store in self._stores:
-            store.close()
+        """Finish what was given, then end the threads and close their connections."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[Store], Any]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+
+
+def _settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if done.done():
+        return  # nobody waits any more
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
 
 
 class AsyncStore:

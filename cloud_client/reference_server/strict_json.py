@@ -21,13 +21,7 @@ def read_body(data: bytes) -> object:
         text = data.decode("utf-8")
         if text.startswith("\ufeff") or _too_deep(text):
             raise _malformed()
-        value = json.loads(
-            text,
-            object_pairs_hook=_members,
-            parse_int=_integer,
-            parse_float=_number,
-            parse_constant=_no_constant,
-        )
+        value = _decoder.decode(text)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise _malformed() from None
     if "\\u" in text and _has_surrogate(value):
@@ -91,3 +85,8 @@ def _has_surrogate(value: object) -> bool:
         elif isinstance(item, list):
             pending += item
     return False
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_members, parse_int=_integer, parse_float=_number, parse_constant=_no_constant
+)

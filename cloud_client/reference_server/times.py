@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 NowMs = Callable[[], int]
 """The wall clock, handed in: epoch milliseconds."""
@@ -21,6 +22,7 @@ def system_now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(maxsize=1024)  # one record names the same moment more than once
 def rfc3339(at_ms: int) -> str:
     """``YYYY-MM-DDTHH:MM:SS.mmmZ``."""
     year, month, day, hour, minute, second, *_ = time.gmtime(at_ms // 1000)
