@@ -59,6 +59,9 @@ def summary(figures: dict[str, Any]) -> list[str]:
             f"  {name:<15} {one['server_us']:5} µs   bare app {one['bare_us']:5} µs   "
             f"ratio {one['ratio']:.2f} (at most {limit}; rounds {one['ratio_of_rounds']})"
         )
+    created = figures["requests"]["create_subject"]
+    on_loop_us, strictest = created["bare_on_loop_us"], created["ratio_on_loop"]
+    lines.append(f"    beside a bare app that commits on its loop: {on_loop_us} µs, ratio {strictest:.2f}")
     batch, wait, snapshot = (figures[name] for name in ("verdict_batch", "long_poll", "snapshot"))
     batch_ms, checks_ms = batch["cpu_ms"], batch["signature_checks_alone_ms"]
     kib = wait["bytes_a_device"] / 1024

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from link1.signed import Kind, verify_object
+from tools.bench.cloud_bare import ON_LOOP
 from tools.bench.cloud_server import BenchDevice, ServerProcess, started
 from tools.bench.http_load import connections, cpu_s, drive
 from tools.bench.programs import BenchFailed
@@ -34,11 +35,16 @@ def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict
         ids = {name: _create(one, _PERSONS) for name, one in both.items()}
         gets: dict[str, list[float]] = {"server": [], "bare": []}
         posts: dict[str, list[float]] = {"server": [], "bare": []}
+        on_loop: list[float] = []
         for _ in range(ROUNDS):
             for name, one in both.items():
                 gets[name].append(_get_us(one, ids[name], requests // ROUNDS))
                 posts[name].append(_post_us(one, requests // ROUNDS))
-    return {"get_subject": _beside(gets), "create_subject": _beside(posts)}
+            on_loop.append(_post_us(bare, requests // ROUNDS, ON_LOOP))
+    created = _beside(posts)
+    strictest = _beside({"server": posts["server"], "bare": on_loop})
+    created |= {"bare_on_loop_us": strictest["bare_us"], "ratio_on_loop": strictest["ratio"]}
+    return {"get_subject": _beside(gets), "create_subject": created}
 
 
 def measure_batches(server: ServerProcess, device: BenchDevice, batches: int) -> dict[str, Any]:
@@ -76,10 +82,10 @@ def _create(server: ServerProcess, count: int) -> list[str]:
     return [json.loads(body)["subject_id"] for body in bodies]
 
 
-def _new_person(server: ServerProcess) -> bytes:
+def _new_person(server: ServerProcess, path: str = "/v1/subjects") -> bytes:
     # Letters only: eleven digits in a row might be a CPF.
     name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
-    return server.partner_request("POST", "/v1/subjects", {"external_ref": name})
+    return server.partner_request("POST", path, {"external_ref": name})
 
 
 def _get_us(server: ServerProcess, ids: list[str], count: int) -> float:
@@ -87,8 +93,8 @@ def _get_us(server: ServerProcess, ids: list[str], count: int) -> float:
     return _cpu_us(server, requests, 200)
 
 
-def _post_us(server: ServerProcess, count: int) -> float:
-    return _cpu_us(server, [_new_person(server) for _ in range(count)], 201)
+def _post_us(server: ServerProcess, count: int, path: str = "/v1/subjects") -> float:
+    return _cpu_us(server, [_new_person(server, path) for _ in range(count)], 201)
 
 
 def _cpu_us(server: ServerProcess, requests: list[bytes], expected: int) -> float:
