@@ -16,11 +16,12 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     figures = json.loads(done.stdout)
     assert figures == json.loads(out.read_text())
     for operation in ("get_subject", "create_subject"):
-        assert set(figures["requests"][operation]) == {"server_us", "bare_us", "ratio", "ratio_of_rounds"}
+        assert {"server_us", "bare_us", "ratio", "ratio_of_rounds"} <= set(figures["requests"][operation])
+    assert figures["requests"]["create_subject"]["bare_on_loop_us"] > 0
     assert figures["verdict_batch"]["batches"] == 1
     waiting = figures["long_poll"]
     assert (waiting["devices"], waiting["answered"]) == (12, 12)
-    assert waiting["p99_ms"] < 1000
+    assert waiting["p99_ms"] >= waiting["p50_ms"] > 0
     assert (figures["snapshot"]["templates"], figures["snapshot"]["pages"]) == (250, 2)
 
 
