@@ -1,44 +1,58 @@
 """The technician's socket: what `palmctl` asks the core, and how it asks.
 
-Operations (framing: `device.ipc`):
-
-    status  → status: one object, everything that `palmctl status` shows
+`palmd` hands in the operations by name; `status` is the first of them. The framing is `device.ipc`'s.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from device.errors import IpcRefused
-from device.ipc import Handler, IpcClient, Packet, reply
+from device.ipc import Handler, IpcClient, Packet
 from link1.canonical import JsonObject
 
-_ANSWER_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 5.0
+
+Operation = Callable[[Packet], Awaitable[Packet]]
+"""Answers one request of a technician; runs on the loop, may raise IpcRefused."""
 
 
-def control_handler(status: Callable[[], JsonObject]) -> Handler:
-    """The core's side. `status` is called on the loop for each question."""
+def control_handler(operations: Mapping[str, Operation]) -> Handler:
+    """The core's side: each operation under the name by which it is asked for."""
 
     async def handle(request: Packet) -> Packet:
-        if request.header.get("op") != "status":
-            raise IpcRefused("unknown_op", "the operation is not one of: status")
-        return reply(status=status())
+        operation = operations.get(str(request.header.get("op")))
+        if operation is None:
+            known = ", ".join(sorted(operations))
+            raise IpcRefused("unknown_op", f"the operation is not one of: {known}")
+        return await operation(request)
 
     return handle
 
 
+def ask_core(
+    control_socket: Path,
+    op: str,
+    *,
+    timeout_s: float = ANSWER_WITHIN_S,
+    payload: bytes = b"",
+    **members: object,
+) -> Packet:
+    """Ask a running core one thing. Raises IpcUnreachable when none answers, IpcRefused when it refuses."""
+
+    async def ask() -> Packet:
+        client = await IpcClient.connect(control_socket, ANSWER_WITHIN_S)
+        try:
+            return await client.call(op, timeout_s=timeout_s, payload=payload, **members)
+        finally:
+            client.close()
+
+    return asyncio.run(ask())
+
+
 def read_status(control_socket: Path) -> JsonObject:
-    """Ask a running core what it is doing; raises IpcUnreachable when none answers."""
-    return asyncio.run(_ask(control_socket))
-
-
-async def _ask(control_socket: Path) -> JsonObject:
-    client = await IpcClient.connect(control_socket, _ANSWER_WITHIN_S)
-    try:
-        answer = await client.call("status", timeout_s=_ANSWER_WITHIN_S)
-    finally:
-        client.close()
-    status = answer.header.get("status")
+    """What a running core is doing; raises IpcUnreachable when none answers."""
+    status = ask_core(control_socket, "status").header.get("status")
     if not isinstance(status, dict):
         raise IpcRefused(
             "malformed", "the core answered without a status; are palmctl and palmd of one version?"

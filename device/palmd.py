@@ -28,7 +28,7 @@ from device.enrolment_desk import EnrolmentDesk
 from device.errors import ConfigError, DeviceError, NotProvisioned
 from device.housekeeping import Housekeeping, Stage
 from device.inference import InferenceThread
-from device.ipc import IpcServer
+from device.ipc import IpcServer, Packet, reply
 from device.opening import open_device
 from device.recognition import Recogniser
 from device.report import describe
@@ -154,9 +154,12 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
         inference.start()
         stack.callback(inference.stop)
 
+        async def tell_status(_request: Packet) -> Packet:
+            return reply(status=describe(core, enrolment, clock, capture.counters, inference.counters))
+
         control = await IpcServer.start(
             config.control_socket,
-            control_handler(lambda: describe(core, enrolment, clock, capture.counters, inference.counters)),
+            control_handler({"status": tell_status}),
         )
         stack.push_async_callback(control.close)
         carrier = await IpcServer.start(config.carrier_socket, desk.handle)
