@@ -16,6 +16,7 @@ import selectors
 import tempfile
 import threading
 import tty
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -86,7 +87,15 @@ class _Side:
 class PtyPair:
     """Two joined ports at `left` and `right`, served by a thread of their own until `close`."""
 
-    def __init__(self, *, show_close: bool = False, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        show_close: bool = False,
+        directory: Path | None = None,
+        carry: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        """`carry` is given each piece that was sent and returns what arrives: a bad cable changes it."""
+        self._carry = carry
         self._folder = Path(tempfile.mkdtemp(prefix="palm-link-", dir=directory))
         self._show_close = show_close
         self._sides = (
@@ -162,6 +171,6 @@ class PtyPair:
                 if self._show_close and other.seen_open:
                     other.hang_up()
             return None
-        other.pending = data
+        other.pending = self._carry(data)
         other.write_pending()
         return True

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -98,9 +99,32 @@ class Program:
         self._reader.join()
         return code
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; nothing when it has ended."""
+        self._process.send_signal(number)
+
+    def json_lines(self) -> Iterator[dict[str, Any]]:
+        """The JSON lines that are there and were not taken yet."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is not None:
+                yield line
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.exit_code is None
 
 
 class Stage:
@@ -148,6 +172,7 @@ class Stage:
 @contextmanager
 def notify_socket(path: Path) -> Iterator[tuple[str, socket.socket]]:
     """The listening end of sd_notify(3)."""
+    path.unlink(missing_ok=True)  # of an earlier start of the same program
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(path))
         yield str(path), channel

@@ -72,7 +72,7 @@ def start_cloud(narrator: Narrator, folder: Path, stage: Stage) -> Cloud:
     data, port = str(folder / "cloud"), _free_port()
     url = f"http://127.0.0.1:{port}"
     stage.start("cloud", module("tools.palmctl", "cloud", "serve", "--data", data, "--port", str(port)))
-    wait_until("the reference server to answer", 20, lambda: _answers(url))
+    wait_until("the reference server to answer", 20, lambda: answers(url))
     say("cloud_up", f"reference server at {url}, its store is {data}/", url=url)
 
     tenant_id = palmctl("cloud", "tenant", "create", "demo-transit", "--data", data)["tenant_id"]
@@ -157,7 +157,8 @@ def start_validator(
     return validator
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether a service is there."""
     try:
         return httpx.get(f"{url}/v1/health", timeout=1).status_code == httpx.codes.OK
     except httpx.TransportError:

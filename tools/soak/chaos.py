@@ -1,0 +1,68 @@
+"""What goes wrong at the gate, when, and how it is put right again.
+
+Faults come one after the other with a pause between them, each kind in turn in an order drawn anew every
+round, so that a run of any length has met all of them about equally often. Noise on the cable and people at
+the gate never pause.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+PAUSE_S: Final = 4.0
+"""Between two faults: long enough to be served again, which the bounds of LINK/1 want within 2 s."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is done, and undone after between `shortest_s` and `longest_s` seconds."""
+
+    name: str
+    begin: Callable[[], None]
+    end: Callable[[], None]
+    shortest_s: float
+    longest_s: float
+
+
+class Chaos:
+    """Commits the faults; `look` is called again and again."""
+
+    def __init__(self, faults: Sequence[Fault], seed: int, tell: Callable[[str], None]) -> None:
+        self.done: Counter[str] = Counter()
+        self._faults = faults
+        self._chance = random.Random(seed)  # noqa: S311 - the same faults in every run
+        self._tell = tell
+        self._round: list[Fault] = []
+        self._standing: Fault | None = None
+        self._next_s = time.monotonic() + PAUSE_S
+
+    @property
+    def standing(self) -> str:
+        """The fault that stands now, or nothing."""
+        return "" if self._standing is None else self._standing.name
+
+    def look(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        if self._standing is not None:
+            self.calm()
+            return
+        if not self._round:
+            self._round = self._chance.sample(self._faults, len(self._faults))
+        fault = self._standing = self._round.pop()
+        lasts_s = self._chance.uniform(fault.shortest_s, fault.longest_s)
+        self._tell(f"{fault.name}, for {lasts_s:.1f} s" if lasts_s else fault.name)
+        fault.begin()
+        self.done[fault.name] += 1
+        self._next_s = now_s + lasts_s
+
+    def calm(self) -> None:
+        """Undo the fault that stands."""
+        if self._standing is not None:
+            self._standing.end()
+            self._standing = None
+        self._next_s = time.monotonic() + PAUSE_S
