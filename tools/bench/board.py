@@ -6,8 +6,9 @@ through the same door as the real service's. The device that runs on it cannot t
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from link1.signed import Kind, sign_object
 STREAM = "bench"
 DEVICE_ID, GATE_ID, DBD_ID = "palm-bench", "gate-bench", "dbd-bench"
 _YEAR_MS = 365 * 24 * 3600 * 1000
+_BLOCK = 10_000
+"""Templates that are made at once."""
 
 
 @dataclass(frozen=True)
@@ -118,47 +121,57 @@ def make_board(
 
 
 def snapshot_pages(
-    known: Sequence[Known], templates: int, model_id: str, key: SigningKey, now_ms: int
-) -> list[bytes]:
-    """A signed snapshot as the service serves it: `known`, and made-up strangers up to `templates`."""
-    rng = np.random.default_rng(2026)
-    vectors = rng.standard_normal((max(0, templates - len(known)), 512), dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    strangers = [Known(os.urandom(16).hex(), "LR"[i % 2], vector) for i, vector in enumerate(vectors)]
-    entries = sorted(
-        (
-            Entry(os.urandom(16).hex(), person.subject_ref, person.hand, model_id, _little_endian(person))
-            for person in [*known, *strangers]
-        ),
-        key=lambda entry: entry.template_id,
-    )
-    objects = [entry.to_obj() for entry in entries]
+    known: Sequence[Known],
+    templates: int,
+    model_id: str,
+    key: SigningKey,
+    now_ms: int,
+    *,
+    epoch: int = 1,
+    seq: int | None = None,
+) -> Iterator[bytes]:
+    """A signed snapshot as the service serves it: `known`, and made-up strangers up to `templates`.
+
+    Made twice, once for its state and once for its pages, so that a million templates need no memory. Its
+    seq is the number of templates unless one is given.
+    """
+    count = max(templates, len(known))
     head = Head(
         stream=STREAM,
-        epoch=1,
-        seq=len(objects),
+        epoch=epoch,
+        seq=count if seq is None else seq,
         head=os.urandom(32),
-        count=len(objects),
+        count=count,
         issued_at_ms=now_ms,
-        state=state_of(entry_sha256(obj) for obj in objects),
+        state=state_of(entry_sha256(obj) for obj in _entries(known, count, model_id)),
     )
     signed = sign_object(Kind.GALLERY_HEAD, head.to_obj(), key)
-    starts = range(0, max(1, len(objects)), MAX_ENTRIES)
-    return [
-        json.dumps(
-            {
-                "head": signed,
-                "data": objects[start : start + MAX_ENTRIES],
-                "next_cursor": None if start == starts[-1] else "next",
-                "has_more": start != starts[-1],
-            }
-        ).encode()
-        for start in starts
-    ]
+    entries = _entries(known, count, model_id)
+    for start in range(0, max(1, count), MAX_ENTRIES):
+        more = start + MAX_ENTRIES < count
+        page = {
+            "head": signed,
+            "data": list(islice(entries, MAX_ENTRIES)),
+            "next_cursor": "next" if more else None,
+            "has_more": more,
+        }
+        yield json.dumps(page).encode()
 
 
-def _little_endian(person: Known) -> bytes:
-    return person.vector.astype("<f4").tobytes()
+def _entries(known: Sequence[Known], count: int, model_id: str) -> Iterator[JsonObject]:
+    """By rising template_id, the same in every run."""
+    for number, person in enumerate(chain(known, _strangers(count - len(known)))):
+        vector = person.vector.astype("<f4").tobytes()
+        yield Entry(f"{number:032x}", person.subject_ref, person.hand, model_id, vector).to_obj()
+
+
+def _strangers(count: int) -> Iterator[Known]:
+    for block, start in enumerate(range(0, count, _BLOCK)):
+        rng = np.random.default_rng((2026, block))
+        vectors = rng.standard_normal((min(_BLOCK, count - start), 512), dtype=np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        for number, vector in enumerate(vectors, start):
+            yield Known(f"{0xFACE:04x}{number:028x}", "LR"[number % 2], vector)
 
 
 def _registration_answer(

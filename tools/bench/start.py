@@ -14,10 +14,11 @@ _IMPORTS = "import numpy, cv2, faiss, onnxruntime"
 
 def measure_start(board: Board, templates: int, repeats: int = 3) -> dict[str, Any]:
     """Median seconds over `repeats` starts, and of a bare interpreter that imports the same libraries."""
-    ready, bare = [], []
+    ready, bare, memory = [], [], []
     for _ in range(repeats):
-        with running_palmd(board.config_path) as seconds:
-            ready.append(seconds)
+        with running_palmd(board.config_path) as palmd:
+            ready.append(palmd.ready_s)
+            memory.append(palmd.rss_bytes)
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
         bare.append(time.perf_counter() - begun)
@@ -25,5 +26,6 @@ def measure_start(board: Board, templates: int, repeats: int = 3) -> dict[str, A
         "templates": templates,
         "ready_s": round(median(ready), 3),
         "imports_alone_s": round(median(bare), 3),
+        "rss_bytes": int(median(memory)),
         "ratio": round(median(ready) / median(bare), 2),
     }

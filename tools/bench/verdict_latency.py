@@ -9,7 +9,7 @@ zero), and a hand that is there from one picture to the next, of which nothing w
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -67,15 +67,25 @@ def encode(pictures: Sequence[Picture]) -> tuple[bytes, ...]:
 
 
 def measure_latency(
-    board: Board, films: Sequence[Film], empty: bytes, camera: Path, cable: Path
+    board: Board,
+    films: Sequence[Film],
+    empty: bytes,
+    camera: Path,
+    cable: Path,
+    *,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> dict[str, Any]:
-    """Play `films` one after the other before a running device; figures in milliseconds."""
+    """Play `films` one after the other before a running device; figures in milliseconds.
+
+    `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
+    """
     with PtyPair() as pair:
+        cable.unlink(missing_ok=True)
         cable.symlink_to(pair.left)
         writer = FolderWriter(camera)
         writer.put(empty)
         with running_palmd(board.config_path):
-            return asyncio.run(_passages(board, films, empty, writer, pair.right))
+            return asyncio.run(_passages(board, films, empty, writer, pair.right, beside))
 
 
 class FolderWriter:
@@ -98,8 +108,13 @@ class FolderWriter:
         old.unlink(missing_ok=True)
 
 
-async def _passages(
-    board: Board, films: Sequence[Film], empty: bytes, writer: FolderWriter, port: str
+async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
+    board: Board,
+    films: Sequence[Film],
+    empty: bytes,
+    writer: FolderWriter,
+    port: str,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None,
 ) -> dict[str, Any]:
     gate = Gate()
 
@@ -114,11 +129,14 @@ async def _passages(
     desk = _desk(board)
     pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=on_event)
     running = asyncio.create_task(pump.run())
+    also: list[asyncio.Task[None]] = []
     latencies: dict[str, list[float]] = {}
     decisions: dict[str, int] = {}
     try:
         async with asyncio.timeout(20):
             await gate.proven.wait()
+        if beside is not None:
+            also.append(asyncio.create_task(beside()))
         for film in films:
             gate.verdict.clear()
             for event in desk.arm(TTL_MS, monotonic_ms()):
@@ -134,11 +152,20 @@ async def _passages(
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
             writer.put(empty)
             await asyncio.sleep(AFTER_LEAVING_S)
+            _still_running(also)
         status = await asyncio.to_thread(read_status, board.config_path.parent / "run" / "control.sock")
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for task in (running, *also):
+            task.cancel()
+        await asyncio.gather(running, *also, return_exceptions=True)
     return _figures(latencies, decisions, status["latency"])
+
+
+def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            task.result()
+            raise BenchFailed("what should run beside the passages ended before them")
 
 
 async def _play(film: Film, writer: FolderWriter) -> float:

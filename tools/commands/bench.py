@@ -110,3 +110,34 @@ def link(*, requests: int, out: Path | None, as_json: bool) -> None:
         return figures, summary(figures)
 
     _report(measure, out, as_json=as_json)
+
+
+@bench.command()
+@click.option(
+    "--templates",
+    multiple=True,
+    type=click.IntRange(min=1_000),
+    default=(100_000, 1_000_000),
+    show_default=True,
+    help="Gallery size to start with; may be given several times. A million takes ten minutes to make.",
+)
+@click.option("--passages", default=150, show_default=True, help="Palms to show in each situation.")
+@click.option("--beside-templates", default=100_000, show_default=True, help="Gallery size of the passages.")
+@_outputs
+def device(
+    *, templates: tuple[int, ...], passages: int, beside_templates: int, out: Path | None, as_json: bool
+) -> None:
+    """Measure a device in its years: large galleries, work beside the passages, an empty gate, flash."""
+    from tools.bench.device import run_device_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_device_bench(
+            folder,
+            templates=templates,
+            passages=passages,
+            beside_templates=beside_templates,
+            tell=tell,
+        )
+        return figures, summary(figures)
+
+    _report(measure, out, as_json=as_json)

@@ -1,8 +1,8 @@
 """What goes wrong at the gate, when, and how it is put right again.
 
 Faults come one after the other with a pause between them, each kind in turn in an order drawn anew every
-round, so that a run of any length has met all of them about equally often. Noise on the cable and people at
-the gate never pause.
+round, so that a run of any length has met all of them. Daemons are killed in the first half of a run only.
+Noise on the cable and people at the gate never pause.
 """
 
 import random
@@ -25,6 +25,8 @@ class Fault:
     end: Callable[[], None]
     shortest_s: float
     longest_s: float
+    deadly: bool = False
+    """It ends a daemon: growth over time can only be seen while there are none of these."""
 
 
 class Chaos:
@@ -32,6 +34,8 @@ class Chaos:
 
     def __init__(self, faults: Sequence[Fault], seed: int, tell: Callable[[str], None]) -> None:
         self.done: Counter[str] = Counter()
+        self.spare_lives = False
+        """While it is true only faults that the daemons must live through are committed."""
         self._faults = faults
         self._chance = random.Random(seed)  # noqa: S311 - the same faults in every run
         self._tell = tell
@@ -51,8 +55,11 @@ class Chaos:
         if self._standing is not None:
             self.calm()
             return
+        if self.spare_lives:
+            self._round = [fault for fault in self._round if not fault.deadly]
         if not self._round:
-            self._round = self._chance.sample(self._faults, len(self._faults))
+            those = [fault for fault in self._faults if not (self.spare_lives and fault.deadly)]
+            self._round = self._chance.sample(those, len(those))
         fault = self._standing = self._round.pop()
         lasts_s = self._chance.uniform(fault.shortest_s, fault.longest_s)
         self._tell(f"{fault.name}, for {lasts_s:.1f} s" if lasts_s else fault.name)

@@ -2,7 +2,8 @@
 
 A program that is killed and started again begins a new life, so each life has its own level and all lives of
 a program share one slope (least squares with a fixed effect a life). The first part of a life, in which
-caches fill, does not count.
+caches fill, does not count. Of every WINDOW_S the least value counts: what is taken and given back, such
+as a connection, is no growth.
 """
 
 from collections import defaultdict
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-WARM_UP_S: Final = 30.0
+WARM_UP_S: Final = 60.0
+WINDOW_S: Final = 20.0
+Floats = NDArray[np.float64]
 MEASURES: Final = ("rss_kib", "descriptors", "threads")
 
 
@@ -39,19 +43,17 @@ class Growth:
 
     def slopes(self, name: str) -> dict[str, float] | None:
         """Growth an hour of each measure, and the newest values; None when no life was long enough."""
-        times: list[float] = []
-        values: list[tuple[float, ...]] = []
+        times: list[Floats] = []
+        values: list[Floats] = []
         for samples in self._lives[name].values():
-            counted = [(at_s, row) for at_s, row in samples if at_s - samples[0][0] >= WARM_UP_S]
-            if len(counted) < 3:
+            at, rows = _least(samples)
+            if len(at) < 3:
                 continue
-            at = np.array([one for one, _ in counted])
-            rows = np.array([row for _, row in counted], dtype=np.float64)
-            times.extend(at - at.mean())
-            values.extend(map(tuple, rows - rows.mean(axis=0)))
+            times.append(at - at.mean())
+            values.append(rows - rows.mean(axis=0))
         if not times:
             return None
-        at, rows = np.array(times), np.array(values)
+        at, rows = np.concatenate(times), np.concatenate(values)
         per_s = (at @ rows) / (at @ at)
         last = next(reversed(self._lives[name].values()))[-1][1]
         figures = {f"{measure}_per_h": round(float(per_s[i]) * 3600, 1) for i, measure in enumerate(MEASURES)}
@@ -60,3 +62,14 @@ class Growth:
     @property
     def names(self) -> list[str]:
         return list(self._lives)
+
+
+def _least(samples: list[tuple[float, tuple[int, int, int]]]) -> tuple[Floats, Floats]:
+    """Times (n,) and least values (n, 3) of the windows of one life after its first part."""
+    windows: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for at_s, row in samples:
+        lived_s = at_s - samples[0][0]
+        if lived_s >= WARM_UP_S:
+            windows[int(lived_s // WINDOW_S)].append(row)
+    at = np.array([window * WINDOW_S for window in windows], dtype=np.float64)
+    return at, np.array([np.min(rows, axis=0) for rows in windows.values()], dtype=np.float64)

@@ -43,7 +43,7 @@ def soak(folder: Path, *, minutes: float, seed: int, tell: Callable[[str], None]
         crowd.start()
         world.cable.noisy = True
         begun_s = time.monotonic()
-        _live(world, crowd, chaos, seen=seen, growth=growth, until_s=begun_s + minutes * 60, tell=tell)
+        _live(world, crowd, chaos, seen=seen, growth=growth, lasts_s=minutes * 60, tell=tell)
         chaos.calm()
         world.cable.noisy = False
         lasted_s = time.monotonic() - begun_s
@@ -89,11 +89,13 @@ def _live(
     *,
     seen: Seen,
     growth: Growth,
-    until_s: float,
+    lasts_s: float,
     tell: Callable[[str], None],
 ) -> None:
-    sampled_s = told_s = time.monotonic()
+    begun_s = sampled_s = told_s = time.monotonic()
+    until_s = begun_s + lasts_s
     while (now_s := time.monotonic()) < until_s:
+        chaos.spare_lives = now_s > begun_s + lasts_s / 2
         chaos.look()
         for one in world.supervised:
             one.look()

@@ -111,7 +111,7 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
         module(
             "tools.palmctl", "dbd", "simulate", "--port", str(cable.validator), "--dbd-id", DBD_ID,
             "--gate-id", site.gate_id, "--key-file", str(folder / "validator.key"),
-            "--device-pub-b64", key.b64, "--json",
+            "--device-pub-b64", key.b64, "--passage-sensor", "--json",
         ),
         logs,
         {},
@@ -151,6 +151,7 @@ def faults(world: World, crowd: Crowd) -> list[Fault]:
             nothing,
             12.0,
             15.0,
+            deadly=True,
         ),
         Fault(
             "server hangs",
@@ -159,10 +160,17 @@ def faults(world: World, crowd: Crowd) -> list[Fault]:
             3.0,
             12.0,
         ),
-        Fault("palmd killed", world.palmd.kill, nothing, 0.0, 0.0),
-        Fault("palmd restarted", lambda: world.palmd.kill(signal.SIGTERM), nothing, 0.0, 0.0),
-        Fault("palm-syncd killed", world.syncd.kill, nothing, 0.0, 0.0),
-        Fault("validator restarted", lambda: world.validator.kill(signal.SIGTERM), nothing, 0.0, 0.0),
+        Fault("palmd killed", world.palmd.kill, nothing, 0.0, 0.0, deadly=True),
+        Fault("palmd restarted", lambda: world.palmd.kill(signal.SIGTERM), nothing, 0.0, 0.0, deadly=True),
+        Fault("palm-syncd killed", world.syncd.kill, nothing, 0.0, 0.0, deadly=True),
+        Fault(
+            "validator restarted",
+            lambda: world.validator.kill(signal.SIGTERM),
+            nothing,
+            0.0,
+            0.0,
+            deadly=True,
+        ),
     ]
     if world.clock is not None:
         clock = world.clock
