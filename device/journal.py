@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from device.clock import Clock
-from device.errors import JournalError
+from device.errors import JournalError, SequenceHalted
 from device.journal_mail import MailBoxes
+from device.journal_memory import leave_disk
 from device.journal_open import create_file, open_file
 from device.journal_rows import Rows, broken
 from device.journal_upload import Ticket, UploadBatch, UploadQueue
+from device.reserve import Reserve
 from device.txn_memory import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict
@@ -35,8 +37,9 @@ MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
 MAX_EVIDENCE = 1_000
 """Someone on the cable can make wrong messages without end; a thousand show all there is to show."""
-_PURGE_ROWS = 500
+PURGE_ROWS = 100
 """Rows forgotten in one go, so that the thread is never away from a verdict for long."""
+_PROBE_BYTES = 64 * 1024
 _CHECKED_AT_START = 16
 """The newest verdicts are opened and their chain is followed before any new one is added to it."""
 
@@ -49,6 +52,9 @@ class Journal:
         self._uploads = UploadQueue(rows)
         self.mail = MailBoxes(rows, self._uploads)
         """Inbox position and outbox: in this file, so that a receipt and what it settles are one change."""
+        halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
+        self.halted: str = halted[0] if halted else ""
+        """Why no verdict is numbered any more; empty while they are."""
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self._operated_ms = int(
@@ -66,7 +72,8 @@ class Journal:
     @classmethod
     def open(cls, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock) -> Self:
         """Open the journal that `create` made. Raises JournalError, which says the way out."""
-        rows = Rows(*open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key))
+        db, seal = open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+        rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
         try:
             with rows.reported():
                 _check_newest(rows)
@@ -78,6 +85,17 @@ class Journal:
     def close(self) -> None:
         self._rows.close()
 
+    def leave_disk(self) -> None:
+        """The device is being wiped: close the file and go on in memory, with numbers and nothing else."""
+        leave_disk(self._rows)
+
+    def halt(self, why: str) -> None:
+        """Number no verdict any more, not after a restart either. Raises JournalError."""
+        if not self.halted:
+            with self._rows.transaction():
+                self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
+            self.halted = why
+
     # Verdicts and transactions
 
     def append_verdict(
@@ -88,6 +106,8 @@ class Journal:
         Raises JournalError when the txn_id has ended or has a verdict, or when the disk refuses; then no
         number was used up.
         """
+        if self.halted:
+            raise SequenceHalted(self.halted)
         with self._rows.transaction():
             last = self.last()
             seq = last.verdict_seq + 1 if last else 1
@@ -258,7 +278,8 @@ class Journal:
     def maintain(self) -> int:
         """Forget what is older than 30 days of running, and bring the write-ahead log into the file.
 
-        Call it now and then, when no hand is there; returns how many rows were forgotten.
+        Call it now and then, when no hand is there, and again while it returns `PURGE_ROWS` or more: that
+        many rows were forgotten, and there may be more. Raises JournalError.
         """
         before_ms = self._now_ms() - MEMORY_MS
         with self._rows.reported():
@@ -266,12 +287,12 @@ class Journal:
                 forgotten = self._execute(
                     "DELETE FROM ended WHERE txn_id IN"
                     " (SELECT txn_id FROM ended WHERE operating_ms < ? LIMIT ?)",
-                    (before_ms, _PURGE_ROWS),
+                    (before_ms, PURGE_ROWS),
                 ).rowcount
                 old = self._execute(
                     "SELECT seq FROM verdicts WHERE operating_ms < ? AND uploaded >= revision"
                     " AND seq < (SELECT max(seq) FROM verdicts) LIMIT ?",
-                    (before_ms, _PURGE_ROWS),
+                    (before_ms, PURGE_ROWS),
                 ).fetchall()
                 for (seq,) in old:
                     self._execute("DELETE FROM answers WHERE seq = ?", (seq,))
@@ -280,6 +301,15 @@ class Journal:
                 self._execute("DELETE FROM evidence WHERE seq IS NULL AND operating_ms < ?", (before_ms,))
             self._execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         return forgotten + len(old)
+
+    def probe(self) -> None:
+        """Find out whether there is room for some passages, by writing as much. Raises JournalError."""
+        with self._rows.transaction():
+            self._execute("INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))", (_PROBE_BYTES,))
+
+    def keep_reserve(self) -> bool:
+        """Whether room is reserved for when the disk is full; made where it can be (`device.reserve`)."""
+        return self._rows.keep_reserve()
 
     def _now_ms(self) -> int:
         """Milliseconds this device has run since the journal was made, as far as entries show."""

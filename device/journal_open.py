@@ -27,8 +27,11 @@ _QUICK_CHECK_MAX_BYTES = 16 * 1024 * 1024
 """A full check takes about a second for 100 MiB; larger journals are checked where they are read."""
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 """The log is written over, not made anew: a commit into a file that does not grow is cheaper to sync."""
-_AUTOCHECKPOINT_PAGES = 8192
-"""32 MiB: only if nobody calls `maintain`. A checkpoint inside an append would cost it milliseconds."""
+_AUTOCHECKPOINT_BYTES = 32 * 1024 * 1024
+"""Only if nobody calls `maintain`. A checkpoint inside an append would cost it milliseconds."""
+_PAGE_BYTES = 512
+"""Every page that a commit touches is written whole, and a passage touches about thirty: with pages of 4096
+bytes it wrote 78 KB to the log, with these 19 KB (docs/DURABILITY.md)."""
 
 
 def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
@@ -75,6 +78,11 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise JournalError(f"{path} is in use by another process; only one palmd may run") from error
+        if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            raise JournalError(
+                f"{path} lies where nothing can be written; see `dmesg` for why the file system became "
+                "read-only (a worn-out card does this), remount it or replace the card, and start palmd again"
+            ) from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
     except sqlite3.DatabaseError as error:
         raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
@@ -85,6 +93,7 @@ def _fill(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> N
     connection = sqlite3.connect(path)
     try:
         db = Database(connection)
+        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         migrate(db)
         seal = RowSeal(data_key, "journal")
         with db.atomic():
@@ -125,7 +134,8 @@ def _configure(db: Database) -> None:
         raise sqlite3.OperationalError(f"this file system gives journal mode {mode}, WAL is needed")
     # WAL with FULL loses nothing that was acknowledged when the power goes; WAL with NORMAL does.
     db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA wal_autocheckpoint = {_AUTOCHECKPOINT_PAGES}")
+    page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
+    db.execute(f"PRAGMA wal_autocheckpoint = {_AUTOCHECKPOINT_BYTES // page_bytes}")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("BEGIN EXCLUSIVE")

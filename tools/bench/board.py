@@ -19,7 +19,7 @@ from device.clock import SystemClock
 from device.config import DeviceConfig, write_config
 from device.journal import Journal
 from device.keystore import KeyStore
-from device.opening import gallery_now
+from device.opening import boot_id, gallery_now
 from device.trust import save_trust, trust_from_registration
 from gallery.gallery import Gallery
 from gallery.stream import MAX_ENTRIES, Entry, Head, entry_sha256, state_of
@@ -105,6 +105,7 @@ def make_board(
         epoch=1,
         gallery_key=trust.gallery_key,
         now=gallery_now(clock),
+        boot_id=boot_id(),
     )
     for page in snapshot_pages(known, templates, model_id, gallery_key, clock.wall_ms()):
         gallery.apply_snapshot_page(page, gallery_now(clock))

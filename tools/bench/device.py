@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import count, cycle, islice
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from device.config import DeviceConfig
@@ -14,8 +15,11 @@ from device.ipc import IpcClient
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.scene import empty_scene
 from tools.bench.board import Board, Known, snapshot_pages
+from tools.bench.flash_wear import measure_flash_wear
+from tools.bench.flash_wear import summary as flash_summary
 from tools.bench.programs import BenchFailed, running_palmd
 from tools.bench.start import measure_start
+from tools.bench.update_load import feed_update
 from tools.bench.verdict_latency import FolderWriter, encode, measure_latency
 from tools.bench.whole import PLACE, enrol, film, new_board
 
@@ -54,6 +58,13 @@ def run_device_bench(
     pages = _snapshot_files(folder / "pages", board, manifest.model_id, known, beside_templates)
     applied: list[int] = []
     snapshot = latency(lambda: _apply_snapshots(config, pages, applied))
+    tell(f"{passages} passages while an update is written")
+    written: list[dict[str, float]] = []
+    update = latency(lambda: _write_updates(config, board, written))
+    tell("bytes to flash")
+    wear_folder = folder / "wear"
+    wear_folder.mkdir()
+    wear = measure_flash_wear(wear_folder)
     tell(f"{IDLE_S:.0f} s with nobody there, at {IDLE_FPS} frames a second")
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
@@ -62,6 +73,8 @@ def run_device_bench(
         "bytes_a_template": _bytes_a_template(starts),
         "quiet": _told(quiet),
         "during_snapshot": _told(snapshot) | {"pages": len(applied), "over_quiet": _over(snapshot, quiet)},
+        "during_update": _told(update) | {"over_quiet": _over(update, quiet)} | written[0],
+        "flash": wear,
         "idle_cpu_share": _idle_share(board, config, empty),
     }
 
@@ -99,6 +112,19 @@ async def _apply_snapshots(config: DeviceConfig, pages: Sequence[Path], applied:
             applied.append(len(page))
     finally:
         client.close()
+
+
+async def _write_updates(config: DeviceConfig, board: Board, written: list[dict[str, float]]) -> None:
+    """Releases, one after the other, until cancelled."""
+    stop = Event()
+    feeding = asyncio.create_task(
+        asyncio.to_thread(feed_update, config.control_socket, board.root_key, stop=stop)
+    )
+    try:
+        await asyncio.shield(feeding)
+    finally:
+        stop.set()
+        written.append(await feeding)
 
 
 def _snapshot_files(
@@ -165,12 +191,13 @@ def summary(figures: dict[str, Any]) -> list[str]:
         for size in memory
         if size != "base_bytes"
     ]
-    for name in ("quiet", "during_snapshot"):
+    for name in ("quiet", "during_snapshot", "during_update"):
         spread = figures[name]
         ratio = f"; p99 / quiet p99 {spread['over_quiet']}" if "over_quiet" in spread else ""
         lines.append(
             f"  hand there → verdict, {name.replace('_', ' ')}: p50 {spread['p50']} ms, "
             f"p99 {spread['p99']} ms, {spread['count']} passages{ratio}"
         )
+    lines += [f"  {line}" for line in flash_summary(figures["flash"])]
     lines.append(f"  CPU with nobody there, {IDLE_FPS} frames/s: {figures['idle_cpu_share']:.1%} of a core")
     return lines

@@ -3,6 +3,7 @@
 python -m tools.bench.link_peer PATH device          # a verdict at once; mail acknowledged
 python -m tools.bench.link_peer PATH durable FOLDER  # the same, with the real journal before each verdict
 python -m tools.bench.link_peer PATH bare UP DOWN    # answers every UP bytes with DOWN bytes
+python -m tools.bench.link_peer PATH framed ANSWER   # answers every message, in frames that it checks
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from link1.bodies import MailAck, MailState
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.events import DeviceEvent, MailReceived, Proven, RequestReceived
+from link1.frames import Channel, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.keys import SigningKey
 from link1.objects import (
     PREV_REF_OF_FIRST,
@@ -167,10 +169,25 @@ def serve_bare(path: str, up: int, down: int) -> None:
             rest = rest[os.write(port, rest) :]
 
 
+def serve_framed(path: str, answer: bytes) -> None:
+    """Until it is killed: an ACK and one answer for each message, which ends with its last fragment."""
+    port, decoder = os.open(path, os.O_RDWR | os.O_NOCTTY), FrameDecoder()
+    while True:
+        for frame in decoder.feed(os.read(port, 65_536)):
+            if frame.kind is not FrameKind.DATA or frame.index + 1 < frame.count:
+                continue
+            rest = encode_frame(Frame(FrameKind.ACK, Channel.MAIL, 1, 1))
+            rest += encode_frame(Frame(FrameKind.DATA, Channel.MAIL, 1, 1, payload=answer))
+            while rest:
+                rest = rest[os.write(port, rest) :]
+
+
 def main() -> None:
     path, mode, *more = sys.argv[1:]
     if mode in ("device", "durable"):
         asyncio.run(serve_device(path, sign_into_journal(Path(more[0])) if more else sign_only()))
+    elif mode == "framed":
+        serve_framed(path, more[0].encode("ascii"))
     else:
         serve_bare(path, int(more[0]), int(more[1]))
 

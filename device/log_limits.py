@@ -1,0 +1,61 @@
+"""A bound on the log: the same thing is said a few times a minute, and then counted.
+
+A cable that rattles or a disk that refuses would otherwise write the same line for as long as it lasts, and
+the journal of the machine would forget everything else for it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+BURST: Final = 5
+WINDOW_S: Final = 60.0
+MAX_KINDS: Final = 512
+"""Of messages remembered at a time; the oldest is forgotten first."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    since_s: float
+    said: int = 0
+    left_out: int = 0
+
+
+class RepeatLimit(logging.Filter):
+    """Lets `BURST` messages of a kind pass in `WINDOW_S`; the next one later says how many were left out.
+
+    A kind is a logger, a level and the message before its values are put in.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._kinds: dict[tuple[str, int, str], _Kind] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = str(record.msg)
+        key = (record.name, record.levelno, record.getMessage() if text == "%s" else text)
+        now_s = self._now_s()
+        kind = self._kinds.get(key)
+        if kind is None or now_s - kind.since_s >= WINDOW_S:
+            left_out = kind.left_out if kind is not None else 0
+            self._kinds.pop(key, None)
+            kind = self._kinds[key] = _Kind(now_s)
+            if len(self._kinds) > MAX_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+            if left_out:
+                record.msg, record.args = f"{record.getMessage()} ({left_out} more like it left out)", None
+        kind.said += 1
+        if kind.said > BURST:
+            kind.left_out += 1
+            return False
+        return True
+
+
+def limit_repeats() -> None:
+    """Put the bound on every handler of the root logger."""
+    limit = RepeatLimit()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(limit)

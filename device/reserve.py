@@ -1,0 +1,82 @@
+"""Room on the disk that is kept for the journal, so that passages go on when the disk is full.
+
+A file of `RESERVE_BYTES` lies beside the journal. When hardly any room is left, it goes, and what it held is
+free for verdicts; once there is room again, it is made anew. 16 MiB take about 6,000 passages with all that
+comes of them, a day and more of a busy gate, and the device has said STORAGE_LOW since long before.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from device.files import sync_folder
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+GIVEN_UP_BELOW_BYTES: Final = 4 * 1024 * 1024
+"""More than any one transaction, or the write-ahead log on its way into the file, can need."""
+
+_log = logging.getLogger(__name__)
+
+
+def free_bytes(folder: Path) -> int:
+    """What this process may still write where `folder` lies. Raises OSError."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+class Reserve:
+    """The file at `path`. Used by the journal's thread alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held = path.exists()
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    def keep(self) -> bool:
+        """Make the reserve where there is none and room for it; whether there is one now."""
+        try:
+            if not self._held and free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
+                self._make()
+        except OSError as error:
+            _log.warning("no room can be reserved for the journal: %s", error.strerror)
+        return self._held
+
+    def ease(self) -> None:
+        """To be called before anything is written: gives the reserve up when hardly any room is left."""
+        try:
+            if self._held and free_bytes(self._path.parent) < GIVEN_UP_BELOW_BYTES:
+                self.give_up()
+        except OSError as error:
+            _log.warning("the room on the disk cannot be told: %s", error.strerror)
+
+    def give_up(self) -> None:
+        """Let what is written next have the room."""
+        if not self._held:
+            return
+        try:
+            self._path.unlink(missing_ok=True)
+            self._held = False
+        except OSError as error:
+            _log.warning("the journal's reserve cannot be given up: %s", error.strerror)
+        else:
+            _log.warning("the disk is full: the journal uses its reserve of %d MiB", RESERVE_BYTES // 2**20)
+
+    def _make(self) -> None:
+        partial = self._path.with_name(self._path.name + ".partial")
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            os.fsync(descriptor)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        partial.rename(self._path)
+        sync_folder(self._path.parent)
+        self._held = True

@@ -1,0 +1,42 @@
+"""Ways to break the device that a power cut must bring to light: the test of the test."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from device import files, journal_open, keystore
+from gallery.gallery import Gallery
+
+BROKEN = ("sync-normal", "no-folder-sync", "told-early", "no-sync-aside", "two-commits")
+"""`told-early` is the workload's own: it tells a verdict before its commit."""
+
+
+def break_it(how: str) -> None:
+    """Leave out what keeps a promise through a power cut."""
+    if how == "sync-normal":
+        configure = journal_open._configure
+
+        def configure_worse(db: Any) -> None:
+            configure(db)
+            db.execute("PRAGMA synchronous = NORMAL")
+
+        journal_open._configure = configure_worse
+    elif how == "no-folder-sync":
+        for module in (files, journal_open, keystore):
+            setattr(module, "sync_folder", lambda _folder: None)  # noqa: B010 - three modules, one name
+    elif how == "no-sync-aside":
+
+        def write_unsynced(path: Path, data: bytes, *, mode: int) -> None:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+
+        files.write_synced = write_unsynced
+    elif how == "two-commits":
+
+        def apply_deltas(self: Gallery, page_bytes: bytes, now: Any) -> Any:
+            """Each statement by itself: what a page looks like without its transaction."""
+            self._store.transaction = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+            return real(self, page_bytes, now)
+
+        real, Gallery.apply_deltas = Gallery.apply_deltas, apply_deltas  # type: ignore[method-assign]

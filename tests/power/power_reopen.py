@@ -1,0 +1,24 @@
+"""The device starts on what a power cut left: recorded, so that the power can go again meanwhile.
+
+python power_reopen.py STATE
+"""
+
+import sys
+from pathlib import Path
+
+from core_makers import HandClock
+from power_device import opened
+
+from device.wipe import finish_wipe
+
+
+def main() -> None:
+    state = Path(sys.argv[1])
+    if finish_wipe(state) is not None:
+        return
+    with opened(state, HandClock()) as device:
+        device.journal.maintain()
+
+
+if __name__ == "__main__":
+    main()
