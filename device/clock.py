@@ -1,6 +1,7 @@
 """Three clocks, handed in wherever time matters, so that tests hold them still."""
 
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -18,6 +19,21 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Since 1970-01-01 UTC, as far as the device knows. For what is written into signed objects."""
         ...
+
+
+def has_kept_time(rtc: Path = Path("/sys/class/rtc")) -> bool:
+    """Whether this machine's wall clock came from a clock that runs on without power.
+
+    A board without one begins at 1970, or where a file says that it stopped; either way nobody knows how long
+    the power was off (rtc(4): hctosys says that the kernel took the time from there).
+    """
+    for clock in sorted(rtc.glob("rtc*")):
+        try:
+            if (clock / "hctosys").read_text(encoding="ascii").strip() == "1":
+                return True
+        except OSError:
+            continue
+    return False
 
 
 class SystemClock:

@@ -6,10 +6,12 @@ says so in its health, and answers hands with NOT_READY.
 """
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from device.clock import Clock
+from device.clock import Clock, has_kept_time
 from device.config import DeviceConfig
+from device.credentials import key_source
 from device.errors import TrustError
 from device.journal import Journal
 from device.journal_mail import MailPosition
@@ -17,15 +19,12 @@ from device.keystore import KeyStore
 from device.policy import Policy, read_policy
 from device.store_thread import StoreThread
 from device.trust import Pinned, Trust, load_trust
+from device.update_desk import APP_NAME, UpdateDesk, UpdateParts
+from device.update_models import gallery_facts, open_models
 from gallery.errors import GalleryError
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from models.embedding import Embedder
-from models.errors import ModelsError
-from models.manifest import load_manifest, open_embedder, shipped_model_dir
-
-NO_MODEL_ID = "none"
-"""Stands in verdicts and status while no model could be loaded."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -45,7 +44,7 @@ class Opened:
     model_fault: str
     gallery: Gallery | None
     gallery_fault: str
-    revoked: bool
+    updates: UpdateDesk
 
     @property
     def trust(self) -> Trust:
@@ -57,17 +56,19 @@ async def open_device(
     config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
 ) -> Opened:
     """Open everything, each database on its own thread. Raises StateError, which says the way out."""
-    keys = KeyStore.open(config.keys_dir)
+    keys = KeyStore.load(key_source(config.keys_dir))
     pinned = Pinned(load_trust(config.trust_path))
     trust = pinned.trust
     _check_same_device(config, trust)
     policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
     mail = await journal_thread.do(journal.mail.position)
-    model_id, embedder, model_fault = await journal_thread.do(lambda: _open_model(config))
+    facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
+    model, updates = await journal_thread.do(lambda: open_models(config, facts))
     gallery, gallery_fault = await gallery_thread.do(
-        lambda: _open_gallery(config, pinned, keys, model_id, clock)
+        lambda: _open_gallery(config, pinned, keys, model.model_id, clock)
     )
+    pinned.now_ms = lambda: known_time_ms(gallery, clock)
     return Opened(
         config=config,
         pinned=pinned,
@@ -75,18 +76,37 @@ async def open_device(
         keys=keys,
         journal=journal,
         mail=mail,
-        model_id=model_id,
-        embedder=embedder,
-        model_fault=model_fault,
+        model_id=model.model_id,
+        embedder=model.embedder,
+        model_fault=model.fault,
         gallery=gallery,
         gallery_fault=gallery_fault,
-        revoked=config.revoked_path.exists(),
+        updates=UpdateDesk(
+            UpdateParts(
+                opened=updates,
+                roots=lambda: pinned.trust.roots,
+                app_version=version(APP_NAME),
+                model_pinned=config.model.dir is not None,
+                clock=clock,
+            )
+        ),
     )
 
 
 def gallery_now(clock: Clock) -> GalleryNow:
     """Both clocks that a gallery's age is told by."""
     return GalleryNow(boottime_ms=clock.boottime_ms(), wall_ms=clock.wall_ms())
+
+
+def boot_id() -> str:
+    """Which start of the machine this is."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def known_time_ms(gallery: Gallery | None, clock: Clock) -> int:
+    """The time (epoch) to hold validities against: a wall clock that was set back does not bring back a
+    certificate or key that has ended."""
+    return clock.wall_ms() if gallery is None else gallery.known_ms(gallery_now(clock))
 
 
 def _check_same_device(config: DeviceConfig, trust: Trust) -> None:
@@ -115,17 +135,6 @@ def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clo
     return journal
 
 
-def _open_model(config: DeviceConfig) -> tuple[str, Embedder | None, str]:
-    try:
-        manifest = load_manifest(config.model.dir or shipped_model_dir())
-    except ModelsError as error:
-        return NO_MODEL_ID, None, str(error)
-    try:
-        return manifest.model_id, open_embedder(manifest), ""
-    except ModelsError as error:
-        return manifest.model_id, None, str(error)
-
-
 def _open_gallery(
     config: DeviceConfig, pinned: Pinned, keys: KeyStore, model_id: str, clock: Clock
 ) -> tuple[Gallery | None, str]:
@@ -141,7 +150,8 @@ def _open_gallery(
             epoch=epoch,
             gallery_key=pinned.gallery_key,
             now=gallery_now(clock),
-            boot_id=_BOOT_ID.read_text(encoding="ascii").strip(),
+            boot_id=boot_id(),
+            clock_kept=has_kept_time(),
         )
     except GalleryError as error:
         return None, f"{error}; once {config.gallery_dir} is moved away, the service fills a new one"

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from device.clock import Clock
 from device.errors import StateError, TrustError
 from device.policy import Policy, read_policy
 from device.service_status import ServiceStatus
@@ -31,23 +30,29 @@ class Pinning:
         *,
         path: Path,
         thread: StoreThread,
-        clock: Clock,
+        now_ms: Callable[[], int],
         validator_keys_changed: Callable[[], None],
         policy_changed: Callable[[], None],
     ) -> None:
-        """`path`: of trust.json; `thread`: whose turn a change takes on the disk."""
+        """`path`: of trust.json; `thread`: whose turn a change takes on the disk; `now_ms`: the time to hold
+        validities against (epoch)."""
         self.policy = policy
         self._pinned = pinned
         self._path = path
         self._thread = thread
-        self._clock = clock
+        self._now_ms = now_ms
         self._validator_keys_changed = validator_keys_changed
         self._policy_changed = policy_changed
         self._changing = asyncio.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Nothing changes any more: what was pinned is being destroyed."""
+        self._stopped = True
 
     async def take_service_keys(self, keys: list[JsonObject]) -> None:
         """What GET /v1/keys lists. Raises TrustError, StateError."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._now_ms()
         if await self._pin(lambda trust: with_service_keys(trust, keys, now_ms)):
             _log.info("pinned %d keys of the service", len(self._pinned.trust.keys))
 
@@ -66,7 +71,7 @@ class Pinning:
         if not keys:
             return
         try:
-            changed = await self._pin(lambda trust: with_dbd_keys(trust, keys))
+            changed = await self._pin(lambda trust: with_dbd_keys(trust, keys, status.issued_at_ms))
         except StateError as error:
             _log.error("the validator keys of the service are not taken: %s", error)
             return
@@ -76,7 +81,7 @@ class Pinning:
 
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
-        policy = read_policy(wrapper, roots=self._pinned.trust.roots, taken_at_ms=self._clock.wall_ms())
+        policy = read_policy(wrapper, roots=self._pinned.trust.roots, taken_at_ms=self._now_ms())
         if policy.config_seq <= self.policy.config_seq:
             return
         await self._pin(lambda trust: reread(trust, {"config": wrapper}))
@@ -86,7 +91,7 @@ class Pinning:
 
     async def take_bundle(self, wrapper: JsonObject) -> None:
         """A signed trust bundle. Raises TrustError when no pinned root vouches for it, StateError."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._now_ms()
         if await self._pin(lambda trust: with_bundle(trust, wrapper, now_ms=now_ms)):
             _log.info("trust bundle %d is in force", self._pinned.trust.bundle_seq)
             self._validator_keys_changed()
@@ -95,7 +100,7 @@ class Pinning:
         """Make what `change` makes of the trust durable, then go by it; False when that is the same."""
         async with self._changing:
             trust = change(self._pinned.trust)
-            if trust.obj == self._pinned.trust.obj:
+            if self._stopped or trust.obj == self._pinned.trust.obj:
                 return False
             try:
                 await self._thread.do(lambda: save_trust(self._path, trust))

@@ -10,6 +10,7 @@ from typing import Any
 
 from device.errors import Outdated, TrustError
 from device.trust import DbdKey
+from gallery.freshness import is_newer
 from link1 import members
 from link1.canonical import JsonObject
 from link1.errors import FormatError
@@ -52,11 +53,13 @@ def read_service_status(
     device_id: str,
     key_of: Callable[[str], PublicKey | None],
     newest_ms: int,
+    known_ms: int = 0,
 ) -> ServiceStatus:
     """Check a signed status and read it.
 
     `key_of` answers the pinned device_status key of a kid; `newest_ms` is issued_at_ms of the newest status
     accepted so far, and an older one is refused, or a carrier could bring back a revoked validator key.
+    `known_ms`: the time by all that is known here; it keeps one date far ahead from shutting the door.
     Raises FormatError, SignatureError, or TrustError for an unknown signer, another device or an old status.
     """
     key = key_of(signer_kid_of(Kind.DEVICE_STATUS, wrapper))
@@ -67,7 +70,7 @@ def read_service_status(
     if members.text(obj, "device_id", NAME) != device_id:
         raise TrustError("the device status is about another device")
     issued_at_ms = members.integer(obj, "issued_at_ms")
-    if issued_at_ms < newest_ms:
+    if not is_newer(issued_at_ms, newest_ms, known_ms):
         raise Outdated("the device status is older than one that was accepted before")
     return ServiceStatus(
         status=members.one_of(obj, "status", _STATUSES),
@@ -84,17 +87,30 @@ class StatusReader:
     """One memory of the newest status, whichever carrier brought it."""
 
     def __init__(
-        self, device_id: str, key_of: Callable[[str], PublicKey | None], *, newest_ms: int = 0
+        self,
+        device_id: str,
+        key_of: Callable[[str], PublicKey | None],
+        *,
+        newest_ms: int = 0,
+        at_least_ms: Callable[[], int] = lambda: 0,
+        known_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`key_of` answers the pinned device_status key of a kid; `newest_ms`: what was accepted before."""
+        """`key_of` answers the pinned device_status key of a kid; `newest_ms`: what was accepted before;
+        `at_least_ms`: what the trust on the disk stands for; `known_ms`: the time, as far as it is known."""
         self._device_id = device_id
         self._key_of = key_of
         self._newest_ms = newest_ms
+        self._at_least_ms = at_least_ms
+        self._known_ms = known_ms
 
     def read(self, wrapper: JsonObject) -> ServiceStatus:
         """`read_service_status`, remembering the newest. Raises as it does."""
         status = read_service_status(
-            wrapper, device_id=self._device_id, key_of=self._key_of, newest_ms=self._newest_ms
+            wrapper,
+            device_id=self._device_id,
+            key_of=self._key_of,
+            newest_ms=max(self._newest_ms, self._at_least_ms()),
+            known_ms=self._known_ms(),
         )
         self._newest_ms = status.issued_at_ms
         return status

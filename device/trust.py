@@ -11,7 +11,7 @@ device_id, `dbd_sign_key` is the list `dbd_keys` with validity (device surface Â
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +79,8 @@ class Trust:
     config: JsonObject
     bundle_seq: int
     """Of the newest trust bundle taken (`device.trust_bundle`); 0 before the first."""
+    status_at_ms: int
+    """issued_at_ms of the status or bundle that `dbd_keys` came with; no older status takes their place."""
     obj: JsonObject
     """The members of trust.json as they are written."""
 
@@ -112,14 +114,19 @@ class Pinned:
 
     def __init__(self, trust: Trust) -> None:
         self.trust = trust
+        self.now_ms: Callable[[], int] | None = None
+        """The time by which a key that has ended no longer counts; set once there is one to go by."""
 
     def gallery_key(self, kid: str) -> PublicKey | None:
         """The key that may have signed a gallery head."""
-        return self.trust.gallery_key(kid)
+        return self._key(kid, "gallery")
 
     def status_key(self, kid: str) -> PublicKey | None:
         """The key that may have signed a device status."""
-        return self.trust.service_key(kid, "device_status")
+        return self._key(kid, "device_status")
+
+    def _key(self, kid: str, use: str) -> PublicKey | None:
+        return self.trust.service_key(kid, use, None if self.now_ms is None else self.now_ms())
 
 
 def trust_from_registration(
@@ -171,7 +178,9 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
         for item in published:
             key = _service_key(item)
             if key.public.kid in known:
-                known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
+                # An end that has passed is none that the service publishes: such keys are left off the list.
+                if key.not_after_ms is None or key.not_after_ms > now_ms:
+                    known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
             elif key.not_before_ms > now_ms:
                 known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}
         return _read(trust.obj | {"keys": list(known.values())})
@@ -182,10 +191,13 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
 _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")
 
 
-def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject]) -> Trust:
-    """`trust` with the validator keys of a verified device status. Raises TrustError."""
+def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject], status_at_ms: int) -> Trust:
+    """`trust` with the validator keys of a verified device status; `trust` itself when they are the same, so
+    that a status a minute writes nothing. Raises TrustError."""
+    if dbd_keys == trust.obj["dbd_keys"]:
+        return trust
     try:
-        return _read(trust.obj | {"dbd_keys": dbd_keys})
+        return _read(trust.obj | {"dbd_keys": dbd_keys, "status_at_ms": status_at_ms})
     except FormatError as error:
         raise TrustError(f"the validator keys are outside the contract: {error}") from error
 
@@ -250,6 +262,7 @@ def _read(obj: JsonObject) -> Trust:
         terms_version=members.text(obj, "terms_version", NAME),
         config=members.nested(obj, "config"),
         bundle_seq=members.integer({"bundle_seq": 0} | obj, "bundle_seq"),
+        status_at_ms=members.integer({"status_at_ms": 0} | obj, "status_at_ms"),
         obj=obj,
     )
 

@@ -39,7 +39,10 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
         bundle_seq = members.integer(bundle, "bundle_seq", 1)
         if bundle_seq <= trust.bundle_seq:
             return trust
-        changed = reread(trust, _changes(trust, bundle) | {"bundle_seq": bundle_seq})
+        # A status from before the bundle must not bring back a validator's key that the bundle revokes.
+        status_at_ms = max(trust.status_at_ms, members.integer(bundle, "issued_at_ms"))
+        numbers = {"bundle_seq": bundle_seq, "status_at_ms": status_at_ms}
+        changed = reread(trust, _changes(trust, bundle) | numbers)
     except (FormatError, SignatureError) as error:
         raise TrustError(f"the trust bundle is refused: {error}") from error
     read_policy(changed.config, roots=changed.roots, taken_at_ms=changed.pinned_at_ms)

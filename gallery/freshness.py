@@ -10,12 +10,13 @@ Everything is a pure function of what is held and of `GalleryNow`. The rules, in
    has passed, carried on with CLOCK_BOOTTIME. Only a head issued later than the one that age counts
    from starts it anew; the same head shown again does not.
 4. After a reboot, age grows by how far the later of the wall clock and the last time known has moved.
-   Where the wall clock lies before a time that was already known, nobody can say how long the power was
-   off: nothing is fresh until a new head comes.
+   Where the wall clock lies before a time that was already known, or the board has no clock that runs on
+   without power (so that the wall clock begins where a file says it stopped), nobody can say how long the
+   power was off: nothing is fresh until a new head comes.
 5. A head issued before the newest one verified is refused (freeze). One absurd date in the future must
    not shut the door for ever: where the newest head lies further ahead of the time than `MAX_SKEW_MS`,
-   a head is taken that agrees with the time. Such a date moves the floor by at most `MAX_SKEW_MS`, and
-   gives at most one TTL from the moment it was verified.
+   a head is taken that agrees with the time. Such a date does not move the floor, and gives at most one
+   TTL from the moment it was verified.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ MAX_SKEW_MS: Final = 600_000
 """10 min: how far the service's clock may run ahead of this device's before a date counts as absurd."""
 CLOCK_TOLERANCE_MS: Final = 120_000
 """2 min: how far an honest wall clock is set back by time synchronisation after a restart."""
+
+
+def is_newer(issued_at_ms: int, newest_ms: int, known_ms: int) -> bool:
+    """Whether something signed at `issued_at_ms` may follow what was signed at `newest_ms` (rule 5).
+
+    `known_ms`: the later of the wall clock and the floor. A date far ahead of it does not shut the door to
+    what agrees with the time.
+    """
+    absurd = newest_ms > known_ms + MAX_SKEW_MS and abs(issued_at_ms - known_ms) <= MAX_TTL_MS
+    return issued_at_ms >= newest_ms or absurd
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +102,17 @@ class HeldTime:
             age_ms=None if self.age_ms is None else self.age_ms + elapsed_ms,
         )
 
-    def after_restart(self, now: GalleryNow, boot_id: str) -> HeldTime:
-        """What is left of it when the program starts again (rule 4); an empty `boot_id` counts as new."""
+    def after_restart(self, now: GalleryNow, boot_id: str, *, clock_kept: bool = True) -> HeldTime:
+        """What is left of it when the program starts again (rule 4); an empty `boot_id` counts as new.
+
+        `clock_kept`: the wall clock ran on while the power was off.
+        """
         if boot_id and boot_id == self.boot_id and now.boottime_ms >= self.boottime_ms:
             return self
         age_ms = self.age_ms
         if age_ms is not None:
             age_ms += max(0, now.wall_ms - self.last_known_ms)
-        lost = self.time_lost or (age_ms is not None and not self._plausible(now.wall_ms))
+        lost = self.time_lost or (age_ms is not None and not (clock_kept and self._plausible(now.wall_ms)))
         return replace(
             self,
             boot_id=boot_id,
@@ -116,14 +130,15 @@ class HeldTime:
         known_ms = held.last_known_ms
         newest_ms, counted_ms = self.newest_issued_at_ms, self.counted_from_ms
         if newest_ms is not None and issued_at_ms < newest_ms:
-            absurd = newest_ms > known_ms + MAX_SKEW_MS and abs(issued_at_ms - known_ms) <= MAX_TTL_MS
-            if not absurd:
+            if not is_newer(issued_at_ms, newest_ms, known_ms):
                 raise PageRefused(RefusalCode.FREEZE, "a head issued later than this one is held")
             counted_ms = None
+        absurd = issued_at_ms > known_ms + MAX_SKEW_MS
         held = replace(
             held,
             newest_issued_at_ms=issued_at_ms,
-            floor_ms=max(held.floor_ms, min(issued_at_ms, known_ms + MAX_SKEW_MS)),
+            counted_from_ms=counted_ms,
+            floor_ms=held.floor_ms if absurd else max(held.floor_ms, issued_at_ms),
         )
         if stands and (counted_ms is None or issued_at_ms > counted_ms):
             held = replace(

@@ -118,12 +118,14 @@ class Gallery:
         gallery_key: KeyOf,
         now: GalleryNow,
         boot_id: str = "",
+        clock_kept: bool = True,
     ) -> Gallery:
         """Open the store in `folder`, making it where there is none, and build the match set.
 
         `data_key` has 32 bytes. `stream` and `epoch` are what registration gave; a store that is further
         on keeps its epoch. `boot_id` (/proc/sys/kernel/random/boot_id) tells a restart of the program from
-        one of the machine; without it, every start counts as the latter.
+        one of the machine; without it, every start counts as the latter. `clock_kept`: this machine has a
+        clock that runs on without power.
         Raises StoreError (wrong key, damage, another stream), GalleryError when FAISS does not compute
         rightly here.
         """
@@ -136,7 +138,7 @@ class Gallery:
         store = Store(folder, sealer)
         try:
             with store.guarded():
-                held, staging = _resumed(store, Position.start(stream, epoch), now, boot_id)
+                held, staging = _resumed(store, Position.start(stream, epoch), now, boot_id, clock_kept)
                 view = _built(store, held, Index(Coder(sealer.sign_bits)), model_id)
         except BaseException:
             store.close()
@@ -177,6 +179,10 @@ class Gallery:
         if view.foreign_model:
             return replace(freshness, fresh=False, reason=FreshnessReason.MODEL_MISMATCH, left_ms=0)
         return freshness
+
+    def known_ms(self, now: GalleryNow) -> int:
+        """The time (epoch) by all that is known here: the later of the wall clock and the floor."""
+        return self._view.held.time.at(now).last_known_ms
 
     def apply_deltas(self, page_bytes: bytes, now: GalleryNow) -> Applied:
         """Take an answer of the deltas route. Raises PageRefused, StoreError; then nothing has changed."""
@@ -275,6 +281,13 @@ class Gallery:
             if now.boottime_ms - view.held.time.boottime_ms >= REMEMBER_TIME_MS:
                 self._save(replace(view.held, time=view.held.time.at(now)))
 
+    def model_of_templates(self) -> str | None:
+        """The model_id of the first template held, None while there is none; waits as `apply_*` do."""
+        with self._writing() as view:
+            for _, template in self._store.templates(view.held.generation):
+                return template.model_id
+        return None
+
     def close(self) -> None:
         """Close the store; what was applied stays. Searches go on answering from memory."""
         with self._lock:
@@ -310,7 +323,9 @@ class Gallery:
         self._view = replace(self._view, held=held)
 
 
-def _resumed(store: Store, start: Position, now: GalleryNow, boot_id: str) -> tuple[Held, Staging | None]:
+def _resumed(
+    store: Store, start: Position, now: GalleryNow, boot_id: str, clock_kept: bool
+) -> tuple[Held, Staging | None]:
     """What the store holds, brought over the restart."""
     obj = store.state("held")
     if obj is None:
@@ -327,7 +342,7 @@ def _resumed(store: Store, start: Position, now: GalleryNow, boot_id: str) -> tu
     staging_obj = store.state("staging")
     staging = None if staging_obj is None else Staging.from_obj(staging_obj)
     store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
-    return replace(held, time=held.time.after_restart(now, boot_id)), staging
+    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
 
 
 def _built(store: Store, held: Held, index: Index, model_id: str) -> _View:

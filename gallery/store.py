@@ -194,11 +194,7 @@ class Store:
         self.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync_names(self._folder)
 
     def _unsealed(self, generation: int, rows: sqlite3.Cursor) -> Iterator[tuple[int, Template]]:
         table = template_table(generation)
@@ -207,11 +203,21 @@ class Store:
             yield number, unpack_template(template_id, plain)
 
 
+def _sync_names(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _opened(folder: Path) -> Database:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / FILE_NAME
     # The file is made here, so that it never has other permissions, not even for a moment.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    _sync_names(folder)
+    _sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
         for pragma in (

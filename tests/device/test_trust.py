@@ -66,17 +66,17 @@ def test_a_retired_key_is_not_believed() -> None:
 
 def test_validator_keys_count_from_and_until() -> None:
     key = {"dbd_id": DBD_ID, "kid": DBD_KEY.kid, "pub_b64": DBD_KEY.public.b64}
-    trust = with_dbd_keys(pin(registration_answer()), [key | {"not_before_ms": 10, "not_after_ms": 20}])
+    trust = with_dbd_keys(pin(registration_answer()), [key | {"not_before_ms": 10, "not_after_ms": 20}], 5)
     assert [trust.dbd_key(DBD_KEY.kid, at_ms) is not None for at_ms in (9, 10, 19, 20)] == [
         False,
         True,
         True,
         False,
     ]
-    other = with_dbd_keys(trust, [key | {"dbd_id": "dbd-8", "not_before_ms": 0, "not_after_ms": None}])
+    other = with_dbd_keys(trust, [key | {"dbd_id": "dbd-8", "not_before_ms": 0, "not_after_ms": None}], 5)
     assert other.dbd_key(DBD_KEY.kid, 10) is None
     with pytest.raises(TrustError, match="outside the contract"):
-        with_dbd_keys(trust, [key])
+        with_dbd_keys(trust, [key], 5)
 
 
 def test_a_validator_key_may_not_be_known_yet() -> None:

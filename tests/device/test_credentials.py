@@ -1,0 +1,121 @@
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from device.credentials import CredentialKeys, encrypt_keys, key_source, run_tool
+from device.errors import KeysAbsent, KeyStoreError
+from device.keystore import FileKeys, KeyPurpose, KeyStore
+from device.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
+
+
+def fake_tool(command: Sequence[str], given: bytes) -> bytes:
+    """Encrypts by turning bytes round, which is all that the steps around it can tell."""
+    return given[::-1]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyStore:
+    (tmp_path / "state").mkdir()
+    return KeyStore.create(tmp_path / "state/keys")
+
+
+def decrypted(state: Path, folder: Path) -> Path:
+    """What the service manager would give a unit."""
+    folder.mkdir()
+    for purpose in KeyPurpose:
+        raw = (state / "credentials" / f"{purpose}.cred").read_bytes()
+        (folder / f"palm-access.{purpose}").write_bytes(raw[::-1])
+    return folder
+
+
+def test_keys_move_into_credentials_and_are_read_from_there(keys: KeyStore, tmp_path: Path) -> None:
+    state, store = tmp_path / "state", tmp_path / "credstore"
+    encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+    assert not (state / "keys").exists()
+    names = sorted(link.name for link in store.iterdir())
+    assert names == [f"palm-access.{purpose}" for purpose in sorted(KeyPurpose)]
+    assert all(link.readlink().parent == state / "credentials" for link in store.iterdir())
+    assert {path.stat().st_mode & 0o777 for path in (state / "credentials").iterdir()} == {0o600}
+    given = {"CREDENTIALS_DIRECTORY": str(decrypted(state, tmp_path / "given"))}
+    source = key_source(state / "keys", given)
+    assert isinstance(source, CredentialKeys)
+    opened = KeyStore.load(source)
+    assert (opened.verdict, opened.http, opened.seal, opened.data_key) == (
+        keys.verdict,
+        keys.http,
+        keys.seal,
+        keys.data_key,
+    )
+    assert KeyStore.exists(state / "keys"), "no others are made beside them"
+    with pytest.raises(KeyStoreError, match="systemd service"):
+        KeyStore.load(key_source(state / "keys", {}))
+    (tmp_path / "given/palm-access.data").unlink()
+    with pytest.raises(KeyStoreError, match=r"LoadCredentialEncrypted=palm-access\.data"):
+        KeyStore.load(source)
+
+
+def test_without_credentials_of_ours_the_files_count(keys: KeyStore, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/somebody-elses").write_bytes(b"x")
+    for environ in ({}, {"CREDENTIALS_DIRECTORY": str(tmp_path / "other")}):
+        assert key_source(tmp_path / "state/keys", environ) == FileKeys(tmp_path / "state/keys")
+
+
+def test_a_tool_that_does_not_give_them_back_costs_no_key(keys: KeyStore, tmp_path: Path) -> None:
+    def broken(command: Sequence[str], given: bytes) -> bytes:
+        return given[:-1]
+
+    with pytest.raises(KeyStoreError, match="stay as they are"):
+        encrypt_keys(tmp_path / "state/keys", credstore=tmp_path / "credstore", run=broken)
+    assert KeyStore.open(tmp_path / "state/keys").verdict == keys.verdict
+
+
+def test_a_wipe_destroys_credentials_too_http_last(keys: KeyStore, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    encrypt_keys(state / "keys", credstore=tmp_path / "credstore", run=fake_tool)
+    begin_wipe(state, Wipe(WipeStage.ERASING, "w", "d", "g", "v"))
+    finish_wipe(state)
+    assert [path.name for path in (state / "credentials").iterdir()] == ["http.cred"]
+    confirm_wipe(state)
+    assert [path.name for path in state.iterdir()] == ["wipe.json"]
+
+
+def test_absent_keys_are_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(KeysAbsent):
+        KeyStore.open(tmp_path / "keys")
+
+
+def test_a_missing_tool_says_what_is_needed() -> None:
+    with pytest.raises(KeyStoreError, match="systemd 250"):
+        run_tool(["no-such-program-here"], b"")
+    with pytest.raises(KeyStoreError, match="failed"):
+        run_tool(["false"], b"")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("systemd-creds") is None, reason="needs root and systemd"
+)
+def test_with_the_real_tool(keys: KeyStore, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    run_tool(["systemd-creds", "setup"], b"")
+    encrypt_keys(state / "keys", with_key="host", credstore=tmp_path / "credstore")
+    for purpose, key in (("verdict", keys.verdict.seed), ("data", keys.data_key)):
+        sealed = (tmp_path / "credstore" / f"palm-access.{purpose}").read_bytes()
+        assert key not in sealed
+        name = f"--name=palm-access.{purpose}"
+        assert run_tool(["systemd-creds", "decrypt", name, "-", "-"], sealed) == key
+
+
+def test_a_key_that_belongs_to_somebody_else_is_refused(
+    keys: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    if me == 0:
+        KeyStore.open(tmp_path / "state/keys")  # root's files are anybody's to rely on
+        os.chown(tmp_path / "state/keys/data.key", 65_532, -1)
+    with pytest.raises(KeyStoreError, match=r"belongs to user \d+, and this program runs as user .*chown"):
+        KeyStore.open(tmp_path / "state/keys")
