@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from device.clock import Clock
-from device.errors import DeviceError, Outdated, TrustError
-from device.opening import gallery_now
+from device.errors import DeviceError, Outdated, TrustError, UpdateRefused
+from device.opening import gallery_now, known_time_ms
 from device.service_status import ServiceStatus, StatusReader
 from device.store_thread import StoreThread
 from gallery.errors import GalleryError, PageRefused
@@ -78,10 +78,18 @@ class MailEvents(Protocol):
         ...
 
 
+class TakesUpdates(Protocol):
+    """Whoever receives releases. Raises TrustError, UpdateRefused, FormatError."""
+
+    async def take_manifest(self, wrapper: JsonObject) -> object: ...
+
+    async def take_chunk(self, body: JsonObject) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApplyParts:
     """What it takes to open and apply. `gallery` answers None while there is none to fill (revoked, or its
-    store cannot be opened)."""
+    store cannot be opened); `updates` likewise while none are taken."""
 
     device_id: str
     seal_key: SealKey
@@ -91,6 +99,7 @@ class ApplyParts:
     gallery_thread: StoreThread
     clock: Clock
     events: MailEvents
+    updates: Callable[[], TakesUpdates | None] = lambda: None
 
 
 class MailApply:
@@ -109,6 +118,8 @@ class MailApply:
             InboxType.REVOKE: self._status,
             InboxType.CONFIG: self._config,
             InboxType.TRUST_BUNDLE: self._bundle,
+            InboxType.UPDATE_MANIFEST: self._manifest,
+            InboxType.UPDATE_CHUNK: self._chunk,
             InboxType.RECEIPT: self._receipt,
         }
 
@@ -131,6 +142,8 @@ class MailApply:
             return Taken()
         except TrustError as error:
             raise RecordRefused("untrusted", str(error)) from error
+        except UpdateRefused as error:
+            raise RecordRefused(error.code, str(error)) from error
         except SignatureError as error:
             raise RecordRefused("bad_signature", str(error)) from error
         except FormatError as error:
@@ -144,7 +157,7 @@ class MailApply:
                 record,
                 device_id=parts.device_id,
                 roots=list(parts.roots()),
-                now_ms=parts.clock.wall_ms(),
+                now_ms=known_time_ms(parts.gallery(), parts.clock),
                 next_seq=next_seq,
             )
             word, body = open_record(record, ciphertext, parts.seal_key)
@@ -179,6 +192,20 @@ class MailApply:
     async def _bundle(self, body: JsonObject) -> Taken:
         await self._parts.events.bundle_received(body)
         return Taken()
+
+    async def _manifest(self, body: JsonObject) -> Taken:
+        await self._updates().take_manifest(body)
+        return Taken()
+
+    async def _chunk(self, body: JsonObject) -> Taken:
+        await self._updates().take_chunk(body)
+        return Taken()
+
+    def _updates(self) -> TakesUpdates:
+        updates = self._parts.updates()
+        if updates is None:
+            raise RecordRefused("unsupported_type", "this device takes no updates now")
+        return updates
 
     async def _receipt(self, body: JsonObject) -> Taken:
         if members.text(body, "device_id", NAME) != self._parts.device_id:

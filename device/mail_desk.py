@@ -7,7 +7,7 @@ earlier session. A record that is refused stops the inbox, never a passage.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +39,16 @@ _log = logging.getLogger(__name__)
 _Question = MailChunk | MailPull
 
 
+async def _nobody(_why: str) -> None:
+    """Where nobody asks to hear of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class MailParts:
     """What the desk works with. `online`: the network carries verdicts and reports now, so mail need not;
     `standing`: what a report would say of the device; `kick`: something was queued for the cable;
-    `store_failed`: the journal did not take something."""
+    `store_failed`: the journal did not take something; `wipe_collected`: the validator has the word that this
+    device is wiped; `rolled_back`: the service knows of a later state."""
 
     boxes: MailBoxes
     journal_thread: StoreThread
@@ -55,6 +60,8 @@ class MailParts:
     standing: Callable[[MailPosition], Standing]
     kick: Callable[[], None]
     store_failed: Callable[[JournalError], None]
+    wipe_collected: Callable[[], None] = lambda: None
+    rolled_back: Callable[[str], Awaitable[None]] = _nobody
 
 
 class MailDesk:
@@ -68,6 +75,7 @@ class MailDesk:
         self._window = OutboxWindow()
         self._reports = ReportClock()
         self._asked: _Question | None = None
+        self._wiped_seq: int | None = None
         self._making = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,6 +116,8 @@ class MailDesk:
     def pulled(self, pull: MailPull) -> None:
         """A question for a record of the outbox."""
         self._asked = pull
+        if self._wiped_seq is not None and pull.after_seq >= self._wiped_seq:
+            self._parts.wipe_collected()
         record = self._window.record_for(pull)
         if record is None:
             self._spawn(self._look(pull))
@@ -130,6 +140,8 @@ class MailDesk:
                 answer = self._inbox.refused(code)
             else:
                 acked = taken.acked_upto_seq
+                if acked > self._position.out_seq:
+                    await parts.rolled_back("a receipt covers outbox records that are not here")
                 await parts.journal_thread.do(lambda: parts.boxes.applied(seq, acked_upto_seq=acked))
                 await self._reread()
                 self._window.clear()
@@ -188,6 +200,8 @@ class MailDesk:
 
     async def _make(self) -> bool:
         """Put the next batch or report into the outbox, if one is due."""
+        if self._wiped_seq is not None:
+            return False  # the keys of a revoked device sign nothing but its wipe
         return await self._make_batch() or await self._make_report()
 
     async def _make_batch(self) -> bool:
@@ -212,17 +226,30 @@ class MailDesk:
         self._reports.told(standing, now_ms)
         return True
 
-    async def wiped(self, wipe_id: str) -> None:
-        """Seal and store the word that this device is wiped. Raises JournalError."""
+    async def wiped(self, wipe_id: str, destroy: Callable[[OutboxRecord], Awaitable[None]]) -> None:
+        """Seal the word that this device is wiped, have the rest destroyed, then offer that word alone.
+
+        `destroy` gets the sealed record, and leaves the boxes in memory. Raises what it raises.
+        """
+        parts = self._parts
         async with self._making:
-            await self._append(OutboxType.WIPED, {"wipe_id": wipe_id})
+            record = await self._seal(OutboxType.WIPED, {"wipe_id": wipe_id})
+            await destroy(record)
+            await parts.journal_thread.do(lambda: parts.boxes.append(record, OutboxType.WIPED.value))
+            await self._reread()
+            self._window.clear()
+            self._wiped_seq = record.seq
 
     async def _append(self, type_: OutboxType, body: JsonObject, carries: Any = ()) -> None:
-        parts, seq = self._parts, self._position.out_seq + 1
-        created_ms = parts.clock.wall_ms()
-        record = await asyncio.to_thread(parts.sender.seal, seq, type_, body, created_ms=created_ms)
+        parts = self._parts
+        record = await self._seal(type_, body)
         await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
         await self._reread()
+
+    async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxRecord:
+        parts, seq = self._parts, self._position.out_seq + 1
+        created_ms = parts.clock.wall_ms()
+        return await asyncio.to_thread(parts.sender.seal, seq, type_, body, created_ms=created_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

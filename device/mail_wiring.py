@@ -9,7 +9,6 @@ from device.mail_apply import ApplyParts, MailApply
 from device.mail_desk import MailDesk, MailParts
 from device.mail_outbox import Sender
 from device.service_status import StatusReader
-from gallery.gallery import Gallery
 
 if TYPE_CHECKING:
     from device.core import Core
@@ -22,9 +21,6 @@ def make_mail_desk(core: "Core", statuses: StatusReader, clock: Clock) -> MailDe
     """The mail desk of `core`, whose gate and health are there already."""
     opened = core.opened
 
-    def gallery() -> Gallery | None:
-        return None if HealthWord.REVOKED in core.health.words else opened.gallery
-
     def store_failed(error: JournalError) -> None:
         core.health.report(HealthWord.STORE_FAULT, str(error))
 
@@ -32,11 +28,12 @@ def make_mail_desk(core: "Core", statuses: StatusReader, clock: Clock) -> MailDe
         device_id=core.trust.device_id,
         seal_key=opened.keys.seal,
         roots=lambda: core.trust.roots,
-        gallery=gallery,
+        gallery=lambda: core.gallery,
         statuses=statuses,
         gallery_thread=core.gallery_thread,
         clock=clock,
         events=core,
+        updates=lambda: None if core.wiping.begun else opened.updates,
     )
     return MailDesk(
         MailParts(
@@ -50,6 +47,8 @@ def make_mail_desk(core: "Core", statuses: StatusReader, clock: Clock) -> MailDe
             standing=core.standing,
             kick=core.kick_cable,
             store_failed=store_failed,
+            wipe_collected=core.wiping.collected,
+            rolled_back=core.rolled_back,
         ),
         opened.mail,
     )

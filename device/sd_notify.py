@@ -7,6 +7,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+NEW_START_WITHIN_S = 180
+"""A gallery of a million templates takes a fraction of this."""
 MAX_STATUS_CHARACTERS = 200
 """`systemctl status` shows one line; more is cut off there anyway."""
 
@@ -29,7 +31,14 @@ def notify(message: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 def ready(status: str, environ: Mapping[str, str] = os.environ) -> bool:
     """The daemon serves; `status` is the line that `systemctl status` shows."""
-    return notify(f"READY=1\nSTATUS={_one_line(status)}", environ)
+    usec = environ.get("WATCHDOG_USEC", "")
+    watch = f"WATCHDOG_USEC={usec}\n" if usec.isascii() and usec.isdigit() else ""
+    return notify(f"READY=1\n{watch}STATUS={_one_line(status)}", environ)
+
+
+def beginning_anew(environ: Mapping[str, str] = os.environ) -> bool:
+    """The program starts itself anew in the same process: the watchdog waits until it is ready again."""
+    return notify(f"WATCHDOG=1\nWATCHDOG_USEC={NEW_START_WITHIN_S * 1_000_000}", environ)
 
 
 def status(text: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -1,0 +1,94 @@
+"""The payload of a release: a tar.xz of plain files, unpacked so that nothing in it reaches outside.
+
+Only regular files and folders are taken, under relative names without `..`; never a link, a device or a
+name twice. Every file is on the disk before this returns.
+"""
+
+import lzma
+import os
+import re
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from device.errors import UpdateRefused
+from device.files import sync_folder
+
+_PIECE_BYTES: Final = 256 * 1024
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}|\.(?!\.)[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}")
+_EXECUTABLE: Final = 0o100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an archive may come to, unpacked."""
+
+    files: int
+    total_bytes: int
+
+
+MODEL_LIMITS: Final = Limits(files=16, total_bytes=256 * 1024 * 1024)
+APP_LIMITS: Final = Limits(files=20_000, total_bytes=1536 * 1024 * 1024)
+"""A device's environment has about 6,000 files and 450 MiB."""
+
+
+def unpack(payload: Path, folder: Path, limits: Limits) -> None:
+    """Unpack `payload` into the empty `folder`. Raises UpdateRefused `bad_archive`, OSError."""
+    seen: set[PurePosixPath] = set()
+    folders: set[Path] = {folder}
+    total_bytes = 0
+    try:
+        with payload.open("rb") as file, tarfile.open(fileobj=file, mode="r|xz") as archive:
+            for member in archive:
+                name = _checked_name(member, seen)
+                total_bytes += member.size
+                if len(seen) > limits.files or total_bytes > limits.total_bytes:
+                    raise _bad("it has more files or bytes than a release may have")
+                target = folder / name
+                if member.isdir():
+                    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+                    folders.add(target)
+                    continue
+                target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                folders.update(target.parents[: len(name.parts)])
+                content = archive.extractfile(member)
+                if content is None:
+                    raise _bad(f"{name} has no content")
+                _write(target, content, member)
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise _bad(f"it is no whole tar.xz ({error})") from error
+    for made in sorted(folders, reverse=True):
+        sync_folder(made)
+
+
+def _checked_name(member: tarfile.TarInfo, seen: set[PurePosixPath]) -> PurePosixPath:
+    name = PurePosixPath(member.name)
+    if not (member.isreg() or member.isdir()):
+        raise _bad(f"{name} is neither a file nor a folder")
+    if name.is_absolute() or not name.parts or any(_PART.fullmatch(part) is None for part in name.parts):
+        raise _bad("a name in it leads elsewhere, or has characters that no release uses")
+    if name in seen:
+        raise _bad(f"{name} is in it twice")
+    seen.add(name)
+    return name
+
+
+def _write(target: Path, content: IO[bytes], member: tarfile.TarInfo) -> None:
+    mode = 0o755 if member.mode & _EXECUTABLE else 0o644
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(target, flags, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask
+        written = 0
+        while piece := content.read(_PIECE_BYTES):
+            file.write(piece)
+            written += len(piece)
+        if written != member.size:
+            raise _bad(f"{member.name} ends early")
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _bad(why: str) -> UpdateRefused:
+    return UpdateRefused("bad_archive", f"the payload is not a release's archive: {why}; pack it again")

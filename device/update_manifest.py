@@ -1,0 +1,145 @@
+"""What a release says of itself: manifest_obj, verified and read (device surface §6).
+
+A pinned root certifies a bundle signer, and that signer signs the manifest; the certificate stands beside
+the signature. Sizes are held against their caps here, before a byte of the payload is taken.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from device.errors import TrustError, UpdateRefused
+from link1 import members
+from link1.canonical import JsonObject, b64_decode
+from link1.errors import FormatError, SignatureError
+from link1.keys import PublicKey
+from link1.members import HEX64, NAME
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, verify_object
+
+MAX_CHUNK_BYTES: Final = 384 * 1024
+"""What a sealed record of 512 KiB can carry in base64."""
+MAX_CHUNKS: Final = 16_384
+MAX_MANIFEST_BYTES: Final = 8 * 1024
+_VERSION = re.compile(r"[\x21-\x7e]{1,64}")
+_NUMBERS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}")
+
+
+class ReleaseKind(StrEnum):
+    APP = "app"
+    MODEL = "model"
+
+    @property
+    def max_bytes(self) -> int:
+        """A whole software with its libraries has about 130 MiB packed, a model 6 MiB."""
+        return {ReleaseKind.APP: 512, ReleaseKind.MODEL: 128}[self] * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A release that a pinned root vouches for. Sizes in bytes; `wrapper` is the signed object as it came."""
+
+    kind: ReleaseKind
+    name: str
+    version: str
+    size: int
+    sha256: str
+    chunk_size: int
+    chunk_count: int
+    min_app_version: str
+    release_seq: int
+    wrapper: JsonObject
+
+    def chunk_bytes(self, index: int) -> int:
+        """How long chunk `index` is: all but the last are of one size."""
+        return min(self.chunk_size, self.size - index * self.chunk_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a payload."""
+
+    release_seq: int
+    index: int
+    data: bytes
+
+
+def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int) -> Manifest:
+    """Verify `{manifest_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
+
+    `now_ms`: epoch milliseconds that the certificate is held against. Raises TrustError, UpdateRefused.
+    """
+    wrapper = dict(signed)
+    try:
+        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
+        signer = certificate.check(SignerPurpose.BUNDLE, list(roots), now_ms)
+        obj = verify_object(Kind.UPDATE_MANIFEST, wrapper, signer)
+    except (FormatError, SignatureError) as error:
+        raise TrustError(
+            f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"
+        ) from error
+    try:
+        return _read(obj, dict(signed))
+    except FormatError as error:
+        raise UpdateRefused("malformed", f"the manifest is outside the contract: {error}") from error
+
+
+def read_again(wrapper: JsonObject) -> Manifest:
+    """A manifest that was verified when it was taken, out of the device's own files.
+
+    A signer's certificate may have run out since, which makes nothing bad of what was taken while it held.
+    Raises FormatError.
+    """
+    return _read(members.nested(wrapper, Kind.UPDATE_MANIFEST.member), wrapper)
+
+
+def read_chunk(body: Mapping[str, Any]) -> Chunk:
+    """Read the body of `svc.update.chunk`. Raises FormatError."""
+    release_seq = members.integer(body, "release_seq", 1)
+    index = members.integer(body, "index", 0, MAX_CHUNKS - 1)
+    data = b64_decode(members.member(body, "data_b64"), max_length=MAX_CHUNK_BYTES)
+    return Chunk(release_seq, index, data)
+
+
+def version_numbers(version: str) -> tuple[int, ...] | None:
+    """`1.10.0` as (1, 10, 0), so that it comes after 1.9; None for another spelling."""
+    return tuple(map(int, version.split("."))) if _NUMBERS.fullmatch(version) else None
+
+
+def check_app_version(manifest: Manifest, app_version: str) -> None:
+    """Raises UpdateRefused when the release wants a newer software than this one."""
+    wanted, found = version_numbers(manifest.min_app_version), version_numbers(app_version)
+    if wanted is None or found is None or found < wanted:
+        raise UpdateRefused(
+            "app_too_old",
+            f"the release needs at least version {manifest.min_app_version} of the software, this is "
+            f"{app_version}; update the software first",
+        )
+
+
+def _read(obj: Mapping[str, Any], wrapper: JsonObject) -> Manifest:
+    members.version_1(obj)
+    kind = ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind)))
+    size = members.integer(obj, "size", 1)
+    chunk_size = members.integer(obj, "chunk_size", 1, MAX_CHUNK_BYTES)
+    chunk_count = members.integer(obj, "chunk_count", 1, MAX_CHUNKS)
+    if size > kind.max_bytes:
+        raise UpdateRefused(
+            "too_large", f"the {kind} has {size} bytes, at most {kind.max_bytes} are taken; make it smaller"
+        )
+    if chunk_count != -(-size // chunk_size):
+        raise FormatError("chunk_count is not what size and chunk_size make")
+    return Manifest(
+        kind=kind,
+        name=members.text(obj, "name", NAME),
+        version=members.text(obj, "version", _VERSION),
+        size=size,
+        sha256=members.text(obj, "sha256", HEX64),
+        chunk_size=chunk_size,
+        chunk_count=chunk_count,
+        min_app_version=members.text(obj, "min_app_version", _VERSION),
+        release_seq=members.integer(obj, "release_seq", 1),
+        wrapper=wrapper,
+    )

@@ -1,0 +1,102 @@
+"""Releases as a service makes them, signed with keys of the test's own."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from device.clock import SystemClock
+from device.update_desk import UpdateDesk, UpdateParts
+from device.update_manifest import Manifest, ReleaseKind, read_manifest
+from device.update_models import OpenedUpdates
+from device.update_store import UpdateStore
+from link1.canonical import JsonObject
+from link1.keys import SigningKey
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, sign_object
+from models.manifest import load_manifest, shipped_model_dir
+from tools.release import manifest_obj, pack_files, pack_model, republish
+
+ROOT = SigningKey.from_seed(b"\x21" * 32)
+SIGNER = SigningKey.from_seed(b"\x22" * 32)
+OTHER_MODEL = "palm-gen-2"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def signed(obj: JsonObject, root: SigningKey = ROOT, **certificate: Any) -> JsonObject:
+    """A manifest_obj with its signature and the signer's certificate."""
+    purpose = certificate.get("purpose", SignerPurpose.BUNDLE)
+    not_after_ms = certificate.get("not_after_ms", now_ms() + 3_600_000)
+    vouched = SignerCertificate.issue(purpose, SIGNER.public, not_after_ms, root)
+    return sign_object(Kind.UPDATE_MANIFEST, obj, SIGNER) | {"signer_cert_b64": vouched.b64}
+
+
+def release(payload: bytes, release_seq: int, /, *, chunk_bytes: int = 64, **changed: Any) -> JsonObject:
+    """A manifest_obj about a payload, by default a model's."""
+    obj = manifest_obj(
+        payload,
+        kind=ReleaseKind.MODEL,
+        name="palm",
+        version="2.0",
+        min_app_version="0.0.1",
+        release_seq=release_seq,
+        chunk_bytes=chunk_bytes,
+    )
+    return obj | changed
+
+
+def manifest(payload: bytes, release_seq: int, /, **changed: Any) -> Manifest:
+    return read_manifest(
+        signed(release(payload, release_seq, **changed)), roots=[ROOT.public], now_ms=now_ms()
+    )
+
+
+@cache
+def model_payload(model_id: str = OTHER_MODEL) -> bytes:
+    """The shipped network under another model_id, packed."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "model"
+        republish(shipped_model_dir(), model_id, out)
+        return pack_model(out)
+
+
+@cache
+def shipped_id() -> str:
+    return load_manifest(shipped_model_dir()).model_id
+
+
+def tiny_model(folder: Path) -> str:
+    """A self-test for payloads that hold no network: the model_id in the one file `id`."""
+    return str(json.loads((folder / "id").read_text())["model_id"])
+
+
+@contextmanager
+def packed_files(**contents: str) -> Iterator[bytes]:
+    """An archive of small files."""
+    with TemporaryDirectory() as folder:
+        for name, text in contents.items():
+            (Path(folder) / name).write_text(text)
+        yield pack_files(Path(folder), sorted(contents))
+
+
+def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
+    """A desk over a state directory, as a start of the program opens it; small payloads, no pauses."""
+    store = UpdateStore(state_dir, pause_s=0.0)
+    state = store.load(1)
+    store.tidy(state)
+    given: dict[str, Any] = {
+        "opened": OpenedUpdates(store, state, "", "palm-gen-1"),
+        "roots": lambda: (ROOT.public,),
+        "app_version": "0.1.0",
+        "model_pinned": False,
+        "clock": SystemClock(),
+        "test_model": tiny_model,
+    }
+    return UpdateDesk(UpdateParts(**(given | changed)))

@@ -1,0 +1,117 @@
+"""`palmctl update` where something is in its way, and release files that are none."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from device.update_archive import MODEL_LIMITS, unpack
+from device.update_manifest import ReleaseKind, read_manifest
+from link1.keys import PublicKey
+from models.manifest import load_manifest, shipped_model_dir
+from tools.commands.cloud import cloud
+from tools.errors import ReleaseError
+from tools.palmctl import main
+from tools.release import MAGIC, manifest_obj, pack_app, read_release, republish, write_release
+
+PAYLOAD = bytes(1000)
+
+
+def release_file(folder: Path) -> Path:
+    obj = manifest_obj(
+        PAYLOAD,
+        kind=ReleaseKind.MODEL,
+        name="palm",
+        version="1",
+        min_app_version="0",
+        release_seq=1,
+        chunk_bytes=300,
+    )
+    path = folder / "release.palm"
+    write_release(path, {"manifest_obj": obj}, PAYLOAD)
+    return path
+
+
+def test_a_release_file_reads_back_from_any_chunk_on(tmp_path: Path) -> None:
+    release = read_release(release_file(tmp_path))
+    assert [len(chunk) for _, chunk in release.chunks()] == [300, 300, 300, 100]
+    assert [index for index, _ in release.chunks(skip=2)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PALM", MAGIC, MAGIC + b"\xff\xff\xff\xff", MAGIC + b"\x00\x00\x00\x02{}", b"%PDF" * 99]
+)
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ReleaseError, match="no release file"):
+        read_release(path)
+
+
+def test_a_file_that_was_copied_in_part_is_refused(tmp_path: Path) -> None:
+    path = release_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ReleaseError, match="copy it again"):
+        read_release(path)
+
+
+def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="no installed software"):
+        pack_app(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "VERSION").write_text("1.0")
+    (tmp_path / "bin" / "palmd").write_text("")
+    (tmp_path / "away").symlink_to("/etc")
+    with pytest.raises(ReleaseError, match="is a link"):
+        pack_app(tmp_path)
+
+
+def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp_path: Path) -> None:
+    republish(shipped_model_dir(), "palm-gen-2", tmp_path / "model")
+
+    def operate(*arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(cloud, [*arguments, "--data", str(tmp_path / "cloud"), "--json"])
+        assert done.exit_code == 0, done.stderr
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
+
+    place = ("--tenant", operate("tenant", "create", "Metro")["tenant_id"], "--mode", "test")
+    stick = tmp_path / "palm.palm"
+    told = operate(
+        "release", *place, "--kind", "model", "--from", str(tmp_path / "model"), "--out", str(stick)
+    )
+    root = PublicKey.from_b64(operate("root", "show")["pub_b64"])
+    release = read_release(stick)
+    manifest = read_manifest(release.wrapper, roots=[root], now_ms=time.time_ns() // 1_000_000)
+    assert (manifest.release_seq, manifest.name, manifest.size) == (
+        told["release_seq"],
+        "palm-gen-2",
+        told["size"],
+    )
+    (tmp_path / "payload").write_bytes(b"".join(data for _, data in release.chunks()))
+    (tmp_path / "slot").mkdir()
+    unpack(tmp_path / "payload", tmp_path / "slot", MODEL_LIMITS)
+    assert load_manifest(tmp_path / "slot").model_id == "palm-gen-2"
+
+
+@pytest.mark.parametrize("command", [["status"], ["rollback"], ["apply"]])
+def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(
+        '[device]\nid = "a"\ngate_id = "b"\ndbd_id = "c"\n'
+        f'state_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        '[camera]\nsource = "/dev/video0"\n[link]\nport = "/dev/ttyACM0"\n'
+    )
+    given = [*command, *([str(release_file(tmp_path))] if command == ["apply"] else [])]
+    done = CliRunner().invoke(main, ["update", *given, "--config", str(config), "--json"])
+    assert done.exit_code == 3, done.stderr
+    assert done.stdout == ""
+
+
+def test_the_software_goes_back_without_a_daemon(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["update", "rollback", "--app", "--config", str(tmp_path / "none")])
+    assert done.exit_code == 1
+    assert "palm-access-rollback" in done.stderr

@@ -1,0 +1,137 @@
+"""A model release from the reference server's operator to a verdict made with it, through real programs."""
+
+import asyncio
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cloud_client.client import CloudClient, ServerAddress
+from device.clock import SystemClock
+from device.config import load_config
+from device.control import ask_core
+from device.errors import IpcError
+from device.keystore import KeyStore
+from link1.canonical import b64_encode, canonical_bytes
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.synthesis.person import make_person
+from models.synthesis.scene import empty_scene, passage
+from tools.bench.board import Known
+from tools.bench.whole import PLACE, enrol
+from tools.demo.back_office import BackOffice
+from tools.demo.narrator import Narrator
+from tools.demo.programs import Stage, palmctl
+from tools.demo.setting import CAMERA_FPS, Cloud, Site, provision, start_cloud, start_device, start_validator
+from tools.demo.story import Somebody, Story
+from tools.demo.waiting import wait_until
+from tools.release import republish
+from tools.virtual_camera import VirtualCamera
+
+NEW_MODEL = "palm-gen-2"
+
+
+def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: str) -> Somebody:
+    """Somebody enrolled at a desk elsewhere, whose device made the vectors with `model_id`."""
+    office = httpx.Client(base_url=cloud.url, headers={"Authorization": f"Bearer {cloud.api_key}"})
+
+    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = office.post(path, json=body, headers={"Idempotency-Key": secrets.token_hex(16)})
+        assert answer.is_success, answer.text
+        said: dict[str, Any] = answer.json()
+        return said
+
+    with office:
+        subject = post("/v1/subjects", {"external_ref": name})
+        evidence = {
+            "method": "paper",
+            "terms_version": "v1",
+            "accepted_at": "2026-01-01T00:00:00.000Z",
+            "evidence_sha256": "0" * 64,
+        }
+        for purpose in ("enrollment", "identification"):
+            path = f"/v1/subjects/{subject['subject_id']}/consents"
+            post(path, {"purpose": purpose, "evidence": evidence})
+        session = {"subject_id": subject["subject_id"], "hands_required": ["L"]}
+        token = post("/v1/enrollment-sessions", session)["token"]
+    hands = [
+        {
+            "hand": "L",
+            "vector_b64": b64_encode(palm.vector.astype("<f4").tobytes()),
+            "quality_q": 80,
+            "pad": {"res": "pass", "mech": "test", "score_q": 9000},
+        }
+        for palm in palms
+    ]
+    body = canonical_bytes({"token": token, "model_id": model_id, "hands": hands, "consents": []})
+
+    async def upload() -> int:
+        key = KeyStore.open(load_config(desk.config).keys_dir).http
+        address = ServerAddress.parse(cloud.url)
+        async with CloudClient(address, key, SystemClock().wall_ms) as client:
+            return (await client.enroll(body, secrets.token_hex(16))).status
+
+    assert asyncio.run(upload()) == 201
+    return Somebody(name, make_person(int(palms[0].subject_ref, 16)), subject)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
+    stage, narrator = Stage(tmp_path / "logs"), Narrator(as_json=True)
+    (tmp_path / "logs").mkdir()
+    shipped = load_manifest(shipped_model_dir())
+    ana, bento = (enrol(open_embedder(shipped), seed)[:3] for seed in (0, 1))
+    with ExitStack() as stack:
+        stack.callback(stage.stop)
+        camera = VirtualCamera(tmp_path / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
+        cloud = start_cloud(narrator, tmp_path, stage)
+        device = start_device(narrator, stage, cloud, Site("palm-1", "gate-1", tmp_path, camera.source))
+        desk = Site("palm-desk", "gate-2", tmp_path, camera.source)
+        provision(narrator, desk, cloud)
+        story = Story(
+            narrator=narrator,
+            cloud=cloud,
+            device=device,
+            validator=start_validator(narrator, tmp_path, stage, device, mail=cloud),
+            office=stack.enter_context(BackOffice(cloud.url, cloud.api_key)),
+            camera=camera,
+        )
+
+        def updates() -> dict[str, Any]:
+            told = ask_core(device.control_socket, "update.status").header["updates"]
+            assert isinstance(told, dict)
+            return told
+
+        def knows(model_id: str, templates: int) -> bool:
+            try:
+                told = story.status()
+            except IpcError:
+                return False  # between two starts
+            return bool(told["model_id"] == model_id and told["gallery"]["templates"] == templates)
+
+        somebody = enrolled(cloud, desk, ana, "ana", shipped.model_id)
+        wait_until("the gate to know her", 60, lambda: knows(shipped.model_id, len(ana)))
+        story.show_palm(somebody, "L", "accept")
+
+        republish(shipped_model_dir(), NEW_MODEL, tmp_path / "model")
+        released = palmctl(
+            "cloud", "release", *cloud.place, "--kind", "model", "--from", str(tmp_path / "model"),
+            "--device-id", "palm-1",
+        )  # fmt: skip
+        assert released["name"] == NEW_MODEL
+        wait_until("the model to wait", 120, lambda: updates()["model"]["waiting"] is not None)
+        story.show_palm(somebody, "L", "accept")
+        palmctl("cloud", "epoch", "new", *cloud.place, "--model-id", NEW_MODEL)
+        wait_until("the new epoch and its model", 60, lambda: knows(NEW_MODEL, 0))
+        somebody = enrolled(cloud, desk, bento, "bento", NEW_MODEL)
+        wait_until("the gate to know him", 60, lambda: knows(NEW_MODEL, len(bento)))
+        # A folder as a camera begins anew with the program: earlier palms are seen again, nobody's by now.
+        camera.queue(passage(somebody.palms, "L", 100, frames_held=20, scene_seed=PLACE))
+        line = story.validator.wait_line(lambda line: line.get("decision") == "accept", 60)
+        assert (line["subject_ref"], line["verified"]) == (somebody.subject["subject_ref"], True)
+        wait_until("the model to prove itself", 60, lambda: not updates()["model"]["on_trial"])
+        assert updates()["model"]["release_seq"] == released["release_seq"]
+        assert {name: code for name, code in stage.stop().items() if code != 0} == {}

@@ -1,0 +1,143 @@
+"""`palmctl update`: releases on this device: where they stand, one from a stick, the way back."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from tools.release import ReleaseFile
+
+_CHUNK_WITHIN_S = 60.0
+"""The first chunk of a large release waits until the disk has made room for it."""
+
+_config = click.option(
+    "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def update() -> None:
+    """Releases of software and models on this device."""
+
+
+@update.command()
+@_config
+@_json
+def status(config: Path | None, as_json: bool) -> None:
+    """Where updates stand: what is in force, what is coming, what failed.
+
+    Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
+    """
+    told = _ask(config, "update.status").header["updates"]
+    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+    sys.exit(0 if told["usable"] and told["failed"] is None else 1)
+
+
+@update.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_config
+@_json
+def apply(file: Path, config: Path | None, as_json: bool) -> None:
+    """Hand the release in FILE to the daemon, which judges it as it judges mail.
+
+    Interrupted, it goes on where it was when it is called again. The daemon tests the release and switches by
+    itself; see `palmctl update status`.
+    """
+    from tools.release import read_release
+
+    release = read_release(file)
+    payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
+    told = _ask(config, "update.manifest", payload=payload).header["updates"]
+    receiving = told["receiving"]
+    if receiving is not None and receiving["release_seq"] == release.manifest["release_seq"]:
+        _hand_over(release, config)
+        told = _ask(config, "update.status").header["updates"]
+    else:
+        click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+
+
+@update.command()
+@click.option("--app", "software", is_flag=True, help="The software; the model otherwise.")
+@_config
+@_json
+def rollback(software: bool, config: Path | None, as_json: bool) -> None:
+    """Go back to the model before the present one, where the gallery allows it.
+
+    The software goes back with `sudo palm-access-rollback`, which works without any daemon.
+    """
+    if software:
+        raise click.ClickException("the software goes back with: sudo palm-access-rollback")
+    told = _ask(config, "update.rollback").header["updates"]
+    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """The state of updates for a person, a fact a line."""
+    if not told["usable"]:
+        return [f"no update is taken: {told['fault']}"]
+    model, receiving, app, failed = told["model"], told["receiving"], told["app_waiting"], told["failed"]
+    of = "shipped" if not model["release_seq"] else f"release {model['release_seq']}"
+    rows = [
+        ("newest", f"release {told['release_seq']}" if told["release_seq"] else "none was ever taken"),
+        ("model", f"{model['model_id']}, {of}{', on trial' if model['on_trial'] else ''}"),
+    ]
+    if model["waiting"] is not None:
+        waits = model["waiting"]
+        rows.append(
+            ("waiting", f"model {waits['model_id']}, release {waits['release_seq']}: for its gallery epoch")
+        )
+    if model["previous"] is not None:
+        before = model["previous"]
+        rows.append(("before", before["model_id"] or "the shipped model"))
+    if receiving is not None:
+        share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
+        rows.append(("receiving", f"release {receiving['release_seq']} {receiving['kind']}: {share}"))
+    if app is not None:
+        rows.append(("software", f"{app['version']}, release {app['release_seq']}: palm-update installs it"))
+    if failed is not None:
+        rows.append(("failed", f"release {failed['release_seq']} {failed['kind']}: {failed['code']}"))
+    return [f"{name:<10}{text}" for name, text in rows]
+
+
+def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
+    """Every chunk in turn; those that are there already cost the daemon nothing."""
+    import asyncio
+
+    from device.config import config_path, load_config
+    from device.ipc import IpcClient
+
+    socket = load_config(config_path(config)).control_socket
+    seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
+
+    async def send() -> None:
+        client = await IpcClient.connect(socket)
+        try:
+            with click.progressbar(
+                release.chunks(), length=count, label="handing over", file=sys.stderr, hidden=not _is_live()
+            ) as chunks:
+                for index, data in chunks:
+                    await client.call(
+                        "update.chunk", timeout_s=_CHUNK_WITHIN_S, payload=data, release_seq=seq, index=index
+                    )
+        finally:
+            client.close()
+
+    asyncio.run(send())
+
+
+def _is_live() -> bool:
+    return sys.stderr.isatty()
+
+
+def _ask(config: Path | None, op: str, payload: bytes = b"") -> Any:
+    from device.config import config_path, load_config
+    from device.control import ask_core
+
+    return ask_core(
+        load_config(config_path(config)).control_socket, op, timeout_s=_CHUNK_WITHIN_S, payload=payload
+    )
