@@ -3,13 +3,14 @@
 The carrier is trusted with nothing but delivery. A page or status that it brings is parsed and verified here
 or below, in the gallery's thread; what it takes away is signed already. Operations (framing: `device.ipc`):
 
-    hello                                 → device_id, model_id, gallery {epoch, seq} or null
+    hello                                 → device_id, model_id, gallery {epoch, seq} or null, wipe_id or null
     gallery.deltas     + page             → epoch, seq
     gallery.snapshot   + page             → done, epoch, seq
     verdicts.next      {wait_ms, limit}   → ticket, items + body of POST /v1/verdicts/batch; ticket 0: none
     verdicts.done      {ticket, status, code} + answer   code "" for 2xx
     enrolment.next     {wait_ms}          → ticket, idempotency_key, expires_in_ms + body; ticket 0: none
-    enrolment.done     {ticket, status, code} + answer
+    enrolment.done     {ticket, status, code} + answer   status 0: the service was not reached
+    redeem.next, redeem.done                             the same, for bodies of …/enrollment-sessions/redeem
     status             + signed status    → wiped: the wipe_id to confirm to the service, or null
     wiped              {wipe_id}          the service knows of the wipe
     keys               + GET /v1/keys     rotated keys, pinned when they appear in time
@@ -20,7 +21,7 @@ A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (veri
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
 acknowledges.
 
-The two `.next` operations wait for something to come, and end with the connection of a carrier that has gone
+The `.next` operations wait for something to come, and end with the connection of a carrier that has gone
 away. Everything else is shielded from that: a page half way into the store is finished, and the core told.
 """
 
@@ -32,6 +33,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
@@ -58,6 +60,8 @@ MAX_WAIT_MS: Final = 60_000
 _MAX_ANSWER_BYTES: Final = 256 * 1024
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _MAX_SERVICE_KEYS: Final = 64
+SEQ_CONFLICT: Final = "seq_conflict"
+"""The service's code for a verdict_seq that it knows with another content (device surface §3)."""
 _MAX_DETAIL_CHARACTERS: Final = 200
 _CODE = re.compile(r"[a-z_]{1,64}")
 _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -82,6 +86,10 @@ class CoreEvents(Protocol):
         """The service knows that this device is wiped: the http key may go."""
         ...
 
+    async def rolled_back(self, why: str) -> None:
+        """Somebody knows of a later state of this device than the one it holds. Raises JournalError."""
+        ...
+
     async def keys_published(self, keys: list[JsonObject]) -> None:
         """The items of GET /v1/keys. Raises TrustError."""
         ...
@@ -93,6 +101,15 @@ class CoreEvents(Protocol):
     def link_state(self, state: LinkState) -> None:
         """Whether the service is reachable."""
         ...
+
+
+BULK_BYTES: Final = 64 * 1024
+"""A page of deltas of this size has some twenty templates and takes a few milliseconds; a tombstone is far
+smaller and never waits."""
+
+
+async def _at_once() -> None:
+    """For a desk beside which no camera runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,10 @@ class DeskParts:
     gallery_thread: Executor
     clock: Clock
     events: CoreEvents
+    wipe_id: Callable[[], str | None] = lambda: None
+    """Of a wipe that is done and that the service has to be told of."""
+    bulk_turn: Callable[[], Awaitable[None]] = _at_once
+    """Waits until a page may be begun."""
 
 
 class CarrierDesk:
@@ -120,21 +141,25 @@ class CarrierDesk:
         self._parts = parts
         self._verdict_waiting = asyncio.Event()
         self._enrolment_waiting = asyncio.Event()
+        self._redeem_waiting = asyncio.Event()
         self.enrolments = EnrolmentOutbox(wake=self._enrolment_submitted)
+        self.redeems = EnrolmentOutbox(wake=self._redeem_waiting.set)
         self.refused_uploads: Counter[str] = Counter()
         """Since the start: code → how many items the service refused with it. The journal keeps them."""
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._waiting_ops: dict[str, _Op] = {
             "verdicts.next": self._verdicts_next,
-            "enrolment.next": self._enrolment_next,
+            "enrolment.next": partial(self._errand_next, self.enrolments, self._enrolment_waiting),
+            "redeem.next": partial(self._errand_next, self.redeems, self._redeem_waiting),
         }
         self._shielded_ops: dict[str, _Op] = {
             "hello": self._hello,
             "gallery.deltas": self._gallery_deltas,
             "gallery.snapshot": self._gallery_snapshot,
             "verdicts.done": self._verdicts_done,
-            "enrolment.done": self._enrolment_done,
+            "enrolment.done": partial(self._errand_done, self.enrolments),
+            "redeem.done": partial(self._errand_done, self.redeems),
             "status": self._status,
             "wiped": self._wiped,
             "keys": self._keys,
@@ -180,9 +205,16 @@ class CarrierDesk:
     async def _hello(self, _request: Packet) -> Packet:
         gallery = self._parts.gallery()
         position = None if gallery is None else _position(gallery)
-        return reply(device_id=self._parts.device_id, model_id=self._parts.model_id, gallery=position)
+        return reply(
+            device_id=self._parts.device_id,
+            model_id=self._parts.model_id,
+            gallery=position,
+            wipe_id=self._parts.wipe_id(),
+        )
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
+        if len(request.payload) > BULK_BYTES:
+            await self._parts.bulk_turn()
         gallery = self._serving_gallery()
         await self._on(
             self._parts.gallery_thread, lambda: gallery.apply_deltas(request.payload, self._gallery_now())
@@ -191,6 +223,7 @@ class CarrierDesk:
         return reply(**_position(gallery))
 
     async def _gallery_snapshot(self, request: Packet) -> Packet:
+        await self._parts.bulk_turn()
         gallery = self._serving_gallery()
         applied = await self._on(
             self._parts.gallery_thread,
@@ -235,6 +268,8 @@ class CarrierDesk:
             self._parts.journal_thread, lambda: self._settle(batch, code, request.payload)
         )
         self.refused_uploads.update(codes)
+        if SEQ_CONFLICT in codes:
+            await self._parts.events.rolled_back("the service holds another verdict with the same number")
         if silent_on:
             raise IpcRefused("malformed", f"the answer is silent on {silent_on} items")
         return reply()
@@ -261,33 +296,32 @@ class CarrierDesk:
             )
         return len(batch.items) - len(settled), list(codes.values())
 
-    async def _enrolment_next(self, request: Packet) -> Packet:
-        upload = await _wait_for(
-            self._enrolment_waiting,
-            self._oldest_enrolment,
-            members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS),
-        )
+    async def _errand_next(
+        self, outbox: EnrolmentOutbox, submitted: asyncio.Event, request: Packet
+    ) -> Packet:
+        async def oldest() -> WaitingEnrolment | None:
+            return outbox.next(self._parts.clock.monotonic_ms())
+
+        wait_ms = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS)
+        upload = await _wait_for(submitted, oldest, wait_ms)
         if upload is None:
             return reply(ticket=0)
         left_ms = max(0, upload.expires_at_ms - self._parts.clock.monotonic_ms())
         return reply(
-            bytes(upload.body),
+            upload.body,
             ticket=upload.ticket,
             idempotency_key=upload.idempotency_key,
             expires_in_ms=left_ms,
         )
 
-    async def _oldest_enrolment(self) -> WaitingEnrolment | None:
-        return self.enrolments.next(self._parts.clock.monotonic_ms())
-
-    async def _enrolment_done(self, request: Packet) -> Packet:
+    async def _errand_done(self, outbox: EnrolmentOutbox, request: Packet) -> Packet:
         ticket = members.integer(request.header, "ticket", 1)
-        status = members.integer(request.header, "status", 100, 599)
+        status = members.integer(request.header, "status", 0, 599)
         code = "" if 200 <= status < 300 else members.text(request.header, "code", _CODE)
         if len(request.payload) > _MAX_ANSWER_BYTES:
             raise IpcRefused("malformed", "the answer to an enrolment is too long")
-        if not self.enrolments.answered(ticket, EnrolmentAnswer(status, code, request.payload)):
-            raise IpcRefused("unknown_ticket", "this enrolment was answered or given up before")
+        if not outbox.answered(ticket, EnrolmentAnswer(status, code, request.payload)):
+            raise IpcRefused("unknown_ticket", "this request was answered or given up before")
         return reply()
 
     async def _status(self, request: Packet) -> Packet:

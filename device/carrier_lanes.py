@@ -1,4 +1,5 @@
-"""The errands of the carrier, each a lane of its own: gallery, verdicts, enrolments, status, link state.
+"""The errands of the carrier, each a lane of its own: gallery, verdicts, status, keys, link state.
+Those of an enrolment are in `device.enrolment_lanes`.
 
 A lane has one connection to the core and repeats `step`, which does one errand and answers with the seconds
 to wait before the next. Lanes do not wait for each other: a long poll holds no verdict back. What to do next
@@ -214,7 +215,7 @@ class VerdictLane:
         batch = await core.call(
             "verdicts.next", wait_ms=WAIT_MS, limit=self._size.size, timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S
         )
-        ticket = _integer(batch.header, "ticket")
+        ticket = integer_of(batch.header, "ticket")
         if ticket == 0:
             return 0.0
         key = f"verdicts-{secrets.token_hex(16)}"
@@ -224,7 +225,7 @@ class VerdictLane:
             except CloudError as error:
                 self._around.failed(error)
                 if fate_of(error) is UploadFate.REFUSED and isinstance(error, CloudProblem):
-                    return await self._refused(core, error, ticket, _integer(batch.header, "items"))
+                    return await self._refused(core, error, ticket, integer_of(batch.header, "items"))
                 await self._around.pause(self._backoff.failed(retry_after_s(error)))
                 continue
             self._around.answered()
@@ -247,39 +248,6 @@ class VerdictLane:
         _log.error("verdicts: one item is refused and set aside: %s", error)
         await core.call("verdicts.done", ticket=ticket, status=error.status, code=error.code)
         return self._backoff.failed()
-
-
-class EnrolmentLane:
-    """Takes enrolments to the service and its answers back. Bodies are never logged or written."""
-
-    name = "enrolments"
-
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
-
-    def core_lost(self) -> None:
-        """Nothing to forget: the core holds an enrolment until it is answered."""
-
-    async def step(self, core: CoreLine) -> float:
-        upload = await core.call("enrolment.next", wait_ms=WAIT_MS, timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S)
-        ticket = _integer(upload.header, "ticket")
-        if ticket == 0:
-            return 0.0
-        key = str(upload.header.get("idempotency_key"))
-        try:
-            answer = await self._around.cloud.enroll(upload.payload, key)
-        except CloudError as error:
-            self._around.failed(error)
-            if fate_of(error) is UploadFate.AGAIN or not isinstance(error, CloudProblem):
-                # Asked for again from the core, which still has it or has given it up by then.
-                return self._backoff.failed(retry_after_s(error))
-            await core.call("enrolment.done", ticket=ticket, status=error.status, code=error.code)
-        else:
-            self._around.answered()
-            await core.call("enrolment.done", answer.body, ticket=ticket, status=answer.status, code="")
-        self._backoff.succeeded()
-        return 0.0
 
 
 class KeysLane:
@@ -323,6 +291,10 @@ class StatusLane:
 
     async def step(self, core: CoreLine) -> float:
         self._around.status_wanted.clear()
+        pending = (await core.call("hello")).header.get("wipe_id")
+        if isinstance(pending, str):
+            # Told before, and cut off before the answer: the status may be closed to this key by now.
+            return await self._confirm_wipe(core, pending)
         try:
             answer = await self._around.cloud.device_status()
         except CloudError as error:
@@ -346,8 +318,9 @@ class StatusLane:
         await wait_at_most(self._around.status_wanted, STATUS_EVERY_S - STATUS_AT_MOST_EVERY_S)
         return 0.0
 
-    async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> None:
-        """Tell the service that its order is carried out; a 401 says that it had heard so before."""
+    async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
+        """Tell the service that its order is carried out; a 401 says that it had heard so before. Returns the
+        seconds to wait before the next attempt."""
         body = json.dumps({"wipe_id": wipe_id}).encode("ascii")
         try:
             await self._around.cloud.wiped(body, f"wiped-{wipe_id}")
@@ -355,11 +328,13 @@ class StatusLane:
             self._around.failed(error)
             if error.status != 401:
                 _log.error("status: the wipe is not confirmed: %s", error)
-                return
+                return self._backoff.failed(retry_after_s(error))
         except CloudError as error:
             self._around.failed(error)
-            return
+            return self._backoff.failed(retry_after_s(error))
         await core.call("wiped", wipe_id=wipe_id)
+        self._backoff.succeeded()
+        return 0.0
 
 
 class LinkStateLane:
@@ -387,10 +362,11 @@ async def _position_of(core: CoreLine) -> Position | None:
 
 
 def _read_position(header: dict[str, Any]) -> Position:
-    return Position(_integer(header, "epoch"), _integer(header, "seq"))
+    return Position(integer_of(header, "epoch"), integer_of(header, "seq"))
 
 
-def _integer(header: dict[str, Any], name: str) -> int:
+def integer_of(header: dict[str, Any], name: str) -> int:
+    """A whole number of the core's reply. Raises IpcError."""
     value = header.get(name)
     if type(value) is not int:
         raise IpcError(f"the core's reply has no integer {name}; are palmd and palm-syncd of one version?")

@@ -1,16 +1,17 @@
-"""Enrolments on their way to the service: in memory only, and overwritten as soon as they are answered.
+"""Requests of an enrolment on their way to the service: in memory only, overwritten once they are answered.
 
-A body holds vectors of somebody's palms. It is never written to disk and never logged; one that is not
-answered in time is overwritten too, for its session has ended by then. Overwriting reaches the copy kept
-here; the short-lived copies in socket buffers are freed, not overwritten.
+A body holds vectors of somebody's palms, or a code that leads to a session. It is never written to disk and
+never logged; one that is not answered in time is overwritten too, for its session has ended by then. So a
+power cut forgets an enrolment whole, and one that the service took is finished by the service.
+
+Overwriting reaches every copy in this process, for a body goes from here into the carrier's socket as it is.
+What the carrier holds while it sends is freed there, not overwritten.
 """
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
-
-from link1.canonical import JsonObject, canonical_bytes
 
 MAX_WAITING: Final = 4
 """A kiosk serves one person at a time; more than a few waiting means that the service is away."""
@@ -23,8 +24,8 @@ LONGEST_WAIT_MS: Final = 900_000
 class EnrolmentAnswer:
     """What became of an enrolment: the HTTP status and, for a refusal, the service's word for it.
 
-    201 completed, 202 under review, 200 failed as told; `status` 0 with code ``not_sent`` when no answer came
-    while the session could still be alive.
+    201 completed, 202 under review, 200 failed as told or code exchanged; `status` 0 when there was none:
+    code ``not_sent`` when none came while it could still be taken, ``unreachable`` when none could be had.
     """
 
     status: int
@@ -54,28 +55,32 @@ class EnrolmentOutbox:
 
     def submit(
         self,
-        body: JsonObject,
+        body: bytearray,
         answered: Callable[[EnrolmentAnswer], None],
         now_ms: int,
         lives_ms: int = LONGEST_WAIT_MS,
-    ) -> bool:
-        """Take the body of ``POST /v1/enrollments``; `answered` is called once, whatever happens.
+    ) -> int | None:
+        """Take `body`, which belongs to this object from here on; `answered` is called once, unless it is
+        withdrawn. Returns its ticket.
 
-        False, and nothing taken, while `MAX_WAITING` are waiting.
+        None, and `body` overwritten, while `MAX_WAITING` are waiting.
         """
         self.expire(now_ms)
         if len(self._waiting) >= MAX_WAITING:
-            return False
+            _overwrite(body)
+            return None
         self._last_ticket += 1
         key = f"enrol-{secrets.token_hex(16)}"
         expires_at_ms = now_ms + min(lives_ms, LONGEST_WAIT_MS)
-        self._waiting.append(
-            WaitingEnrolment(
-                self._last_ticket, key, expires_at_ms, bytearray(canonical_bytes(body)), answered
-            )
-        )
+        self._waiting.append(WaitingEnrolment(self._last_ticket, key, expires_at_ms, body, answered))
         self._wake()
-        return True
+        return self._last_ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Overwrite an upload whose sender has given it up; nobody is told."""
+        for item in [item for item in self._waiting if item.ticket == ticket]:
+            self._waiting.remove(item)
+            _overwrite(item.body)
 
     def next(self, now_ms: int) -> WaitingEnrolment | None:
         """The oldest upload, the same one until it is answered or too old."""
@@ -107,5 +112,9 @@ class EnrolmentOutbox:
 
     def _end(self, item: WaitingEnrolment, answer: EnrolmentAnswer) -> None:
         self._waiting.remove(item)
-        item.body[:] = bytes(len(item.body))
+        _overwrite(item.body)
         item.answered(answer)
+
+
+def _overwrite(body: bytearray) -> None:
+    body[:] = bytes(len(body))

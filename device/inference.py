@@ -14,7 +14,7 @@ from device.recognition import Interest, Look, Recogniser
 from models.frames import Frame
 
 IDLE_EVERY_MS: Final = 100
-"""While nobody asks for a passage, a hand is looked for at this rate."""
+"""While nobody asks for a passage, a hand is looked for at this rate, and previewed."""
 CODE_EVERY_MS: Final = 200
 """How often a QR code is looked for, where one is awaited and no open hand is in view."""
 FRAME_WAIT_S: Final = 0.25
@@ -79,12 +79,15 @@ class InferenceThread:
         listener: Listener,
         *,
         now_ms: Callable[[], int],
+        watch: Callable[[Frame, Look | None], None] = lambda _frame, _look: None,
     ) -> None:
+        """`watch` is called on this thread with every examined frame, and must return at once."""
         self._slot = slot
         self._recogniser = recogniser
         self._loop = loop
         self._listener = listener
         self._now_ms = now_ms
+        self._watch = watch
         self._wanted = _Wanted(Interest.IDLE, codes=False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
@@ -131,12 +134,13 @@ class InferenceThread:
         if frame.at_ms - self._last_frame_ms > GAP_MS:
             self._recogniser.forget()
         self._last_frame_ms = frame.at_ms
-        if wanted.interest is Interest.IDLE:
+        if wanted.interest in (Interest.IDLE, Interest.PREVIEW):
             if frame.at_ms - self._last_idle_ms < IDLE_EVERY_MS:
                 return
             self._last_idle_ms = frame.at_ms
         look = self._recogniser.look(frame, wanted.interest)
         self._examined += 1
+        self._watch(frame, look)
         if look is not None:
             self._tell_look(look)
         open_hand = look is not None and look.hand is not None

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from device.errors import IpcError, IpcRefused, IpcUnreachable
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -56,9 +56,9 @@ Handler = Callable[[Packet], Awaitable[Packet]]
 """Answers one request; may raise IpcRefused, which becomes a refusal."""
 
 
-def reply(payload: bytes = b"", **members: object) -> Packet:
-    """A good answer with these members."""
-    return Packet({"ok": True, **members}, payload)
+def reply(payload: bytes | bytearray = b"", **members: object) -> Packet:
+    """A good answer with these members. A bytearray goes out as it is, for its owner to overwrite."""
+    return Packet({"ok": True, **members}, cast("bytes", payload))
 
 
 def refusal(code: str, message: str) -> Packet:
@@ -68,12 +68,23 @@ def refusal(code: str, message: str) -> Packet:
 
 def encode_packet(packet: Packet) -> bytes:
     """The bytes of a packet; IpcError when it is over a cap or its header is no JSON object."""
+    return _head_of(packet) + packet.payload
+
+
+def write_packet(writer: asyncio.StreamWriter, packet: Packet) -> None:
+    """Write a packet without a copy of its payload, which its owner may want to overwrite afterwards."""
+    writer.write(_head_of(packet))
+    if packet.payload:
+        writer.write(packet.payload)
+
+
+def _head_of(packet: Packet) -> bytes:
     try:
         header = canonical_bytes(packet.header)
     except FormatError as error:
         raise IpcError(f"a packet's header cannot be written: {error}") from error
     _check_lengths(len(header), len(packet.payload))
-    return b"".join((_PREFIX.pack(len(header), len(packet.payload)), header, packet.payload))
+    return _PREFIX.pack(len(header), len(packet.payload)) + header
 
 
 async def read_packet(reader: asyncio.StreamReader) -> Packet | None:
@@ -222,7 +233,7 @@ class IpcServer:
                 await asyncio.wait((upcoming, answering), return_when=asyncio.FIRST_COMPLETED)
                 if not answering.done() and (upcoming.exception() or upcoming.result() is None):
                     return
-                writer.write(encode_packet(await answering))
+                write_packet(writer, await answering)
                 await writer.drain()
         finally:
             upcoming.cancel()

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from device.decision import Candidate, Sighting, Thresholds
-from device.enrolment import EnrolmentLook
 from device.enrolment_captures import HandName, PalmCapture
+from device.enrolment_effects import EnrolmentLook
 from device.tracked_hand import TrackedHand
 from gallery.gallery import Match
 from link1.objects import GalleryMark, GuideHint, Pad
@@ -25,7 +25,7 @@ from models.frames import Frame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
 from models.qr import read_qr
-from models.quality import assess
+from models.quality import Quality, assess
 
 
 class Interest(Enum):
@@ -33,6 +33,8 @@ class Interest(Enum):
 
     IDLE = auto()
     """Whether there is a hand; nothing more."""
+    PREVIEW = auto()
+    """How good it is to see, for somebody who sets the camera up."""
     PASSAGE = auto()
     """Who it is."""
     ENROLMENT = auto()
@@ -55,13 +57,18 @@ class Searches(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """One examined frame: the sighting, which hand it showed, and for enrolment the capture, if good."""
+    """One examined frame: the sighting, which hand it showed, and for enrolment the capture, if good.
+
+    `seen` and `quality` are for a preview: where the hand is, and how good a capture of it would be.
+    """
 
     interest: Interest
     frame_number: int
     sighting: Sighting
     hand: HandName | None = None
     capture: PalmCapture | None = None
+    seen: Hand | PartialHand | None = None
+    quality: Quality | None = None
 
     def for_enrolment(self) -> EnrolmentLook:
         """What enrolment makes use of."""
@@ -128,8 +135,8 @@ class Recogniser:
         pad = self._liveness.check(frame, hand, crop)
         times.end("liveness")
 
-        floor_q = thresholds.quality_q if interest is Interest.PASSAGE else thresholds.enrol_quality_q
-        good = quality.quality_q >= floor_q
+        floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
+        good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
         capture, match = None, None
         if good:
             vector = self._embedder.embed(crop[np.newaxis])[0]
@@ -153,7 +160,7 @@ class Recogniser:
             gallery=_mark(match),
             stage_ms=times.stage_ms,
         )
-        return Look(interest, frame.number, sighting, hand.handedness, capture)
+        return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality)
 
     def read_code(self, frame: Frame) -> str | None:
         """The text of a QR code in the frame, if there is one."""
@@ -175,7 +182,8 @@ def _without_capture(
     """Nothing to capture: no hand, one that does not show its palm, or nobody asks."""
     hint = _hint(hand.hint) if hand is not None else None
     sighting = Sighting(hand is not None, frame.at_ms, hint, stage_ms=times.stage_ms)
-    return Look(interest, frame.number, sighting, hand.handedness if isinstance(hand, Hand) else None)
+    handedness = hand.handedness if isinstance(hand, Hand) else None
+    return Look(interest, frame.number, sighting, handedness, seen=hand)
 
 
 def _pad(pad: PadResult) -> Pad:

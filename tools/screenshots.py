@@ -1,7 +1,8 @@
-"""Photographs of the operator's page for the documents: ``python -m tools.screenshots [FOLDER]``.
+"""Photographs of the pages for the documents: ``python -m tools.screenshots [FOLDER]``.
 
-A server with a staged day runs for as long as it takes. Without a folder docs/images/ is made anew; with
---all every page is photographed, light and dark, wide and narrow, for somebody to look at.
+A server with a staged day, and a device with its totem and preview, run for as long as it takes. Without a
+folder docs/images/ is made anew; with --all every page of the server is photographed, light and dark, wide
+and narrow, for somebody to look at.
 """
 
 import json
@@ -19,6 +20,7 @@ from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.times import system_now_ms
 from tools import operator_stage
 from tools.browser import Tab, browsing, find_chromium, save
+from tools.device_stage import photograph_device, staged_device
 
 PAGES: Final = {
     "sign-in": "/operator/sign-in",
@@ -72,7 +74,7 @@ def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
 @click.option("--all", "every", is_flag=True, help="Every page, in both colour schemes and two widths.")
 def main(folder: Path | None, *, every: bool) -> None:
-    """Photograph the operator's page."""
+    """Photograph the operator's page, the totem's and the preview."""
     chromium = find_chromium()
     if chromium is None:
         raise click.ClickException("chromium is not installed: apt-get install chromium")
@@ -87,6 +89,12 @@ def main(folder: Path | None, *, every: bool) -> None:
         tab.show(width=_WIDE[0], height=_WIDE[1], dark=True)
         tab.open(f"{admin_url}/operator/devices")
         save(tab.photograph(), folder / "operator-devices-dark.png")
+    with (
+        tempfile.TemporaryDirectory(prefix="palm-device-") as place,
+        staged_device(Path(place)) as staged,
+        browsing(chromium) as tab,
+    ):
+        photograph_device(tab, staged, folder)
 
 
 def _photograph_all(tab: Tab, folder: Path, admin_url: str, api_key: str) -> None:

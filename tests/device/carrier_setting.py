@@ -116,6 +116,7 @@ class Heard:
     times: list[int] = field(default_factory=list)
     wiped: list[str] = field(default_factory=list)
     keys: list[list[JsonObject]] = field(default_factory=list)
+    rollbacks: list[str] = field(default_factory=list)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def gallery_changed(self) -> None:
@@ -127,6 +128,9 @@ class Heard:
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
         self.wiped.append(wipe_id)
+
+    async def rolled_back(self, why: str) -> None:
+        self.rollbacks.append(why)
 
     async def keys_published(self, keys: list[JsonObject]) -> None:
         self.keys.append(keys)

@@ -14,6 +14,7 @@ from device.clock import SystemClock
 from device.enrolment_outbox import EnrolmentAnswer
 from device.errors import IpcRefused
 from device.ipc import IpcClient, Packet
+from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
             "device_id": DEVICE_ID,
             "model_id": MODEL_ID,
             "gallery": {"epoch": 1, "seq": 0},
+            "wipe_id": None,
         }
         taken = await carrier.call("gallery.deltas", service.page(0, limit=3))
         assert (taken.header["epoch"], taken.header["seq"]) == (1, 3)
@@ -204,7 +206,9 @@ def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then
         answers: list[EnrolmentAnswer] = []
         waiting = asyncio.create_task(carrier.call("enrolment.next", wait_ms=20_000))
         now_ms = SystemClock().monotonic_ms()
-        assert core.desk.enrolments.submit({"token": "t", "vector": "AAAA"}, answers.append, now_ms)
+        assert core.desk.enrolments.submit(
+            bytearray(canonical_bytes({"token": "t", "vector": "AAAA"})), answers.append, now_ms
+        )
         first = await waiting
         second = await carrier.call("enrolment.next", wait_ms=0)
         for packet in (first, second):

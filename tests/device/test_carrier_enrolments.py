@@ -17,7 +17,8 @@ class Kiosk:
         self.woken += 1
 
     def submit(self, number: int, now_ms: int = 0, **more: int) -> bool:
-        return self.outbox.submit({"token": f"t{number}"}, self.answers.append, now_ms, **more)
+        body = bytearray(b'{"token":"t%d"}' % number)
+        return self.outbox.submit(body, self.answers.append, now_ms, **more) is not None
 
 
 def test_uploads_are_offered_in_order_until_they_are_answered() -> None:

@@ -20,6 +20,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.clock import SystemClock
 from device.enrolment_outbox import EnrolmentAnswer
 from device.syncd import carry
+from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.signed import object_ref
 
@@ -292,7 +293,9 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
             lambda _request: problem(503, "service_unavailable", retryable=True)
         ]
         now_ms = SystemClock().monotonic_ms()
-        core.desk.enrolments.submit({"token": "tok", "vector_b64": "UEFMTQ"}, answers.append, now_ms)
+        core.desk.enrolments.submit(
+            bytearray(canonical_bytes({"token": "tok", "vector_b64": "UEFMTQ"})), answers.append, now_ms
+        )
         await until(lambda: answers != [])
         assert answers == [EnrolmentAnswer(201, "", b'{"status": "completed"}')]
         first, second = cloud.requests("/v1/enrollments")
@@ -301,7 +304,7 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
 
         refusal = problem(403, "enrollment_session_invalid")
         cloud.faults["/v1/enrollments"] = [lambda _request: refusal]
-        core.desk.enrolments.submit({"token": "old"}, answers.append, now_ms)
+        core.desk.enrolments.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
         await until(lambda: len(answers) == 2)
         assert answers[1] == EnrolmentAnswer(403, "enrollment_session_invalid")
 

@@ -35,8 +35,14 @@ def written(folder: Path, text: str) -> list[str]:
     return ["--config", str(path)]
 
 
-def test_a_device_without_network_has_nothing_to_carry(tmp_path: Path) -> None:
-    assert main(written(tmp_path, CONFIG)) == 0
+def test_a_device_without_network_has_nothing_to_carry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with notifications(tmp_path) as channel:
+        monkeypatch.setenv("NOTIFY_SOCKET", str(channel.getsockname()))
+        assert main(written(tmp_path, CONFIG)) == 0
+        # A unit of Type=notify that ends without a word has failed, and is started again for ever.
+        assert channel.recv(4096).startswith(b"READY=1\n")
 
 
 def test_a_device_without_keys_is_not_provisioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,11 +20,15 @@ from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
 from cloud_client.client import CloudClient, ServerAddress
 from device.clock import SystemClock
 from device.config import load_config
+from device.enrolment_body import write_enrolment
+from device.enrolment_captures import PalmCapture
+from device.enrolment_consent import REQUIRED, Asked
 from device.enrolment_outbox import EnrolmentAnswer
+from device.enrolment_session import read_redeemed
 from device.keystore import KeyStore
 from device.syncd import carry
 from device.trust import Trust, load_trust, with_service_keys
-from link1.canonical import JsonObject, b64_encode
+from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, sign_object
 from tools.commands.provision import provision
@@ -132,7 +136,7 @@ async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, 
         "pad": {"res": "pass", "mech": "test", "score_q": 9000},
     }
     body = {"token": session["token"], "model_id": MODEL_ID, "hands": [hand], "consents": []}
-    assert core.desk.enrolments.submit(body, answers.append, CLOCK.monotonic_ms())
+    assert core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
     await until(lambda: answers != [])
     return subject_id, answers[0]
 
@@ -243,6 +247,38 @@ def test_enrolled_carried_recognised_erased_and_gone_within_a_second(server: Ser
     run(device, server, scenario)
 
 
+def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
+    server: Server, device: Device
+) -> None:
+    async def scenario(core: Core) -> None:
+        person = await asyncio.to_thread(server.post, "/v1/subjects", {"external_ref": "Eva"})
+        created = await asyncio.to_thread(server.session, person["subject_id"])
+        answers: list[EnrolmentAnswer] = []
+        for code in (created["short_code"].lower(), "ZZZZ-ZZZZ"):
+            body = bytearray(canonical_bytes({"short_code": code}))
+            core.desk.redeems.submit(body, answers.append, CLOCK.monotonic_ms())
+        await until(lambda: len(answers) == 2)
+        assert (answers[1].status, answers[1].code) == (403, "enrollment_session_invalid")
+        session = read_redeemed(answers[0].body)
+        assert (session.session_id, session.token) == (created["session_id"], created["token"])
+        assert (session.hands_required, session.terms_version) == (("L",), "v1")
+
+        capture = PalmCapture("L", np.frombuffer(vector(78), "<f4"), 80, Pad("pass", "test", 9000), 0)
+        for consents in ((), Asked("v1").accepted("v1", REQUIRED, CLOCK.wall_ms())):
+            enrolment = write_enrolment(session.token, MODEL_ID, [capture], consents)
+            core.desk.enrolments.submit(enrolment, answers.append, CLOCK.monotonic_ms())
+        await until(lambda: len(answers) == 4)
+        assert [(answer.status, answer.code) for answer in answers[2:]] == [
+            (422, "consent_required"),
+            (201, ""),
+        ]
+        subject = await asyncio.to_thread(server.get, f"/v1/subjects/{person['subject_id']}")
+        assert subject["consents"] == [{"purpose": word, "status": "granted"} for word in REQUIRED]
+        assert subject["enrollment"]["hands"] == ["L"]
+
+    run(device, server, scenario)
+
+
 def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refused(
     server: Server, device: Device
 ) -> None:
@@ -252,9 +288,9 @@ def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refu
         assert (first.status, second.status) == (201, 202)
         answers: list[EnrolmentAnswer] = []
         body = {"token": "x" * 43, "model_id": MODEL_ID, "hands": [], "consents": []}
-        core.desk.enrolments.submit(body, answers.append, CLOCK.monotonic_ms())
+        core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
         body = {"token": "x" * 43, "failed": "capture_rejected"}
-        core.desk.enrolments.submit(body, answers.append, CLOCK.monotonic_ms())
+        core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
         await until(lambda: len(answers) == 2)
         assert [(answer.status, answer.code) for answer in answers] == [
             (422, "validation_failed"),

@@ -1,5 +1,7 @@
 import base64
+import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,21 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.decision import Thresholds
-from device.enrolment import (
+from device.enrolment import EnrolmentFlow
+from device.enrolment_body import write_enrolment
+from device.enrolment_captures import HandName, PalmCapture
+from device.enrolment_consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
+from device.enrolment_effects import (
     CaptureHint,
     Done,
     Effect,
-    EnrolmentFlow,
     EnrolmentLook,
-    EnrolmentSession,
     Failed,
     Prompt,
+    Redeem,
     Step,
     Upload,
-    parse_qr,
 )
-from device.enrolment_captures import HandName, PalmCapture
 from device.enrolment_outbox import EnrolmentAnswer
+from device.enrolment_session import EnrolmentSession, parse_qr
+from device.errors import EnrolmentRefused
 from link1.objects import GuideHint, Pad
 
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)
@@ -105,8 +110,13 @@ class Bench:
         return self.uploads()[-1]
 
 
+def read(upload: Upload) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(upload.body)
+    return body
+
+
 def hands_in(upload: Upload) -> list[str]:
-    return [item["hand"] for item in upload.body["hands"]]
+    return [item["hand"] for item in read(upload)["hands"]]
 
 
 def test_a_code_begins_and_both_palms_are_uploaded() -> None:
@@ -120,10 +130,10 @@ def test_a_code_begins_and_both_palms_are_uploaded() -> None:
     upload = right[-1]
     assert isinstance(upload, Upload)
     assert Prompt(Step.SENDING, None, None, 3) in right
-    assert (upload.body["token"], upload.body["model_id"]) == (TOKEN, "model-1")
-    assert upload.body["consents"] == []
+    assert (read(upload)["token"], read(upload)["model_id"]) == (TOKEN, "model-1")
+    assert read(upload)["consents"] == []
     assert hands_in(upload) == ["L"] * 3 + ["R"] * 3
-    for item in upload.body["hands"]:
+    for item in read(upload)["hands"]:
         vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
         assert vector.shape == (512,)
         assert float(np.linalg.norm(vector)) == pytest.approx(1.0, abs=1e-3)
@@ -251,7 +261,7 @@ def test_the_best_captures_are_kept() -> None:
         bench.show("L", 2, quality_q=quality_q)
     bench.nothing()
     bench.show("R")
-    qualities = [item["quality_q"] for item in bench.uploads()[0].body["hands"][:3]]
+    qualities = [item["quality_q"] for item in read(bench.uploads()[0])["hands"][:3]]
     assert min(qualities) > 61
 
 
@@ -294,7 +304,7 @@ def test_captures_that_contradict_each_other_begin_anew() -> None:
         capture = bench.capture("L", of=other)
         bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
     upload = bench.uploads()[0]
-    for item in upload.body["hands"]:
+    for item in read(upload)["hands"]:
         assert float(np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4") @ other) > 0.9
 
 
@@ -309,13 +319,27 @@ def test_hints_of_the_finder_reach_the_person_and_do_not_flicker() -> None:
     assert 1 <= len(prompts) <= 30 * TICK_MS // 300 + 1
 
 
-def test_a_hand_that_gives_nothing_in_a_minute_ends_the_session() -> None:
+def test_a_hand_that_gives_nothing_in_a_minute_has_one_more() -> None:
     bench = Bench()
     bench.begin()
+    bench.show("L", 3)
+    assert bench.wait(bench.flow.next_deadline_ms - bench.now_ms - 1) == []  # type: ignore[operator]
+    assert bench.wait(1) == [Prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)]
+    assert not any(capture.vector.any() for capture in bench.captures)
+    bench.show("L")
+    bench.nothing()
+    bench.show("R")
+    assert hands_in(bench.uploads()[-1]) == ["L"] * 3 + ["R"] * 3
+
+
+def test_the_second_minute_without_a_capture_ends_the_session() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.wait(60_000)
     assert bench.wait(59_999) == []
     report, failed = bench.wait(1)
     assert isinstance(report, Upload)
-    assert report.body == {"token": TOKEN, "failed": "capture_rejected"}
+    assert read(report) == {"token": TOKEN, "failed": "capture_rejected"}
     assert failed == Failed(SESSION_ID, "capture_rejected")
     assert bench.flow.next_deadline_ms is None
     assert bench.flow.answered(report.upload_id, EnrolmentAnswer(200)) == []
@@ -330,12 +354,12 @@ def test_each_hand_has_its_minute() -> None:
     bench.nothing()
     assert bench.wait(55_000) == []
     bench.wait(6_000)
-    assert bench.effects[-1] == Failed(SESSION_ID, "capture_rejected")
+    assert bench.effects[-1] == Prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)
 
 
 def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     bench = Bench()
-    bench.add(bench.flow.redeemed(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
+    bench.add(bench.flow.begin(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
     assert bench.effects == [Prompt(Step.SHOW_HAND, "R")]
     bench.show("R")
     upload = bench.uploads()[0]
@@ -381,9 +405,13 @@ def test_a_cancelled_session_can_be_shown_again() -> None:
     bench = Bench()
     bench.begin()
     bench.show("L", 3)
-    assert bench.flow.cancel() == [Failed(SESSION_ID, "cancelled")]
+    assert bench.flow.cancel(bench.now_ms) == [Failed(SESSION_ID, "cancelled")]
     assert not any(capture.vector.any() for capture in bench.captures)
-    assert bench.flow.cancel() == []
+    assert bench.flow.cancel(bench.now_ms) == []
+    for _ in range(3):
+        bench.now_ms += 2_000
+        assert bench.begin() == []  # still held there, and nobody wants it
+    bench.now_ms += 3_000
     assert bench.begin() == [Prompt(Step.SHOW_HAND, "L")]
 
 
@@ -391,6 +419,130 @@ def test_looks_without_a_session_are_overwritten() -> None:
     bench = Bench()
     assert bench.show("L", 2) == []
     assert not any(capture.vector.any() for capture in bench.captures)
+
+
+TERMS = TermsFolder(shipped_terms_dir(), "v1")
+REDEEMED = {
+    "session_id": SESSION_ID,
+    "token": TOKEN,
+    "hands_required": ["R"],
+    "dataset_collection": True,
+    "terms_version": "v1",
+    "expires_at_ms": 1,
+}
+
+
+def screen(**more: Any) -> Bench:
+    return Bench(EnrolmentFlow("model-1", lambda: THRESHOLDS, terms=TERMS, **more))
+
+
+def redeem(bench: Bench, **changed: Any) -> list[Effect]:
+    asked = bench.flow.code_typed("4f7k-9qrt", bench.now_ms)[-1]
+    assert isinstance(asked, Redeem)
+    answer = EnrolmentAnswer(200, body=json.dumps(REDEEMED | changed).encode())
+    return bench.add(bench.flow.redeem_answered(asked.request_id, answer, bench.now_ms))
+
+
+def test_a_typed_code_is_exchanged_and_its_terms_are_asked_first() -> None:
+    bench = screen()
+    checking, asked = bench.flow.code_typed(" 4f7k 9qrl ", bench.now_ms)
+    assert checking == Prompt(Step.CHECKING_CODE)
+    assert isinstance(asked, Redeem) and asked.short_code == "4F7K-9QR1"
+    assert "4F7K" not in repr(asked)
+    bench.flow.cancel(bench.now_ms)
+    (shown,) = redeem(bench)
+    assert isinstance(shown, Prompt) and shown.step is Step.CONSENT
+    assert shown.asked == Asked("v1", ("dataset_collection",))
+    assert not bench.flow.busy
+    accepted = bench.flow.accept("v1", ["identification", "enrollment"], 1_760_000_000_000, bench.now_ms)
+    assert bench.add(accepted) == [Prompt(Step.SHOW_HAND, "R")]
+    bench.show("R")
+    body = read(bench.uploads()[0])
+    assert body["consents"] == [
+        {
+            "purpose": purpose,
+            "terms_version": "v1",
+            "method": "device_screen",
+            "accepted_at_ms": 1_760_000_000_000,
+        }
+        for purpose in ("enrollment", "identification")
+    ]
+
+
+def test_without_consent_no_frame_is_captured() -> None:
+    bench = screen()
+    bench.begin()
+    assert bench.show("L", 30) == []
+    assert bench.uploads() == []
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_terms_nobody_answers_are_put_away_and_the_code_can_be_shown_again() -> None:
+    bench = screen()
+    bench.begin()
+    assert bench.wait(180_000) == [Failed(SESSION_ID, "no_answer")]
+    bench.now_ms += 3_000
+    assert isinstance(bench.begin()[0], Prompt)
+
+
+def test_terms_that_cannot_be_shown_are_not_asked() -> None:
+    bench = screen()
+    assert redeem(bench, terms_version="v404") == [Failed(SESSION_ID, "terms_unknown")]
+    assert bench.flow.idle
+
+
+def test_a_service_that_does_not_answer_a_code_is_given_up() -> None:
+    bench = screen()
+    asked = bench.flow.code_typed("4F7K9QRT", bench.now_ms)[-1]
+    assert isinstance(asked, Redeem)
+    assert bench.wait(19_999) == []
+    assert bench.wait(1) == [Failed("", "unreachable")]
+    late = EnrolmentAnswer(200, body=json.dumps(REDEEMED).encode())
+    assert bench.flow.redeem_answered(asked.request_id, late, bench.now_ms) == []
+
+
+@pytest.mark.parametrize("text", ["", "4F7K", "4F7K-9QRU", "4F7K-9QRT-1", "4F7K_9QRT", "４F7K-9QRT"])
+def test_other_texts_are_no_codes(text: str) -> None:
+    with pytest.raises(EnrolmentRefused, match="8 letters"):
+        screen().flow.code_typed(text, 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hands_required": []},
+        {"hands_required": ["L", "L"]},
+        {"hands_required": ["X"]},
+        {"token": "a b"},
+        {"session_id": "1"},
+        {"terms_version": "../v1"},
+        {"dataset_collection": 1},
+    ],
+)
+def test_an_answer_that_cannot_be_read_begins_nothing(changed: dict[str, Any]) -> None:
+    assert redeem(screen(), **changed) == [Failed("", "unreadable_answer")]
+
+
+def test_both_languages_of_the_terms_are_there_and_another_falls_back() -> None:
+    read_in = {language: TERMS.read("v1", language) for language in ("pt-BR", "en", "fr", "../en")}
+    languages = {asked: text.language for asked, text in read_in.items() if text is not None}
+    assert languages == {"pt-BR": "pt-BR", "en": "en", "fr": "pt-BR", "../en": "pt-BR"}
+    assert not TERMS.has("v2")
+    assert not TERMS.has("../terms/v1")
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_body_is_the_json_it_would_be_otherwise(seed: int) -> None:
+    captures = [
+        PalmCapture("L", direction(seed), 80, LIVE, 0),
+        PalmCapture("R", direction(seed + 1), 7, LIVE, 1),
+    ]
+    body = json.loads(write_enrolment(TOKEN, "m", captures, Asked("v1").accepted("v1", REQUIRED, 5)))
+    assert [item["vector_b64"] for item in body["hands"]] == [
+        base64.b64encode(capture.vector.astype("<f4").tobytes()).decode() for capture in captures
+    ]
+    assert [(item["hand"], item["quality_q"]) for item in body["hands"]] == [("L", 80), ("R", 7)]
+    assert (body["token"], body["model_id"], len(body["consents"])) == (TOKEN, "m", 2)
 
 
 EVENTS = st.lists(
@@ -421,7 +573,7 @@ def happen(bench: Bench, kind: str, hand: HandName, variant: int) -> list[Effect
             last = bench.uploads()[-1:]
             return [e for upload in last for e in flow.answered(upload.upload_id, ANSWERS[variant % 3])]
         case _:
-            return flow.cancel()
+            return flow.cancel(now_ms)
 
 
 @settings(max_examples=150, deadline=None)
@@ -434,16 +586,16 @@ def test_whatever_happens_nothing_is_uploaded_that_was_not_captured_well(
         bench.now_ms += wait_ms
         bench.add(happen(bench, kind, hand, variant))
     for upload in bench.uploads():
-        if "failed" in upload.body:
+        if "failed" in read(upload):
             continue
         hands = hands_in(upload)
         assert all(2 <= hands.count(hand) <= 3 for hand in set(hands))
-        for item in upload.body["hands"]:
+        for item in read(upload)["hands"]:
             vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
             assert float(vector @ HANDS[item["hand"]]) > 0.9
             assert item["pad"] == LIVE.to_obj()
     # Vectors live only in a session in progress.
-    bench.flow.cancel()
+    bench.flow.cancel(bench.now_ms)
     assert not any(capture.vector.any() for capture in bench.captures)
 
 

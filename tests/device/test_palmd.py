@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 from whole_device import Device, make_device, pictures, until, validator_at
 
-from device.ipc import IpcClient
-from link1.canonical import canonical_bytes
 from link1.events import DeviceProven, ErrorReceived
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
-from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.validator_desk import RequestEnded, VerdictAnswered
 from models.manifest import shipped_model_dir
-from tools.bench.board import DEVICE_ID
 
 
 @pytest.fixture
@@ -176,45 +172,6 @@ def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_pat
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(joined(device, pair)))
-
-
-def test_a_revoked_device_recognises_nobody_and_stays_so_through_a_restart(device: Device) -> None:
-    status = {
-        "v": 1,
-        "device_id": DEVICE_ID,
-        "status": "revoked",
-        "issued_at_ms": 1_800_000_000_000,
-        "challenge_b64": "AAAA",
-        "gallery": None,
-        "config_seq": 1,
-        "dbd_keys": [],
-        "wipe": {"wipe_id": "w-1", "reason": "stolen"},
-    }
-    order = canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
-
-    async def revoke() -> None:
-        core = await IpcClient.connect(device.config.carrier_socket)
-        await core.call("status", order, timeout_s=10)
-        core.close()
-
-    async def refused(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
-            await validator.wait_for(DeviceProven)
-            await until(lambda: device.status()["camera"]["condition"] == "ok")
-            validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
-            assert said.verdict.result is VerdictResult.NOT_READY
-            assert "REVOKED" in await asyncio.to_thread(device.health)
-            assert (await asyncio.to_thread(device.status))["gallery"]["templates"] == 0
-
-    with PtyPair() as pair:
-        port = joined(device, pair)
-        with device.running():
-            asyncio.run(revoke())
-            asyncio.run(refused(port))
-        with device.running():
-            asyncio.run(refused(port))
 
 
 def test_garbage_on_the_cable_is_counted_and_survived(device: Device) -> None:

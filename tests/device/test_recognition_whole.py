@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from device.camera import open_camera
 from device.capture import CameraState, CaptureThread, FrameSlot
 from device.decision import Attempt, Outcome, Thresholds
-from device.enrolment import EnrolmentFlow, EnrolmentSession, Upload
+from device.enrolment import EnrolmentFlow
 from device.enrolment_captures import HandName
+from device.enrolment_effects import Upload
+from device.enrolment_session import EnrolmentSession
 from device.inference import InferenceThread, RecognitionFault
 from device.recognition import Interest, Look, Recogniser
 from gallery.gallery import Match
@@ -82,7 +85,7 @@ class Gate:
     def enrol(self, seed: int) -> None:
         flow = EnrolmentFlow(self.model_id, lambda: self.thresholds)
         hands: tuple[HandName, ...] = ("L", "R")
-        effects = flow.redeemed(EnrolmentSession(f"session {seed}", "token", hands), self.now_ms)
+        effects = flow.begin(EnrolmentSession(f"session {seed}", "token", hands), self.now_ms)
         for hand in hands:
             film = passage(
                 make_person(seed), hand, seed=seed + ord(hand), frames_in=2, frames_held=14, frames_out=2
@@ -90,7 +93,7 @@ class Gate:
             for look in self.looks(film, Interest.ENROLMENT):
                 effects += flow.look(look.for_enrolment(), self.now_ms)
         (upload,) = (effect for effect in effects if isinstance(effect, Upload))
-        for item in upload.body["hands"]:
+        for item in json.loads(upload.body)["hands"]:
             vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
             self.templates.rows.append((ref(seed), item["hand"], vector.copy()))
 

@@ -1,0 +1,117 @@
+"""What a person is asked to agree to before anything is captured, and what they agreed to.
+
+The terms are texts in a folder, `<terms_version>.<language>.txt`: the first line is the title, paragraphs are
+divided by empty lines, and the first line of a paragraph of several is its heading. A session whose terms are
+not in the folder is not begun: nobody can agree to what cannot be shown.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from device.errors import EnrolmentRefused
+from link1.canonical import JsonObject
+from link1.members import NAME
+
+Purpose = Literal["enrollment", "identification", "dataset_collection"]
+
+REQUIRED: Final[tuple[Purpose, ...]] = ("enrollment", "identification")
+OPTIONAL: Final[tuple[Purpose, ...]] = ("dataset_collection",)
+LANGUAGES: Final = ("pt-BR", "en")
+"""In the order in which they are offered; the first stands in for one that is missing."""
+
+_MAX_TERMS_BYTES: Final = 32 * 1024
+_LANGUAGE = re.compile(r"[A-Za-z]{2}(-[A-Za-z]{2})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What stands on the screen: the version of the terms, and the purposes beyond the required ones."""
+
+    terms_version: str
+    optional: tuple[Purpose, ...] = ()
+
+    def accepted(self, terms_version: str, purposes: Collection[str], at_ms: int) -> tuple["Consent", ...]:
+        """What was agreed to, at `at_ms` (epoch). Raises EnrolmentRefused when it is not what was asked."""
+        if terms_version != self.terms_version:
+            raise EnrolmentRefused(
+                "other_terms", f"the terms on the screen are {self.terms_version}; show those and ask again"
+            )
+        if not set(REQUIRED) <= set(purposes) <= {*REQUIRED, *self.optional}:
+            allowed = f", and may be {', '.join(self.optional)} as well" if self.optional else ""
+            raise EnrolmentRefused(
+                "other_purposes", f"the purposes agreed to must be {' and '.join(REQUIRED)}{allowed}"
+            )
+        every = (*REQUIRED, *self.optional)
+        return tuple(Consent(purpose, terms_version, at_ms) for purpose in every if purpose in purposes)
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """One purpose, agreed to on the screen of this device."""
+
+    purpose: Purpose
+    terms_version: str
+    accepted_at_ms: int
+
+    def to_obj(self) -> JsonObject:
+        return {
+            "purpose": self.purpose,
+            "terms_version": self.terms_version,
+            "method": "device_screen",
+            "accepted_at_ms": self.accepted_at_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TermsText:
+    """The words of one version in one language."""
+
+    terms_version: str
+    language: str
+    title: str
+    paragraphs: tuple[str, ...]
+
+    def to_obj(self) -> JsonObject:
+        return {
+            "terms_version": self.terms_version,
+            "language": self.language,
+            "title": self.title,
+            "paragraphs": list(self.paragraphs),
+        }
+
+
+def shipped_terms_dir() -> Path:
+    """The texts that come with the program: version v1."""
+    return Path(__file__).parent / "terms"
+
+
+@dataclass(frozen=True, slots=True)
+class TermsFolder:
+    """The texts a device can show. `usual`: the version for a session that does not name one."""
+
+    folder: Path
+    usual: str
+
+    def has(self, terms_version: str) -> bool:
+        """Whether there is a text of this version in any language."""
+        return self.read(terms_version, LANGUAGES[0]) is not None
+
+    def read(self, terms_version: str, language: str) -> TermsText | None:
+        """The text in `language`, else in another one that is there; None without any."""
+        if NAME.fullmatch(terms_version) is None:
+            return None
+        wanted = [language] if _LANGUAGE.fullmatch(language) else []
+        for candidate in (*wanted, *LANGUAGES):
+            try:
+                data = (self.folder / f"{terms_version}.{candidate}.txt").read_bytes()[:_MAX_TERMS_BYTES]
+                text = data.decode("utf-8").strip()
+            except (OSError, UnicodeDecodeError):
+                continue
+            title, _, rest = text.partition("\n")
+            paragraphs = tuple(part.strip() for part in rest.split("\n\n") if part.strip())
+            if title and paragraphs:
+                return TermsText(terms_version, candidate, title.strip(), paragraphs)
+        return None

@@ -1,0 +1,113 @@
+"""A whole device against the real reference server: `palmd` and `palm-syncd` as processes, provisioned by the
+command, with a pty for a cable and, where asked for, a simulated validator that carries mail."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
+from whole_device import nobody
+
+from device.config import DeviceConfig, load_config, write_config
+from device.control import read_status
+from device.errors import IpcError
+from device.keystore import KeyStore
+from link1.transport.pty_pair import PtyPair
+from tools.bench.verdict_latency import FolderWriter
+from tools.commands.provision import provision
+
+
+@dataclass
+class ServedDevice:
+    """Its folder, its configuration, and the processes that run."""
+
+    folder: Path
+    device_id: str
+    config: DeviceConfig
+    keys: KeyStore
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        return self.config.device.state_dir
+
+    def start(self, name: str) -> None:
+        """`palmd` or `syncd`."""
+        self._start(
+            name, [sys.executable, "-m", f"device.{name}", "--config", str(self.folder / "device.toml")]
+        )
+
+    def start_validator(self, port: str, server: Server) -> None:
+        """A simulated validator at the other end, which carries the mail."""
+        key_file = self.folder / "validator.key"
+        if not key_file.exists():
+            descriptor = os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600)
+            os.write(descriptor, DBD_KEY.seed)
+            os.close(descriptor)
+        api_key = server.office.headers["Authorization"].removeprefix("Bearer ")
+        self._start(
+            "validator",
+            [
+                sys.executable, "-m", "tools.palmctl", "dbd", "simulate", "--port", port, "--dbd-id", DBD_ID,
+                "--gate-id", GATE_ID, "--key-file", str(key_file), "--device-pub-b64",
+                self.keys.verdict.public.b64, "--json", "--server", server.url, "--api-key-stdin",
+            ],
+            given=api_key.encode() + b"\n",
+        )  # fmt: skip
+
+    def _start(self, name: str, command: list[str], given: bytes = b"") -> None:
+        log = (self.folder / f"{name}.log").open("ab")
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        self.processes[name] = process
+
+    def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait(20)
+
+    def status(self) -> dict[str, Any]:
+        """What `palmctl status --json` prints; empty while no core answers."""
+        try:
+            return read_status(self.config.control_socket)
+        except IpcError:
+            return {}
+
+    def health(self) -> set[str]:
+        return {item["word"] for item in self.status().get("health", [])}
+
+
+@contextmanager
+def served_device(
+    folder: Path, server: Server, device_id: str, *, network: bool = True
+) -> Iterator[tuple[ServedDevice, str]]:
+    """The device, provisioned, nothing started; and the validator's end of its cable."""
+    folder.mkdir()
+    FolderWriter(folder / "camera").put(nobody())
+    arguments = ["--server", server.url, "--token-stdin", "--device-id", device_id, "--json"]
+    arguments += ["--gate-id", GATE_ID, "--dbd-id", DBD_ID, "--config", str(folder / "device.toml")]
+    arguments += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")]
+    arguments += ["--camera", f"file:{folder / 'camera'}", "--link-port", str(folder / "cable")]
+    done = CliRunner().invoke(provision, arguments, input=server.token(device_id))
+    assert done.exit_code == 0, done.stderr
+    config = load_config(folder / "device.toml")
+    if not network:
+        config = replace(config, cloud=None)
+        write_config(folder / "device.toml", config)
+    device = ServedDevice(folder, device_id, config, KeyStore.open(config.keys_dir))
+    with ExitStack() as stack:
+        pair = stack.enter_context(PtyPair())
+        (folder / "cable").symlink_to(pair.left)
+        try:
+            yield device, pair.right
+        finally:
+            for name in list(device.processes):
+                device.kill(name)

@@ -1,0 +1,114 @@
+"""One member changed in place: everything else in the file stays, and nothing wrong is ever written."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device.config import describe_members, parse_config
+from device.config_change import change_member
+from device.config_doc import SAYS, defaults_text
+from device.errors import ConfigError
+from tools.palmctl import main
+
+PATH = Path("/etc/palm-access/device.toml")
+TEXT = """\
+# the left gate, north side
+[device]
+id = "gate-7-left"     # as registered # really
+gate_id = "gate-7"
+dbd_id = "dbd-7"
+
+# the camera came in May
+[camera]
+source = "/dev/video0"   # not "/dev/video1 #2"
+  fps = 30
+
+[link]
+port = "/dev/ttyACM0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("camera.fps", "15", "  fps = 15"),
+        ("camera.source", "file:/tmp/a#b", 'source = "file:/tmp/a#b"   # not "/dev/video1 #2"'),
+        ("camera.look", "nir", 'look = "nir"'),
+        ("camera.loop", "true", "loop = true"),
+        ("enrolment.hands", '["L"]', 'hands = ["L"]'),
+        ("cloud.url", "https://cloud.example", 'url = "https://cloud.example"'),
+        ("device.id", '"gate-8"', 'id = "gate-8"     # as registered # really'),
+    ],
+)
+def test_one_line_changes_and_all_others_stay(name: str, value: str, line: str) -> None:
+    changed = change_member(TEXT, PATH, name, value)
+    assert line in changed.text.splitlines()
+    section, _, member = name.partition(".")
+    others = [old for old in TEXT.splitlines() if not old.strip().startswith(f"{member} =")]
+    assert [new for new in changed.text.splitlines() if new in others or not new][: len(others)] == others
+    assert changed.config == parse_config(changed.text.encode(), PATH)
+    assert getattr(getattr(changed.config, section), member) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("camera.fsp", "15", "did you mean camera.fps?"),
+        ("kamera.fps", "15", "did you mean camera.fps?"),
+        ("camera.fps", "lots", "a whole number from 1 to 120"),
+        ("camera.fps", "0", "a smaller one"),
+        ("cloud.url", "http://cloud.example", "plain http"),
+        ("cloud.ca_file", "/ca.pem", "url: is missing"),
+        ("enrolment.hands", "L", "found"),
+    ],
+)
+def test_what_the_file_could_not_be_used_with_is_refused(name: str, value: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=None) as refused:
+        change_member(TEXT, PATH, name, value)
+    assert says in str(refused.value)
+
+
+def test_a_form_that_only_a_person_can_change_is_left_alone() -> None:
+    inline = TEXT.replace('[link]\nport = "/dev/ttyACM0"\n', "") + "link = 3\n"
+    with pytest.raises(ConfigError):
+        change_member(inline, PATH, "link.port", "/dev/ttyACM1")
+    spread = TEXT + "[enrolment]\nhands = [\n  'L',\n  'R',\n]\n"
+    with pytest.raises(ConfigError, match="only a person"):
+        change_member(spread, PATH, "enrolment.hands", '["L"]')
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40))
+def test_any_path_is_written_so_that_it_is_read_back(value: str) -> None:
+    try:
+        changed = change_member(TEXT, PATH, "model.dir", value)
+    except ConfigError:
+        return
+    tomllib.loads(changed.text)
+    assert changed.config.model.dir is not None
+    assert changed.config.camera.source == "/dev/video0"
+
+
+def test_every_member_is_documented_and_the_defaults_are_a_configuration() -> None:
+    assert {section: set(members) for section, members in describe_members().items()} == {
+        section: set(members) for section, members in SAYS.items()
+    }
+    required = '[device]\nid = "d"\ngate_id = "g"\ndbd_id = "x"\n', '[camera]\nsource = "/dev/video0"\n'
+    text = defaults_text().replace("[device]\n", required[0]).replace("[camera]\n", required[1])
+    text = text.replace("[link]\n", '[link]\nport = "/dev/ttyACM0"\n').replace("[cloud]\n", "")
+    shortest = "".join((*required, '[link]\nport = "/dev/ttyACM0"\n')).encode()
+    assert parse_config(text.encode(), PATH) == parse_config(shortest, PATH)
+
+
+def test_a_registered_device_keeps_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(TEXT.replace('"dbd-7"', f'"dbd-7"\nstate_dir = "{tmp_path}"'))
+    before = config.read_text()
+    wrong = CliRunner().invoke(main, ["config", "set", "camera.fps", "many", "--config", str(config)])
+    assert (wrong.exit_code, config.read_text()) == (1, before)
+    done = CliRunner().invoke(main, ["config", "set", "camera.fps", "12", "--config", str(config)])
+    assert done.exit_code == 0 and "systemctl restart" in done.stderr
+    assert config.read_text() == before.replace("fps = 30", "fps = 12")

@@ -1,0 +1,192 @@
+"""A registration over a stick, from both ends: the real device's steps and the real service's command."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from device.config import load_config
+from device.keystore import KeyStore
+from device.provisioning_offline import PENDING_NAME
+from device.trust import load_trust
+from tools.palmctl import main
+
+IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
+
+
+class Stick:
+    """Both places, and the file between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "stick.json"
+        self.config = folder / "device.toml"
+        self.state = folder / "state"
+        self.tenant = self.cloud("tenant", "create", "acme")["tenant_id"]
+        self.root_kid = self.cloud("root", "show")["kid"]
+
+    def cloud(self, *words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(main, ["cloud", *words, "--data", str(self.folder / "cloud"), "--json"])
+        assert done.exit_code == 0, done.output
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def provision(self, *words: str) -> Result:
+        places = ("--config", str(self.config), "--state-dir", str(self.state), "--json")
+        return CliRunner().invoke(
+            main, ["provision", "--offline-bundle", str(self.file), *places, *words], input=""
+        )
+
+    def request(self) -> dict[str, Any]:
+        done = self.provision(*IDS, "--passage-sensor", "--link-port", "/dev/ttyUSB3")
+        assert done.exit_code == 0, done.output
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def create(self, kid: str, *more: str) -> Result:
+        place = ("--data", str(self.folder / "cloud"), "--tenant", self.tenant, "--mode", "live", "--json")
+        words = [
+            "cloud",
+            "bundle",
+            "create",
+            "--request",
+            str(self.file),
+            "--verdict-kid",
+            kid,
+            *place,
+            *more,
+        ]
+        return CliRunner().invoke(main, words, input="")
+
+    def answer(self) -> None:
+        assert self.create(self.request()["verdict_key"]["kid"]).exit_code == 0
+
+
+@pytest.fixture
+def stick(tmp_path: Path) -> Stick:
+    return Stick(tmp_path)
+
+
+def test_two_walks_with_a_stick_make_a_device(stick: Stick) -> None:
+    told = stick.request()
+    assert not (stick.state / "trust.json").exists()
+    answered = stick.create(told["verdict_key"]["kid"])
+    assert answered.exit_code == 0, answered.output
+    assert json.loads(answered.stdout)["root_kid"] == stick.root_kid
+    done = stick.provision("--root-kid", stick.root_kid)
+    assert done.exit_code == 0, done.output
+    pinned = load_trust(stick.state / "trust.json")
+    assert (pinned.device_id, pinned.gate_id, pinned.passage_sensor) == ("gate-7", "g7", True)
+    assert [root.kid for root in pinned.roots] == [stick.root_kid]
+    config = load_config(stick.config)
+    assert (config.link.port, config.cloud) == ("/dev/ttyUSB3", None)
+    assert not (stick.state / PENDING_NAME).exists()
+    again = stick.provision("--root-kid", stick.root_kid)
+    assert again.exit_code == 1 and "no registration waits" in again.stderr
+
+
+def test_each_step_can_be_done_again(stick: Stick) -> None:
+    first, content = stick.request(), stick.file.read_bytes()
+    second = stick.request()
+    assert stick.file.read_bytes() == content
+    assert (first["keys_made"], second["keys_made"]) == (True, False)
+    kid = first["verdict_key"]["kid"]
+    aside = str(stick.folder / "answer.json")
+    assert json.loads(stick.create(kid, "--out", aside).stdout)["registered_again"] is False
+    assert json.loads(stick.create(kid).stdout)["registered_again"] is True
+    assert stick.provision("--root-kid", stick.root_kid.upper()).exit_code == 0
+
+
+def test_no_secret_is_on_the_stick_or_printed(stick: Stick) -> None:
+    told = stick.request()
+    asked = stick.file.read_bytes()
+    answered = stick.create(told["verdict_key"]["kid"])
+    done = stick.provision("--root-kid", stick.root_kid)
+    seen = asked + stick.file.read_bytes() + f"{told}{answered.output}{done.output}".encode()
+    for path in (stick.state / "keys").iterdir():
+        assert path.read_bytes() not in seen and path.read_bytes().hex().encode() not in seen
+    KeyStore.open(stick.state / "keys")
+
+
+def test_the_operator_takes_in_the_device_that_was_looked_at(stick: Stick) -> None:
+    stick.request()
+    done = stick.create("0" * 32)
+    assert done.exit_code == 1 and "another device" in done.stderr
+    assert json.loads(stick.file.read_bytes())["type"].endswith("request")
+
+
+@pytest.mark.parametrize("kid", ["0" * 32, "12"])
+def test_another_root_is_not_believed(stick: Stick, kid: str) -> None:
+    stick.answer()
+    assert stick.provision("--root-kid", kid).exit_code == 1
+    assert not (stick.state / "trust.json").exists()
+    assert stick.provision().exit_code == 2  # there is no terminal to ask for it
+
+
+def changed(value: Any) -> list[Any]:
+    """Every copy of an object of JSON in which one leaf is another."""
+    if isinstance(value, dict):
+        return [{**value, name: other} for name, item in value.items() for other in changed(item)]
+    if isinstance(value, list):
+        return [
+            [*value[:at], other, *value[at + 1 :]] for at, item in enumerate(value) for other in changed(item)
+        ]
+    if isinstance(value, str):
+        return [("B" if value[:1] == "A" else "A") + value[1:]]
+    return [not value] if isinstance(value, bool) else [1 if value is None else value + 1]
+
+
+def test_an_answer_changed_anywhere_pins_nothing(stick: Stick) -> None:
+    stick.answer()
+    good = json.loads(stick.file.read_bytes())
+    copies = changed(good)
+    assert len(copies) > 60
+    for copy in copies:
+        stick.file.write_text(json.dumps(copy))
+        assert stick.provision("--root-kid", stick.root_kid).exit_code == 1, copy
+        assert not (stick.state / "trust.json").exists()
+    stick.file.write_text(json.dumps(good))
+    assert stick.provision("--root-kid", stick.root_kid).exit_code == 0
+
+
+def test_an_answer_to_another_request_is_refused(stick: Stick, tmp_path: Path) -> None:
+    stick.answer()
+    answer = stick.file.read_bytes()
+    (tmp_path / "other").mkdir()
+    other = Stick(tmp_path / "other")
+    other.request()
+    other.file.write_bytes(answer)
+    done = other.provision("--root-kid", stick.root_kid)
+    assert done.exit_code == 1 and "another request" in done.stderr
+
+
+def test_a_file_that_is_not_ours_is_left_alone(stick: Stick) -> None:
+    stick.request()
+    theirs = stick.file.read_bytes().replace(b"gate-7", b"gate-8")
+    stick.file.write_bytes(theirs)
+    assert stick.provision(*IDS).exit_code == 1
+    stick.file.write_bytes(b"\x00 holiday pictures")
+    assert stick.provision(*IDS).exit_code == 1
+    assert stick.file.read_bytes() == b"\x00 holiday pictures"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a terminal of Linux")
+def test_the_code_of_the_fingerprint_is_read_by_a_reader() -> None:
+    import cv2
+    import numpy as np
+
+    from models.frames import Frame
+    from models.qr import read_qr
+    from tools.terminal_qr import qr_lines
+
+    text = "palm-access:verdict-key:857666d8f8cf39614cc80be69c7f74d9"
+    halves = {"█": (0, 0), "▀": (0, 255), "▄": (255, 0), " ": (255, 255)}
+    rows = []
+    for line in qr_lines(text):
+        letters = [halves[letter] for letter in line if letter in halves]
+        rows += [[upper for upper, _ in letters], [lower for _, lower in letters]]
+    picture = cv2.resize(np.array(rows, np.uint8), None, fx=8, fy=8, interpolation=cv2.INTER_NEAREST)
+    assert read_qr(Frame.from_pixels(picture)) == text

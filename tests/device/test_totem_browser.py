@@ -1,0 +1,87 @@
+"""The totem's page in a real browser, over a running device: from the keypad to the end."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from enrolment_setting import COMPLETED, SILENCE, Person, Service, make_kiosk, redeemed
+from whole_device import WITHIN_S
+
+from device.control import ask_core
+from tools.browser import Tab, browsing, find_chromium
+from tools.pages.core_pages import totem_routes
+from tools.pages.server import LocalPage
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture
+def tab() -> Iterator[Tab]:
+    assert CHROMIUM is not None
+    with browsing(CHROMIUM) as made:
+        made.show(width=1280, height=800)
+        yield made
+
+
+def until(tab: Tab, expression: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not tab.value(expression):
+        assert time.monotonic() < deadline, (expression, tab.value("document.body.innerText"))
+        time.sleep(0.05)
+
+
+def step(tab: Tab, name: str) -> None:
+    until(tab, f"document.body.dataset.step === '{name}'")
+
+
+def test_a_person_enrols_at_the_totem(tmp_path_factory: pytest.TempPathFactory, tab: Tab) -> None:
+    device = make_kiosk(tmp_path_factory.mktemp("totem"))
+    with device.running(), Service(device.config.carrier_socket).running() as service:
+        service.redeem = redeemed(hands_required=["R"], dataset_collection=True)
+        service.enrol = SILENCE
+        person = Person(device)
+        person.waits_until_ready()
+        page = LocalPage(totem_routes(partial(ask_core, device.control_socket)))
+        try:
+            enrol_there(tab, page, person, service)
+        finally:
+            page.close()
+    assert tab.complaints() == []
+
+
+def enrol_there(tab: Tab, page: LocalPage, person: Person, service: Service) -> None:
+    tab.open(page.url)
+    step(tab, "idle")
+    assert tab.value("document.documentElement.lang") == "pt-BR"
+    tab.value("document.querySelector('#language').click()")
+    assert tab.value("document.querySelector('h1').textContent") == "Enroll your palm"
+
+    tab.value("document.querySelector('[data-do=keypad]').click()")
+    step(tab, "keypad")
+    assert tab.value("document.activeElement.id") == "code"
+    for key in "4F7K9QRT":
+        tab.value(
+            f"[...document.querySelectorAll('#keys button')].find(b => b.textContent === '{key}').click()"
+        )
+    assert tab.value("document.querySelector('#code').value") == "4F7K-9QRT"
+    tab.value("document.querySelector('#code-form').requestSubmit()")
+
+    step(tab, "consent")
+    until(tab, "!document.querySelector('#accept').disabled")
+    assert "Biometric" in tab.value("document.querySelector('#terms').innerText").title()
+    assert tab.value("document.querySelector('#optional input').checked") is False
+    assert tab.value("document.querySelector('#accept').getBoundingClientRect().bottom < innerHeight")
+    tab.value("document.querySelector('#accept').click()")
+
+    step(tab, "show_hand")
+    until(tab, "document.querySelector('#said').textContent.includes('right palm')")
+    person.shows("R")
+    step(tab, "sending")
+    service.enrol = COMPLETED
+    step(tab, "done")
+    assert tab.value("document.querySelector('#said').textContent").startswith("Done!")
+    assert [item["purpose"] for item in service.bodies[-1]["consents"]] == ["enrollment", "identification"]
+    tab.value("document.querySelector('[data-do=home]').click()")
+    step(tab, "idle")
