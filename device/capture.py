@@ -76,6 +76,12 @@ class FrameSlot:
             return self._frame
 
     @property
+    def latest(self) -> Frame | None:
+        """The latest frame, taken or not; None where none has come or the last is too old to say anything."""
+        with self._arrived:
+            return self._frame
+
+    @property
     def empty(self) -> bool:
         """Whether the latest frame was taken."""
         return self._taken

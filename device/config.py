@@ -26,6 +26,9 @@
 
     [enrolment]
     hands = ["L", "R"]                        # default; what a session read from a QR code asks for
+    consent = "screen"                        # default; "service": people agree elsewhere, not here
+    terms_dir = "/etc/palm-access/terms"      # optional; default: the shipped texts of version v1
+    terms_version = "v2"                      # optional; for QR codes; default: as registered
 
 Relative paths are relative to the folder of the file, `file:` sources included. The members are one table,
 `_MEMBERS`, from which reading, writing and the messages come.
@@ -88,6 +91,9 @@ class ModelSection:
 @dataclass(frozen=True, slots=True)
 class EnrolmentSection:
     hands: tuple[Literal["L", "R"], ...]
+    consent: str = "screen"
+    terms_dir: Path | None = None
+    terms_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +122,6 @@ class DeviceConfig:
     @property
     def gallery_dir(self) -> Path:
         return self.device.state_dir / "gallery"
-
-    @property
-    def revoked_path(self) -> Path:
-        """The service's signed order that ended this device's service, if it came."""
-        return self.device.state_dir / "revoked.json"
 
     @property
     def control_socket(self) -> Path:
@@ -165,7 +166,12 @@ _MEMBERS: dict[str, dict[str, _Member]] = {
         "ca_file": _Member(values.path, None),
     },
     "model": {"dir": _Member(values.path, None)},
-    "enrolment": {"hands": _Member(values.hands, ("L", "R"))},
+    "enrolment": {
+        "hands": _Member(values.hands, ("L", "R")),
+        "consent": _Member(values.one_of("screen", "service"), "screen"),
+        "terms_dir": _Member(values.path, None),
+        "terms_version": _Member(values.name, None),
+    },
 }
 _SECTIONS: dict[str, type] = {
     "device": DeviceSection,
@@ -197,6 +203,11 @@ def load_config(path: Path) -> DeviceConfig:
                 ),
             )
         ) from error
+    return parse_config(data, path)
+
+
+def parse_config(data: bytes, path: Path) -> DeviceConfig:
+    """`load_config` for text that is not in the file at `path` yet. Raises ConfigError."""
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is no device configuration",))
     try:
@@ -228,19 +239,36 @@ def render_config(config: DeviceConfig) -> str:
     for table, of_table in _MEMBERS.items():
         section = getattr(config, table)
         given = {} if section is None else {name: getattr(section, name) for name in of_table}
-        pairs = [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
+        pairs = [f"{name} = {toml_value(value)}" for name, value in given.items() if value is not None]
         if pairs:
             lines += ["", f"[{table}]", *pairs]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def describe_members() -> dict[str, dict[str, tuple[Parser, str | None]]]:
+    """Every section and member: what parses it, and its default as TOML (None: there is none)."""
+    return {
+        table: {
+            name: (rule.parse, None if rule.default in (None, _REQUIRED) else toml_value(rule.default))
+            for name, rule in of_table.items()
+        }
+        for table, of_table in _MEMBERS.items()
+    }
+
+
+def is_required(section: str, member: str) -> bool:
+    """Whether a configuration without this member is refused (in [cloud]: where that section stands)."""
+    return _MEMBERS[section][member].default is _REQUIRED
+
+
+def toml_value(value: object) -> str:
+    """A member's value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 

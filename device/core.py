@@ -7,30 +7,34 @@ frame bytes → cable). A delta's journey is `device.carrier_desk`'s, and ends h
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from device import sd_notify
+from device.bulk_turn import BulkTurn
 from device.capture import CameraCondition, CameraState
 from device.carrier import LinkState
 from device.clock import Clock
 from device.enrolment_desk import EnrolmentDesk
-from device.files import replace_synced
 from device.gate import Gate
 from device.health import NOT_SERVING, Health, HealthWord
 from device.inference import RecognitionFault
 from device.journal_mail import MailPosition
 from device.mail_outbox import Standing
 from device.mail_wiring import OFFLINE_WORD, make_mail_desk
-from device.opening import Opened, gallery_now
+from device.opening import Opened, gallery_now, known_time_ms
 from device.pinning import Pinning
 from device.policy import Policy
+from device.preview import Preview
 from device.recognition import Interest, Look
 from device.service_status import ServiceStatus, StatusReader
 from device.store_thread import StoreThread
 from device.transaction_settings import Conditions
+from device.trial_pass import TrialPasses
 from device.trust import Trust
+from device.wiping import Wiping
+from gallery.gallery import Gallery
 from link1.bodies import MailChunk, MailPull
-from link1.canonical import JsonObject, canonical_bytes
+from link1.canonical import JsonObject
 from link1.objects import DeviceStatus, GalleryMark
 
 APP_PACKAGE = "palm-access-device"
@@ -42,9 +46,9 @@ FAULTY_AFTER = 5
 _UNUSABLE = frozenset(
     {HealthWord.MODEL_FAULT, HealthWord.MODEL_MISMATCH, HealthWord.STORE_FAULT, HealthWord.REVOKED}
 )
-_REVOKED = (
-    "the service has revoked this device: nobody is recognised, and the gallery is destroyed; to use the "
-    "device again, have a new token made and provision it into an empty state directory"
+_ROLLED_BACK = (
+    "an older copy of this device's storage was put back, and it must not use its numbers twice: put the "
+    "newest one back, or run `palmctl factory-reset` and provision it with a new token"
 )
 _log = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ class Core:
             opened.policy,
             path=opened.config.trust_path,
             thread=journal_thread,
-            clock=clock,
+            now_ms=lambda: known_time_ms(opened.gallery, clock),
             validator_keys_changed=self._validator_keys_changed,
             policy_changed=self._policy_changed,
         )
@@ -92,18 +96,27 @@ class Core:
         """Gets an exception when the core cannot go on; `device.palmd` ends then."""
         self._timer: asyncio.TimerHandle | None = None
         self._capture_wanted = False
+        self.bulk = BulkTurn()
         self._status_due = False
         self._told = ""
         self._want: Callable[[Interest, bool], None] = lambda _interest, _codes: None
         self._pump: Callable[[], None] = lambda: None
         self._uploads: Callable[[], None] = lambda: None
         self._enrolment: EnrolmentDesk | None = None
+        self._preview: Preview | None = None
+        self.passes = TrialPasses(lambda: self.policy, self.choose_interest)
+        self.wiping = Wiping(self, opened.config.device.state_dir)
         self.mail = make_mail_desk(self, statuses, clock)
 
     @property
     def trust(self) -> Trust:
         """What is pinned now."""
         return self.opened.trust
+
+    @property
+    def gallery(self) -> Gallery | None:
+        """What may be filled and searched; None once it is destroyed."""
+        return None if self.wiping.begun else self.opened.gallery
 
     @property
     def policy(self) -> Policy:
@@ -117,18 +130,19 @@ class Core:
         pump: Callable[[], None],
         uploads: Callable[[], None],
         enrolment: EnrolmentDesk,
+        preview: Preview,
     ) -> None:
         """Take up work: from here on there may be events."""
-        self._want, self._pump, self._uploads, self._enrolment = want, pump, uploads, enrolment
+        self._want, self._pump, self._uploads = want, pump, uploads
+        self._enrolment, self._preview = enrolment, preview
         await self.gate.start()
         self.uploads_waiting = await self.journal_thread.do(self.opened.journal.pending_uploads)
         report = self.health.report
         report(HealthWord.KEY_UNATTESTED, "no factory certificate vouches for this device's keys")
         report(HealthWord.LINK_DOWN, "no validator has proved itself yet")
         report(HealthWord.CAMERA_FAULT, "the camera has not given a picture yet")
-        if self.opened.revoked:
-            report(HealthWord.REVOKED, _REVOKED)
-            await self._destroy_gallery()  # the power may have gone between the order and this
+        if why := self.opened.journal.halted:
+            report(HealthWord.ROLLED_BACK, f"{why}; {_ROLLED_BACK}")
         if self.opened.model_fault:
             report(HealthWord.MODEL_FAULT, self.opened.model_fault)
         if self.opened.gallery_fault:
@@ -147,6 +161,7 @@ class Core:
 
     def on_look(self, look: Look) -> None:
         """An examined frame: the enrolment's while one captures, else the gate's."""
+        self.bulk.hand_seen(look.sighting.hand_present)
         enrolment = self._enrolment
         if enrolment is not None and enrolment.capturing:
             enrolment.look(look.for_enrolment())
@@ -156,6 +171,7 @@ class Core:
             if self.opened.embedder is not None:
                 self.health.clear(HealthWord.MODEL_FAULT)
             self.gate.sighted(look.sighting)
+            self.passes.sighted(look.sighting)
 
     def on_code(self, payload: str) -> None:
         """A QR code is held before the camera."""
@@ -183,8 +199,14 @@ class Core:
         elif self._enrolment is not None and self._enrolment.capturing:
             self._want(Interest.ENROLMENT, False)
         else:
-            self._want(Interest.PASSAGE if self._capture_wanted else Interest.IDLE, True)
+            self._want(self._idle_interest(), True)
         self._set_timer()
+
+    def _idle_interest(self) -> Interest:
+        """While nobody enrols."""
+        if self._capture_wanted or self.passes.rehearsing:
+            return Interest.PASSAGE
+        return Interest.PREVIEW if self._preview is not None and self._preview.watched else Interest.IDLE
 
     # What the gate needs (device.gate.Around)
 
@@ -207,6 +229,9 @@ class Core:
 
     def news_for_upload(self) -> None:
         self._uploads()
+
+    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+        self.passes.passed(said, total_ms, stage_ms)
 
     def kick_cable(self) -> None:
         self._pump()
@@ -270,31 +295,23 @@ class Core:
     async def status_received(self, status: ServiceStatus) -> str | None:
         """The service's verified word about this device."""
         if status.wipe_id is not None:
-            await self._end_service(status)
-            return None
+            return await self.wiping.ordered(status.wipe_id)
         await self._pinning.take_validator_keys(status)
         return None
 
-    async def _end_service(self, status: ServiceStatus) -> None:
-        """The service has revoked this device: first that is made durable, then the gallery goes."""
-        if HealthWord.REVOKED in self.health.words:
-            return
-        order = canonical_bytes(status.wrapper)
-        await self.journal_thread.do(
-            lambda: replace_synced(self.opened.config.revoked_path, order, mode=0o600)
-        )
-        self.health.report(HealthWord.REVOKED, _REVOKED)
-        await self._destroy_gallery()
-        _log.warning("revoked by the service: the gallery is destroyed, nobody is recognised any more")
-
-    async def _destroy_gallery(self) -> None:
-        gallery = self.opened.gallery
-        if gallery is not None:
-            await self.gallery_thread.do(gallery.destroy)
+    async def rolled_back(self, why: str) -> None:
+        """Somebody knows of a later state of this device: no number is used twice. Raises JournalError."""
+        await self.journal_thread.do(lambda: self.opened.journal.halt(why))
+        _log.critical("an older state of this device was put back: %s", why)
+        self.health.report(HealthWord.ROLLED_BACK, f"{why}; {_ROLLED_BACK}")
 
     async def keys_published(self, keys: list[JsonObject]) -> None:
         """What GET /v1/keys lists. Raises TrustError."""
         await self._pinning.take_service_keys(keys)
+
+    def stop_pinning(self) -> None:
+        """Nothing that arrives from here on changes what is trusted, or writes it down."""
+        self._pinning.stop()
 
     def _validator_keys_changed(self) -> None:
         """A validator key that no longer counts ends its session."""
@@ -325,7 +342,7 @@ class Core:
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
         """The service knows that this device is wiped."""
-        _log.info("wipe %s is confirmed", wipe_id)
+        await self.wiping.confirmed(wipe_id)
 
     def server_time(self, wall_ms: int) -> None:
         """The service's clock: a hint, for health."""
@@ -371,6 +388,7 @@ class Core:
 
     def _health_changed(self) -> None:
         standing = frozenset(self.health.words)
+        _log.info("health: %s", " ".join(self.health.words) or "nothing to report")
         self.gate.conditions(
             Conditions(
                 camera=HealthWord.CAMERA_FAULT not in standing,

@@ -10,6 +10,8 @@ DeviceError
 │   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
 ├── CameraError          the camera is absent, unreadable or stalled
 ├── ProvisioningError    registration failed; `palmctl provision` says what to do
+├── UpdateRefused        a release, or a piece of one, is not taken; `code` says why
+├── EnrolmentRefused     an enrolment cannot take this step now; `code` says why
 └── IpcError             packets between processes of the device
     ├── IpcUnreachable   nobody listens, or the connection went away
     └── IpcRefused       the other side answered with a refusal; `code` says which
@@ -42,6 +44,10 @@ class KeyStoreError(StateError):
     """A key file is missing, has another size than 32 bytes, or others may read it."""
 
 
+class KeysAbsent(KeyStoreError, NotProvisioned):
+    """There are no keys where they should be: the device was never provisioned, or was reset."""
+
+
 class TrustError(StateError):
     """What registration pinned cannot be read, or does not vouch for what was presented."""
 
@@ -54,12 +60,32 @@ class JournalError(StateError):
     """The verdict journal cannot be used, or an entry contradicts what it holds."""
 
 
+class SequenceHalted(JournalError):
+    """Somebody knows of more verdicts of these keys than the journal holds; no other one is numbered."""
+
+
 class CameraError(DeviceError):
     """The camera is absent, unreadable or stalled."""
 
 
 class ProvisioningError(DeviceError):
     """Registration with the service failed."""
+
+
+class EnrolmentRefused(DeviceError):
+    """An enrolment cannot take this step now; `code` is the reason in a word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class UpdateRefused(DeviceError):
+    """A release, or a piece of one, is not taken; `code` is its word, `str()` its text for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class IpcError(DeviceError):

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from device.clock import Clock
 from device.decision import Sighting, build_verdict
-from device.errors import JournalError
+from device.errors import JournalError, SequenceHalted
 from device.health import Health, HealthWord
 from device.latency import Latencies
 from device.opening import Opened
@@ -103,6 +103,10 @@ class Around(Protocol):
 
     def news_for_upload(self) -> None:
         """Something new stands in the journal."""
+        ...
+
+    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+        """A verdict's bytes are in the port, so long after its frame."""
         ...
 
     def kick_cable(self) -> None:
@@ -256,7 +260,8 @@ class Gate:
                 lambda: self._journal.append_verdict(txn_id, decided.request_ref, build)
             )
         except JournalError as error:
-            self._store_failed(error)
+            if not isinstance(error, SequenceHalted):  # that one has a word of its own
+                self._store_failed(error)
             self._do(self._engine.verdict_failed(txn_id))
             return
         way.stage_ms["sign_and_journal"] = (time.perf_counter() - way.decided_at_s) * 1000
@@ -287,7 +292,10 @@ class Gate:
             return
         done_ms = way.stage_ms["sign_and_journal"]
         way.stage_ms["cable"] = max(0.0, (time.perf_counter() - way.decided_at_s) * 1000 - done_ms)
-        self.latencies.add(float(self._now_ms() - way.frame_at_ms), way.stage_ms)
+        total_ms = float(self._now_ms() - way.frame_at_ms)
+        self.latencies.add(total_ms, way.stage_ms)
+        if self.last_said is not None:
+            self._around.passed(self.last_said, total_ms, way.stage_ms)
 
     # What comes over the cable
 

@@ -28,6 +28,8 @@ class HealthWord(StrEnum):
     SENSOR_MISMATCH = "SENSOR_MISMATCH"
     OFFLINE = "OFFLINE"
     REVOKED = "REVOKED"
+    ROLLED_BACK = "ROLLED_BACK"
+    UPDATE_FAILED = "UPDATE_FAILED"
 
 
 NOT_SERVING = frozenset(
@@ -38,6 +40,7 @@ NOT_SERVING = frozenset(
         HealthWord.CAMERA_FAULT,
         HealthWord.STORE_FAULT,
         HealthWord.REVOKED,
+        HealthWord.ROLLED_BACK,
     }
 )
 """With one of these every verdict would abstain."""

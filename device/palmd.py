@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,36 +24,51 @@ from device.clock import Clock, SystemClock
 from device.config import DeviceConfig, config_path, load_config
 from device.control import control_handler
 from device.core import APP_PACKAGE, Core
-from device.enrolment import EnrolmentFlow
-from device.enrolment_desk import EnrolmentDesk
+from device.doctor_control import doctor_operations
 from device.errors import ConfigError, DeviceError, NotProvisioned
 from device.housekeeping import Housekeeping, Stage
 from device.inference import InferenceThread
 from device.ipc import IpcServer, Packet, reply
-from device.opening import open_device
+from device.log_limits import limit_repeats
+from device.memory_guard import MemoryGuard, guard_memory
+from device.opening import known_time_ms, open_device
+from device.people_wiring import make_people
 from device.recognition import Recogniser
 from device.report import describe
 from device.service_status import StatusReader
 from device.store_thread import StoreThread
+from device.update_wiring import begin_updates
+from device.wipe import finish_wipe
+from device.wiped import serve_wiped
+from device.wiping import WipeEnd
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 
+SWITCH_INTERVAL_S = 0.001
+"""So long a thread that needs the interpreter waits for one that computes. With Python's own 5 ms a frame, which
+lets go of it thirty times in OpenCV and ONNX Runtime, would be a fifth of a second late beside a gallery page."""
 _log = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
-    parser = argparse.ArgumentParser(prog="palmd", description="The core daemon of a palm access device.")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(prog="palmd", description="The core daemon of a palm access device.")
+    options.add_argument(
         "--config",
         type=Path,
         help="configuration file (default: PALM_ACCESS_CONFIG, or /etc/palm-access/device.toml)",
     )
-    parser.add_argument(
+    options.add_argument(
         "--check", action="store_true", help="read the configuration, say what is wrong, exit"
     )
-    given = parser.parse_args(arguments)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
+    given = parser().parse_args(arguments)
     path = config_path(given.config)
+    again = False
     try:
         config = load_config(path)
         if given.check:
@@ -61,8 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
         )
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        limit_repeats()
+        guard = guard_memory()
+        if guard.problem:
+            _log.warning("%s", guard.problem)
         config.device.runtime_dir.mkdir(parents=True, exist_ok=True)
-        asyncio.run(_serve(config, SystemClock()))
+        wipe = finish_wipe(config.device.state_dir)
+        if wipe is None:
+            again = asyncio.run(_serve(config, SystemClock(), guard))
+        else:
+            asyncio.run(serve_wiped(config, wipe))
     except ConfigError as error:
         print(f"palmd: {path} cannot be used:\n{error}", file=sys.stderr)
         return 1
@@ -72,11 +97,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DeviceError, OSError) as error:
         print(f"palmd: {error}", file=sys.stderr)
         return 1
+    if again:
+        sd_notify.beginning_anew()
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - a new image: no key stays in memory
     return 0
 
 
-async def _serve(config: DeviceConfig, clock: Clock) -> None:
-    """Open everything, start everything, and serve until SIGTERM or SIGINT."""
+async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:  # noqa: PLR0915 - one line a part
+    """Open everything, start everything, and serve until SIGTERM, SIGINT or the end of a wipe.
+
+    Returns whether the program is to begin anew.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +120,12 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
         stack.push_async_callback(journal_thread.do, opened.journal.close)
         if opened.gallery is not None:
             stack.push_async_callback(gallery_thread.do, opened.gallery.close)
-        statuses = StatusReader(opened.trust.device_id, opened.pinned.status_key)
+        statuses = StatusReader(
+            opened.trust.device_id,
+            opened.pinned.status_key,
+            at_least_ms=lambda: opened.trust.status_at_ms,
+            known_ms=lambda: known_time_ms(opened.gallery, clock),
+        )
         core = Core(
             opened,
             journal_thread=journal_thread,
@@ -103,22 +139,20 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
             DeskParts(
                 device_id=opened.trust.device_id,
                 model_id=opened.model_id,
-                gallery=lambda: opened.gallery,
+                gallery=lambda: core.gallery,
+                wipe_id=lambda: core.wiping.unconfirmed,
                 journal=opened.journal,
                 statuses=statuses,
                 journal_thread=journal_thread.executor,
                 gallery_thread=gallery_thread.executor,
                 clock=clock,
                 events=core,
+                bulk_turn=core.bulk.wait,
             )
         )
-        stack.callback(desk.enrolments.clear)
-        enrolment = EnrolmentDesk(
-            EnrolmentFlow(opened.model_id, lambda: core.policy.thresholds, qr_hands=config.enrolment.hands),
-            desk.enrolments,
-            clock,
-            on_change=core.choose_interest,
-        )
+        people = make_people(core, desk, clock)
+        stack.callback(people.enrolment.forget)
+        core.wiping.forget_people = people.enrolment.forget
         slot = FrameSlot()
 
         def tell_camera(state: CameraState) -> None:
@@ -136,6 +170,7 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
             loop,
             core,
             now_ms=clock.monotonic_ms,
+            watch=people.preview.offer,
         )
         pump = CablePump(
             core.gate.end,
@@ -147,47 +182,61 @@ async def _serve(config: DeviceConfig, clock: Clock) -> None:
             want=lambda interest, codes: inference.set_interest(interest, codes=codes),
             pump=pump.kick,
             uploads=desk.verdict_waiting,
-            enrolment=enrolment,
+            enrolment=people.enrolment,
+            preview=people.preview,
         )
         capture.start()
         stack.callback(capture.stop)
         inference.start()
         stack.callback(inference.stop)
 
+        stages = [
+            Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
+            Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
+        ]
+        watch, updates = await begin_updates(core, clock, stages, stack)
+
         async def tell_status(_request: Packet) -> Packet:
-            return reply(status=describe(core, enrolment, clock, capture.counters, inference.counters))
+            status = describe(core, people.enrolment, clock, capture.counters, inference.counters)
+            return reply(status=status | {"memory": asdict(guard)})
 
         control = await IpcServer.start(
             config.control_socket,
-            control_handler({"status": tell_status}),
+            control_handler(
+                {
+                    "status": tell_status,
+                    "factory_reset": core.wiping.factory_reset,
+                    **doctor_operations(slot),
+                    **people.operations,
+                    **updates,
+                }
+            ),
         )
         stack.push_async_callback(control.close)
         carrier = await IpcServer.start(config.carrier_socket, desk.handle)
         stack.push_async_callback(carrier.close)
 
-        house = Housekeeping(
-            core,
-            clock,
-            [
-                Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
-                Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
-            ],
-        )
+        house = Housekeeping(core, clock, stages)
         cable = asyncio.create_task(pump.run(), name="cable")
         keeping = asyncio.create_task(house.run(), name="housekeeping")
         sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
-        await asyncio.wait((cable, keeping, ending, core.broken), return_when=asyncio.FIRST_COMPLETED)
-        sd_notify.stopping()
-        for task in (cable, keeping, ending):
+        renewing = asyncio.create_task(watch.run(), name="updates")
+        wiped, tasks = core.wiping.over, (cable, keeping, ending, renewing)
+        await asyncio.wait((*tasks, core.broken, wiped), return_when=asyncio.FIRST_COMPLETED)
+        again = renewing.done() or (wiped.done() and wiped.result() is WipeEnd.CONFIRMED)
+        if not again:  # systemd would wait for this process to end, and kill it when it does not
+            sd_notify.stopping()
+        for task in tasks:
             task.cancel()
-        for result in await asyncio.gather(cable, keeping, ending, return_exceptions=True):
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
         if core.broken.done():
             core.broken.result()
         await core.finish()
+    return again
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from device.journal import Journal
 from device.keystore import KeyStore
 from device.policy import read_policy
 from device.trust import Trust, load_trust, save_trust, trust_from_registration
+from device.wipe import FILE_NAME as WIPE_FILE
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
@@ -107,9 +108,9 @@ async def provision(
     if not _TOKEN.fullmatch(token):
         raise ProvisioningError("that is no provisioning token: 8 to 512 printable characters are expected")
     address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
-    await asyncio.to_thread(_check_writable, config, config_path)
-    earlier = await asyncio.to_thread(_earlier_trust, config, registration)
-    keys, keys_made = await asyncio.to_thread(_own_keys, config, earlier)
+    await asyncio.to_thread(check_writable, config, config_path)
+    earlier = await asyncio.to_thread(earlier_trust, config, registration)
+    keys, keys_made = await asyncio.to_thread(own_keys, config, earlier)
     around.tell("made this device's keys" if keys_made else "found this device's keys")
 
     body = registration_body(registration, keys, token)
@@ -119,14 +120,19 @@ async def provision(
 
     taken_at_ms = around.clock.wall_ms() if answer.server_time_ms is None else answer.server_time_ms
     trust = check_registration(answer.body, registration, keys, taken_at_ms)
+    check_same_roots(earlier, trust)
+    await asyncio.to_thread(pin, config, config_path, trust)
+    around.tell(f"pinned the service's keys and wrote {config_path}")
+    return Provisioned(trust, keys, keys_made)
+
+
+def check_same_roots(earlier: Trust | None, trust: Trust) -> None:
+    """What was pinned once is not exchanged by registering again. Raises ProvisioningError."""
     if earlier is not None and earlier.roots != trust.roots:
         raise ProvisioningError(
             "the service shows another root than the one pinned here; if the service really has a new one, "
             "run `palmctl factory-reset` and provision again"
         )
-    await asyncio.to_thread(_pin, config, config_path, trust)
-    around.tell(f"pinned the service's keys and wrote {config_path}")
-    return Provisioned(trust, keys, keys_made)
 
 
 def registration_body(registration: Registration, keys: KeyStore, token: str) -> bytes:
@@ -230,7 +236,7 @@ def _explained(error: CloudProblem) -> str:
     return f"{error}: {what_to_do}" if what_to_do else str(error)
 
 
-def _check_writable(config: DeviceConfig, config_path: Path) -> None:
+def check_writable(config: DeviceConfig, config_path: Path) -> None:
     """Find out before registering that the result could be kept, and would be read back the same."""
     for folder in (config.device.state_dir, config_path.parent):
         try:
@@ -244,7 +250,7 @@ def _check_writable(config: DeviceConfig, config_path: Path) -> None:
             ) from error
 
 
-def _earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | None:
+def earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | None:
     """What an earlier run pinned. A damaged file counts as none: this run replaces it."""
     try:
         earlier = load_trust(config.trust_path)
@@ -258,8 +264,13 @@ def _earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | 
     return earlier
 
 
-def _own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bool]:
+def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bool]:
     """The device's keys and, beside new ones, their empty journal; whether the keys were made just now."""
+    if (config.device.state_dir / WIPE_FILE).exists():
+        raise ProvisioningError(
+            f"the device in {config.device.state_dir} was wiped; run `palmctl factory-reset` first, "
+            "which clears the last of it"
+        )
     keys_made = not KeyStore.exists(config.keys_dir)
     keys = KeyStore.create(config.keys_dir) if keys_made else KeyStore.open(config.keys_dir)
     # Keys that were never registered have signed nothing yet, so a run that stopped between keys and journal
@@ -274,6 +285,7 @@ def _own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bo
     return keys, keys_made
 
 
-def _pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
+def pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
+    """Trust first, configuration last: with it a device is provisioned. Raises TrustError, ConfigError."""
     save_trust(config.trust_path, trust)
     write_config(config_path, config)

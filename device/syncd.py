@@ -22,7 +22,6 @@ from device import sd_notify
 from device.carrier import LinkState
 from device.carrier_lanes import (
     CoreLine,
-    EnrolmentLane,
     GalleryLane,
     KeysLane,
     Lane,
@@ -33,8 +32,12 @@ from device.carrier_lanes import (
 )
 from device.clock import Clock, SystemClock
 from device.config import config_path, load_config
+from device.credentials import key_source
+from device.enrolment_lanes import EnrolmentLane, RedeemLane
 from device.errors import ConfigError, IpcError, KeyStoreError
-from device.keystore import KeyPurpose, read_key
+from device.keystore import KeyPurpose
+from device.log_limits import limit_repeats
+from device.memory_guard import guard_memory
 from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2
@@ -58,6 +61,7 @@ async def carry(
         GalleryLane(around),
         VerdictLane(around),
         EnrolmentLane(around),
+        RedeemLane(around),
         StatusLane(around),
         KeysLane(around),
         LinkStateLane(around),
@@ -121,29 +125,40 @@ def _tell(text: str) -> None:
     sd_notify.status(text)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
         prog="palm-syncd", description="The network carrier of a palm access device."
     )
-    parser.add_argument(
+    options.add_argument(
         "--config",
         type=Path,
         help="configuration file (default: PALM_ACCESS_CONFIG, or /etc/palm-access/device.toml)",
     )
-    given = parser.parse_args(arguments)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
+    given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    limit_repeats()
     # One line a request, with its whole address, is not what a journal is for.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
+    guard = guard_memory()
+    if guard.problem:
+        _log.warning("%s", guard.problem)
     try:
         config = load_config(config_path(given.config))
         if config.cloud is None:
             _log.info("no [cloud] in the configuration: this device lives on mail, there is nothing to carry")
+            # Or systemd would take the end for a failed start, and try again for ever.
+            sd_notify.ready("nothing to carry: this device lives on mail")
             return 0
         address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
         address.tls_context()
-        http_key = SigningKey.from_seed(read_key(config.keys_dir, KeyPurpose.HTTP))
+        http_key = SigningKey.from_seed(key_source(config.keys_dir).read(KeyPurpose.HTTP))
     except KeyStoreError as error:
         print(f"palm-syncd: {error}", file=sys.stderr)
         return 3

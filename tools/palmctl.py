@@ -5,18 +5,32 @@ answers at once. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned 
 """
 
 from importlib import import_module
+from typing import Any
 
 import click
+
+from tools.command_errors import reported
 
 # name: (module of tools.commands, one line of help). The line stands here so that --help imports nothing.
 COMMANDS = {
     "bench": ("bench", "Measure this machine: verdict latency stage by stage, start with a large gallery."),
     "cloud": ("cloud", "The reference server of the cloud: serve it, manage tenants, keys and devices."),
+    "config": ("config", "Show, check and change the configuration file of this device."),
     "dbd": ("dbd", "A validator for the other end of the cable."),
     "demo": ("demo", "Everything at once on one machine: enrol, pass, refuse, erase."),
+    "enrol": ("enrol", "Enrol a person here: code, consent on this terminal, both palms."),
+    "doctor": ("doctor", "Look at everything that a gate needs, and say what to do about what is wrong."),
+    "evaluate": ("evaluate", "How well the model tells palms apart, on a folder of pictures."),
+    "factory-reset": ("factory_reset", "Destroy keys, gallery and journal of this device."),
     "link": ("link", "The cable: a virtual pair, a monitor."),
+    "logs": ("logs", "What the daemons have said, as journald keeps it."),
+    "pass": ("trial_pass", "One supervised passage, or a rehearsal of one: every stage's time and score."),
+    "preview": ("preview", "What the camera sees, as a page on this machine: outline, quality, guidance."),
     "provision": ("provision", "Make this board a device of a tenant: keys, registration, pinned trust."),
     "status": ("status", "What the daemon is doing now."),
+    "totem": ("totem", "The enrolment screen of a totem, as a page on this machine."),
+    "update": ("update", "Releases on this device: where they stand, one from a stick, the way back."),
+    "support-bundle": ("support_bundle", "Gather what helps from afar, without secrets and without people."),
 }
 
 
@@ -27,7 +41,15 @@ SERVER_EXTRA = frozenset({"jinja2", "prometheus_client", "psycopg", "pydantic", 
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they run."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with reported():  # for what happens before a command runs: --help may go into a closed pipe
+            return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
+        with reported():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -45,7 +67,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"tools.commands.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name)
+        command = getattr(module, COMMANDS[cmd_name][0])
         if not isinstance(command, click.Command):
             raise TypeError(f"tools.commands.{cmd_name} holds no command {cmd_name}")
         return command

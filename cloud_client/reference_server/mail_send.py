@@ -66,6 +66,12 @@ def send(
     return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
 
 
+def sign_manifest(tx: Tx, vault: Vault, obj: JsonObject, now_ms: int) -> JsonObject:
+    """A manifest_obj signed as `send` signs it, for a release that travels on a stick."""
+    _checked(UpdateManifestObject, obj, "the manifest")
+    return device_config.sign_bundle(tx, vault, Kind.UPDATE_MANIFEST, obj, now_ms)
+
+
 def trust_bundle(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> dict[str, Any]:
     """``mail bundle``: a bundle_obj of every key that counts now, for devices that cannot ask for them."""
     return {

@@ -108,7 +108,9 @@ def open_v4l2(node: Path, fps: float) -> V4L2Camera:
     if capture.isOpened():
         # One by one and unchecked: a driver that knows no rate, or other sizes, still gives pictures.
         for fourcc in ("MJPG", "YUYV"):
-            if capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*fourcc)):
+            wanted = cv2.VideoWriter.fourcc(*fourcc)
+            # Asked for a format that the camera lacks, OpenCV takes another one and says that it was set.
+            if capture.set(cv2.CAP_PROP_FOURCC, wanted) and int(capture.get(cv2.CAP_PROP_FOURCC)) == wanted:
                 break
         capture.set(cv2.CAP_PROP_FRAME_WIDTH, WIDTH_PX)
         capture.set(cv2.CAP_PROP_FRAME_HEIGHT, HEIGHT_PX)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
+from tools.commands.cloud_bundle import bundle
 from tools.commands.cloud_mail import config, factory_ca, mail
 from tools.commands.cloud_port import port_db
+from tools.commands.cloud_release import release
 from tools.commands.cloud_store import (
     Work,
     environment_of,
@@ -23,7 +25,7 @@ def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 
 
-for _command in (mail, config, factory_ca, port_db):
+for _command in (bundle, mail, config, factory_ca, port_db, release):
     cloud.add_command(_command)
 
 

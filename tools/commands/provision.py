@@ -2,6 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +13,28 @@ import click
 if TYPE_CHECKING:
     from device.config import DeviceConfig
     from device.config_values import Parser
-    from device.provisioning import Provisioned
+    from device.provisioning import Provisioned, Registration
 
 _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option("--server", required=True, metavar="URL", help="The service: https://HOST[:PORT].")
+@click.option("--server", metavar="URL", help="The service: https://HOST[:PORT].")
 @click.option(
     "--token-stdin",
     is_flag=True,
-    required=True,
     help="Read the provisioning token from standard input; on a terminal it is asked for and not shown.",
 )
-@click.option("--device-id", required=True, help="Who this device is to the service.")
-@click.option("--gate-id", required=True, help="The gate it stands at.")
-@click.option("--dbd-id", required=True, help="The validator at the other end of its cable.")
+@click.option(
+    "--offline-bundle",
+    type=_PATH,
+    metavar="FILE",
+    help="Without a network: write the request into FILE, or take the service's answer from it.",
+)
+@click.option("--root-kid", metavar="KID", help="With an answer in FILE: the service's root, else asked for.")
+@click.option("--device-id", help="Who this device is to the service.")
+@click.option("--gate-id", help="The gate it stands at.")
+@click.option("--dbd-id", help="The validator at the other end of its cable.")
 @click.option("--passage-sensor", is_flag=True, help="The validator tells whether the person walked through.")
 @click.option("--config", type=_PATH, help="Configuration file to write; default as for palmd.")
 @click.option("--state-dir", type=_PATH, help="Where keys, gallery and journal go.")
@@ -39,9 +48,10 @@ _PATH = click.Path(path_type=Path)
 def provision(
     *,
     as_json: bool,
-    token_stdin: bool,  # noqa: ARG001 (there is no other way to hand a token over; the flag says so)
+    token_stdin: bool,
+    offline_bundle: Path | None,
+    root_kid: str | None,
     config: Path | None,
-    passage_sensor: bool,
     **given: Any,
 ) -> None:
     """Make this board a device of a tenant: keys, registration, pinned trust, configuration.
@@ -49,25 +59,36 @@ def provision(
     Keys are made here and never leave. After an interruption anywhere, run it again with the same token: it
     goes on where it stopped. What an existing configuration file says, and no option does, stays.
 
-    Exit code 0: provisioned. 1: refused or failed. 2: wrong usage. 3: the service cannot be reached.
-    """
-    import asyncio
-    import random
+    Without a network: `--offline-bundle FILE` with a FILE that is not there yet writes the request; the
+    operator answers it with `palmctl cloud bundle create`; the same command with the answer in FILE pins it.
 
-    from cloud_client.errors import CloudError, ServerAddressError
-    from device.clock import SystemClock
+    Exit code 0: provisioned, or the request is written. 1: refused or failed. 2: wrong usage. 3: the service
+    cannot be reached.
+    """
     from device.config import config_path
-    from device.errors import DeviceError
-    from device.provisioning import Surroundings
-    from device.provisioning import provision as carry_out
-    from models.errors import ModelsError
 
     path = config_path(config).absolute()
-    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
+    with _told_errors():
+        if offline_bundle is not None:
+            if token_stdin:
+                raise click.UsageError("--offline-bundle needs no token; leave --token-stdin out")
+            _offline(path, given, offline_bundle.absolute(), root_kid, as_json)
+            return
+        for option in ("server", "device_id", "gate_id", "dbd_id"):
+            _need(given, option)
+        if not token_stdin:
+            raise click.UsageError("the token comes on standard input only: add --token-stdin")
+        _online(path, given, as_json)
+
+
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    from cloud_client.errors import CloudError, ServerAddressError
+    from device.errors import DeviceError
+    from models.errors import ModelsError
+
     try:
-        settings = _settings(path, given)
-        registration = _registration(settings, passage_sensor=passage_sensor)
-        done = asyncio.run(carry_out(settings, path, registration, _token(), around))
+        yield
     except ServerAddressError as error:
         raise click.UsageError(str(error)) from error
     except CloudError as error:
@@ -78,7 +99,135 @@ def provision(
     except (DeviceError, ModelsError) as error:
         click.echo(str(error), err=True)
         sys.exit(1)
-    click.echo(json.dumps(_told(done, settings, path)) if as_json else _lines(done, settings, path))
+
+
+def _need(given: dict[str, Any], option: str) -> None:
+    if not given[option]:
+        raise click.UsageError(f"Missing option '--{option.replace('_', '-')}'.")
+
+
+def _online(path: Path, given: dict[str, Any], as_json: bool) -> None:
+    import asyncio
+    import random
+
+    from device.clock import SystemClock
+    from device.provisioning import Surroundings
+    from device.provisioning import provision as carry_out
+
+    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
+    settings = _settings(path, given)
+    registration = _registration(settings, passage_sensor=given["passage_sensor"])
+    done = asyncio.run(carry_out(settings, path, registration, _token(), around))
+    _print_done(done, settings, path, as_json)
+
+
+def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_told(done, settings, path)))
+        return
+    click.echo("\n".join((_lines(done, settings, path), *_fingerprint(done.keys.verdict.kid))))
+
+
+def _fingerprint(kid: str) -> list[str]:
+    """The verdict key's id for an operator to read or to photograph; the code only on a terminal."""
+    grouped = " ".join(kid[start : start + 4] for start in range(0, len(kid), 4))
+    lines = [f"  fingerprint     {grouped}"]
+    if sys.stdout.isatty():
+        from tools.terminal_qr import qr_lines
+
+        lines += qr_lines(f"palm-access:verdict-key:{kid}")
+    return lines
+
+
+def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
+    """Step 1 or step 3 of `device.provisioning_offline`, by what FILE holds."""
+    from device.errors import ProvisioningError
+    from device.provisioning_offline import (
+        ANSWER_TYPE,
+        MAX_FILE_BYTES,
+        file_type,
+        pending_registration,
+        read_root_kid,
+        take_answer,
+    )
+
+    content = b""
+    if file.exists():
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    pending = pending_registration(_base(path, given))
+    if pending is not None:
+        for option in ("device_id", "gate_id", "dbd_id"):
+            given[option] = given[option] or getattr(pending, option)
+        given["passage_sensor"] = given["passage_sensor"] or pending.passage_sensor
+    answered = bool(content) and file_type(content) == ANSWER_TYPE
+    if answered and pending is None:
+        raise ProvisioningError(
+            "no registration waits for an answer here: it is finished, or was never begun; "
+            "see: palmctl doctor provisioned"
+        )
+    for option in ("device_id", "gate_id", "dbd_id"):
+        _need(given, option)
+    settings = _settings(path, given)
+    if answered:
+        kid = read_root_kid(root_kid or _asked_root())
+        _print_done(take_answer(settings, path, content, kid), settings, path, as_json)
+        return
+    if content:
+        _same_request(settings, file, content)
+    registration = _registration(settings, passage_sensor=given["passage_sensor"])
+    _request(settings, path, file, registration, as_json)
+
+
+def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
+    """FILE may be written over only if it holds what was asked for here before."""
+    from device.errors import ProvisioningError
+    from device.provisioning_offline import PENDING_NAME
+
+    kept = settings.device.state_dir / PENDING_NAME
+    if not kept.exists() or kept.read_bytes() != held:
+        raise ProvisioningError(
+            f"{file} holds another request and is left alone; name a FILE that is not there"
+        )
+
+
+def _request(
+    settings: "DeviceConfig", path: Path, file: Path, registration: "Registration", as_json: bool
+) -> None:
+    from device.provisioning_offline import request_registration
+    from tools.stick import write_on_stick
+
+    requested = request_registration(settings, path, registration)
+    write_on_stick(file, requested.content)
+    verdict = requested.keys.verdict.public
+    if as_json:
+        key = {"kid": verdict.kid, "alg": "ed25519", "pub_b64": verdict.b64}
+        told = {
+            "step": "requested",
+            "device_id": registration.device_id,
+            "verdict_key": key,
+            "file": str(file),
+        }
+        click.echo(json.dumps(told | {"keys_made": requested.keys_made}))
+        return
+    lines = (
+        f"{registration.device_id} has asked to be registered.",
+        f"  request         {file}",
+        f"  verdict key     {verdict.b64}  (give this to the validator)",
+        *_fingerprint(verdict.kid),
+    )
+    click.echo("\n".join(lines))
+    click.echo(
+        "Next, at the service: palmctl cloud bundle create --request FILE …, and compare the fingerprint.\n"
+        "Then, here: palmctl provision --offline-bundle FILE --root-kid KID",
+        err=True,
+    )
+
+
+def _asked_root() -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask: give --root-kid KID as the operator told it")
+    return str(click.prompt("Key id of the service's root, as the operator told it", err=True))
 
 
 def _token() -> str:
@@ -96,39 +245,26 @@ def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
     from dataclasses import replace
 
     from device import config_values as values
-    from device.config import (
-        CameraSection,
-        CloudSection,
-        DeviceConfig,
-        DeviceSection,
-        EnrolmentSection,
-        LinkSection,
-        ModelSection,
-        load_config,
-    )
+    from device.config import CloudSection, DeviceSection, ModelSection
+    from device.ownership import hand_over
 
-    url = _checked("--server", values.service_url, given["server"])
-    ca_file = given["ca_file"] and given["ca_file"].absolute()
-    if path.exists():
-        found = load_config(path)
-    else:
-        found = DeviceConfig(
-            DeviceSection("", "", "", Path("/var/lib/palm-access"), Path("/run/palm-access")),
-            CameraSection("/dev/video0", 30, loop=False, look="rgb"),
-            LinkSection("/dev/ttyACM0", 921_600),
-            None,
-            ModelSection(None),
-            EnrolmentSection(("L", "R")),
-        )
-    if ca_file is None and found.cloud is not None and found.cloud.url == url:
-        ca_file = found.cloud.ca_file
+    found = _base(path, given)
+    # However this ends: what root has made by then is the daemons'.
+    click.get_current_context().call_on_close(partial(hand_over, found.device.state_dir))
+    cloud = found.cloud
+    if given["server"]:
+        url = _checked("--server", values.service_url, given["server"])
+        ca_file = given["ca_file"] and given["ca_file"].absolute()
+        if ca_file is None and cloud is not None and cloud.url == url:
+            ca_file = cloud.ca_file
+        cloud = CloudSection(url, ca_file)
     return replace(
         found,
         device=DeviceSection(
             _checked("--device-id", values.device_id, given["device_id"]),
             _checked("--gate-id", values.name, given["gate_id"]),
             _checked("--dbd-id", values.name, given["dbd_id"]),
-            (given["state_dir"] or found.device.state_dir).absolute(),
+            found.device.state_dir,
             _checked(
                 "--runtime-dir",
                 values.socket_folder,
@@ -143,9 +279,38 @@ def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
         link=replace(
             found.link, port=_checked("--link-port", values.port, given["link_port"] or found.link.port)
         ),
-        cloud=CloudSection(url, ca_file),
+        cloud=cloud,
         model=ModelSection(given["model_dir"].absolute() if given["model_dir"] else found.model.dir),
     )
+
+
+def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
+    """The existing file, else the defaults; with the state directory that the options name."""
+    from dataclasses import replace
+
+    from device.config import (
+        CameraSection,
+        DeviceConfig,
+        DeviceSection,
+        EnrolmentSection,
+        LinkSection,
+        ModelSection,
+        load_config,
+    )
+
+    if path.exists():
+        found = load_config(path)
+    else:
+        found = DeviceConfig(
+            DeviceSection("", "", "", Path("/var/lib/palm-access"), Path("/run/palm-access")),
+            CameraSection("/dev/video0", 30, loop=False, look="rgb"),
+            LinkSection("/dev/ttyACM0", 921_600),
+            None,
+            ModelSection(None),
+            EnrolmentSection(("L", "R")),
+        )
+    state_dir = (given["state_dir"] or found.device.state_dir).absolute()
+    return replace(found, device=replace(found.device, state_dir=state_dir))
 
 
 def _checked(option: str, parser: "Parser", value: str) -> Any:
@@ -158,7 +323,7 @@ def _checked(option: str, parser: "Parser", value: str) -> Any:
         raise click.UsageError(f"{option}: expected {parser.expected}, found {error}") from None
 
 
-def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> Any:
+def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registration":
     from importlib.metadata import version
 
     from device.provisioning import APP_PACKAGE, Registration

@@ -1,9 +1,12 @@
 """`palmctl status`: what the daemon is doing now."""
 
 import json
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -11,7 +14,15 @@ import click
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
-def status(config: Path | None, as_json: bool) -> None:
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="A live view with rates; a line (--json: an object) each where no terminal is.",
+)
+@click.option(
+    "--every", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="With --watch: seconds."
+)
+def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> None:
     """What the daemon is doing now: camera, cable, gallery, cloud, health, last verdict, latency.
 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers.
@@ -25,6 +36,8 @@ def status(config: Path | None, as_json: bool) -> None:
     except ConfigError as error:
         click.echo(f"{error}", err=True)
         sys.exit(3)
+    if watch:
+        _watch(socket, every, as_json=as_json)
     try:
         told = read_status(socket)
     except IpcError as error:
@@ -35,6 +48,55 @@ def status(config: Path | None, as_json: bool) -> None:
         sys.exit(3)
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
     sys.exit(0 if told["serving"] else 1)
+
+
+def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
+    """Show it again and again until interrupted; a daemon that goes away is waited for."""
+    import time
+    from datetime import datetime
+
+    from device.control import read_status
+    from device.errors import IpcError
+    from tools.live_status import Recent, plain_line, screen, summary
+
+    recent, live = Recent(), sys.stdout.isatty() and not as_json
+    with _whole_screen(live):
+        while True:
+            clock, due_s = datetime.now().astimezone().strftime("%H:%M:%S"), time.monotonic() + every_s
+            try:
+                told = read_status(socket)
+            except IpcError as error:
+                shown = [f"{clock} {error}", "waiting for it; start it with: systemctl start palmd"]
+                line = json.dumps({"error": str(error)}) if as_json else f"{shown[0]}; {shown[1]}"
+            else:
+                brief = summary(told, recent.add(time.monotonic(), told))
+                line = json.dumps(brief) if as_json else plain_line(clock, brief)
+                health = [f"  health     {item['word']}: {item['detail']}" for item in told["health"]]
+                shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
+            click.echo(_redrawn(shown) if live else line, nl=not live)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+@contextmanager
+def _whole_screen(live: bool) -> Iterator[None]:
+    """The terminal's other screen without a cursor, and the first one again at the end."""
+    if live:
+        click.echo("\x1b[?1049h\x1b[?25l", nl=False)
+    try:
+        yield
+    finally:
+        if live:
+            click.echo("\x1b[?25h\x1b[?1049l", nl=False)
+
+
+def _redrawn(shown: list[str]) -> str:
+    """Over what stands there, line by line, in one write: nothing is blanked first, so nothing flickers."""
+    columns, rows = shutil.get_terminal_size()
+    fitting = [
+        line if len(click.unstyle(line)) <= columns else line[: columns - 1] + "…"
+        for line in shown[: rows - 1]
+    ]
+    return "\x1b[H" + "".join(f"{line}\x1b[0m\x1b[K\n" for line in fitting) + "\x1b[J"
 
 
 def lines(told: dict[str, Any]) -> list[str]:

@@ -1,0 +1,96 @@
+"""The cable to the validator: is the port there, may palmd use it, and does somebody else hold it?"""
+
+import os
+import stat
+from pathlib import Path
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip, warn
+from device.doctor.reading import text_of
+
+NAME = "cable"
+
+
+def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+    config = case.settings
+    port = config.link.port
+    if not port.startswith("/"):
+        return _of_daemon(case, port)
+    try:
+        found = Path(port).stat()
+    except FileNotFoundError:
+        there = ", ".join(sorted(str(path) for path in _ports(case))) or "none at all"
+        return fail(
+            NAME, f"{port} is absent; ports here: {there}", "plug the cable in, or correct [link] port"
+        )
+    except OSError as error:
+        return fail(NAME, f"{port}: {error.strerror}", "check the path: palmctl config show")
+    if not stat.S_ISCHR(found.st_mode):
+        return fail(
+            NAME, f"{port} is no serial port", "correct [link] port: palmctl config set link.port PORT"
+        )
+    others = {name for name in _holders(case, port) if "palmd" not in name}
+    if others:
+        return fail(
+            NAME,
+            f"{port} is held by {', '.join(sorted(others))}",
+            "end it; a ModemManager is kept off by the udev rule of the package",
+        )
+    if not os.access(port, os.R_OK | os.W_OK):
+        return warn(
+            NAME,
+            f"{port} may not be used by this user (palmd may be another)",
+            "run this as root: sudo palmctl doctor; palmd needs the group that owns the port (dialout)",
+        )
+    if _modem_manager_may_probe(case, found.st_rdev):
+        return warn(
+            NAME,
+            f"ModemManager runs and may probe {port}: it garbles the first seconds after each plugging in",
+            "install the udev rule of the package (it sets ID_MM_DEVICE_IGNORE), or mask ModemManager",
+        )
+    return _of_daemon(case, port)
+
+
+def _of_daemon(case: Case, port: str) -> Finding:
+    if case.status is None:
+        return ok(NAME, f"{port} is there and free") if port.startswith("/") else skip(
+            NAME, f"{port} is looked for by palmd, which is not running", "systemctl start palmd"
+        )  # fmt: skip
+    cable = case.status["cable"]
+    if cable["state"] != "up" and cable["message"] != "open":
+        return fail(NAME, f"{port}: {cable['message']}", "plug the cable in, or correct [link] port")
+    return ok(NAME, f"palmd holds {port}")
+
+
+def _ports(case: Case) -> list[Path]:
+    folder = case.system("/dev")
+    return [path for pattern in ("ttyACM*", "ttyUSB*", "ttyGS*", "ttyAMA*") for path in folder.glob(pattern)]
+
+
+def _holders(case: Case, port: str) -> set[str]:
+    """The programs that hold the port open, as far as this user may see."""
+    target, holders = os.path.realpath(port), set[str]()
+    if target.startswith("/dev/pts/"):
+        return holders  # a virtual cable: whoever made it holds both ends
+    for process in case.system("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        try:
+            if any(os.path.realpath(link) == target for link in (process / "fd").iterdir()):
+                holders.add(_program(process))
+        except OSError:
+            continue  # gone meanwhile, or another user's
+    return holders
+
+
+def _program(process: Path) -> str:
+    words = (text_of(process / "cmdline") or "").split("\0")
+    name = text_of(process / "comm") or "a program"
+    return "palmd" if any("palmd" in word for word in words[:4]) else f"{name} (pid {process.name})"
+
+
+def _modem_manager_may_probe(case: Case, device: int) -> bool:
+    udev = text_of(case.system(f"/run/udev/data/c{os.major(device)}:{os.minor(device)}")) or ""
+    if "E:ID_MM_DEVICE_IGNORE=1" in udev or "ID_BUS=usb" not in udev:
+        return False
+    return any(text_of(comm) == "ModemManager" for comm in case.system("/proc").glob("[0-9]*/comm"))

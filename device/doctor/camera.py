@@ -1,0 +1,59 @@
+"""The camera: is it there, does it open, does it give the pictures a second that were asked for?
+
+While palmd runs it holds the camera, so it is asked; otherwise the camera is opened here, for a moment.
+"""
+
+import time
+
+from device.camera import CameraError, SourceKind, open_camera, parse_source
+from device.config import DeviceConfig
+from device.control import read_status
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, warn
+from device.errors import IpcError
+
+NAME = "camera"
+_LOOK_S = 1.5
+_FEW = 0.5
+"""Below this share of the rate asked for, hands are missed; cameras halve their rate in poor light."""
+
+
+def check(case: Case) -> Finding:
+    config = case.settings
+    try:
+        rate, description = _by_daemon(config) if case.status is not None else _by_itself(config)
+    except (CameraError, IpcError) as error:
+        return fail(NAME, str(error), "check its cable and power, and [camera] source: palmctl config show")
+    told = f"{description}, {rate:.0f} pictures a second"
+    if rate == 0:
+        return fail(NAME, f"{description} gives no picture", "check its cable and power; plug it in anew")
+    live = parse_source(config.camera.source).kind is SourceKind.V4L2
+    if live and rate < config.camera.fps * _FEW:
+        return warn(
+            NAME,
+            f"{told}, {config.camera.fps} were asked for",
+            "more light (cameras slow down in the dark), a USB port of its own, or a smaller [camera] fps",
+        )
+    return ok(NAME, told)
+
+
+def _by_daemon(config: DeviceConfig) -> tuple[float, str]:
+    """Pictures a second and description, as palmd counts them over a moment."""
+    before, started_s = read_status(config.control_socket)["camera"], time.monotonic()
+    time.sleep(_LOOK_S)
+    after = read_status(config.control_socket)["camera"]
+    if after["condition"] != "ok":
+        raise CameraError(after["message"] or f"the camera is {after['condition']}")
+    return (after["frames"] - before["frames"]) / (time.monotonic() - started_s), after["description"]
+
+
+def _by_itself(config: DeviceConfig) -> tuple[float, str]:
+    camera = open_camera(config.camera.source, config.camera.fps, config.camera.loop)
+    try:
+        camera.read()  # the first picture may take long: exposure and white balance settle
+        pictures, started_s = 0, time.monotonic()
+        while time.monotonic() - started_s < _LOOK_S:
+            pictures += camera.read() is not None
+        return pictures / (time.monotonic() - started_s), camera.description
+    finally:
+        camera.close()

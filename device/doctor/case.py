@@ -1,0 +1,70 @@
+"""What is known of the device before any check looks closer: read once, so that all checks see the same."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device.clock import Clock
+from device.config import DeviceConfig, load_config
+from device.control import read_status
+from device.errors import ConfigError, DeviceError, IpcError, StateError
+from device.keystore import KeyStore
+from device.trust import Trust, load_trust
+from link1.canonical import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Of each pair, the value is None exactly when the text beside it says why.
+
+    `status` is what a running palmd answered. `root` is where /proc, /sys, /run and /dev are looked for.
+    """
+
+    config_path: Path
+    config: DeviceConfig | None
+    config_problem: str
+    trust: Trust | None
+    trust_problem: str
+    keys: KeyStore | None = field(repr=False)
+    keys_problem: str
+    status: JsonObject | None
+    status_problem: str
+    clock: Clock
+    root: Path = Path("/")
+
+    @property
+    def settings(self) -> DeviceConfig:
+        """The configuration, for the checks that run only where there is one."""
+        if self.config is None:
+            raise StateError(self.config_problem)
+        return self.config
+
+    def system(self, path: str) -> Path:
+        """`/sys/…` or `/proc/…` below `root`."""
+        return self.root / path.lstrip("/")
+
+
+def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
+    """Read what there is; whatever cannot be read is a finding of some check, never an error."""
+    try:
+        config = load_config(config_path)
+    except ConfigError as error:
+        why = "the configuration cannot be used"
+        return Case(config_path, None, str(error), None, why, None, why, None, why, clock, root)
+    trust, trust_problem = None, ""
+    try:
+        trust = load_trust(config.trust_path)
+    except DeviceError as error:
+        trust_problem = str(error)
+    keys, keys_problem = None, ""
+    try:
+        keys = KeyStore.open(config.keys_dir)
+    except DeviceError as error:
+        keys_problem = str(error)
+    status, status_problem = None, ""
+    try:
+        status = read_status(config.control_socket)
+    except IpcError as error:
+        status_problem = str(error)
+    return Case(
+        config_path, config, "", trust, trust_problem, keys, keys_problem, status, status_problem, clock, root
+    )

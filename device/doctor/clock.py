@@ -1,0 +1,42 @@
+"""This device's own clock: is it set, and does something keep it right?"""
+
+import ctypes
+from datetime import UTC, datetime
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, warn
+from device.doctor.reading import text_of
+
+NAME = "clock"
+_RELEASED_MS = 1_767_225_600_000
+"""2026-01-01: no clock that is right says an earlier time."""
+_TIMEX_BYTES = 208
+_TIME_ERROR = 5
+"""adjtimex(2): the kernel's clock is not synchronised."""
+
+
+def check(case: Case) -> Finding:
+    now_ms = case.clock.wall_ms()
+    told = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    pinned_ms = case.trust.pinned_at_ms if case.trust else 0
+    if now_ms < max(_RELEASED_MS, pinned_ms):
+        return fail(
+            NAME,
+            f"{told}: that is before this device was {'registered' if pinned_ms > _RELEASED_MS else 'made'}",
+            "set it: timedatectl set-ntp true; without a network: timedatectl set-time; fit a clock battery",
+        )
+    if case.config is not None and case.config.cloud is None:
+        return ok(NAME, f"{told}; without a network nothing sets it: compare it at each visit")
+    if not _synchronised(case):
+        return warn(
+            NAME, f"{told}; nothing keeps it right", "timedatectl set-ntp true, and let UDP port 123 out"
+        )
+    return ok(NAME, f"{told}, kept right by NTP")
+
+
+def _synchronised(case: Case) -> bool:
+    if text_of(case.system("/run/systemd/timesync/synchronized")) is not None:
+        return True
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: read, change nothing
+    state: int = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    return 0 <= state < _TIME_ERROR

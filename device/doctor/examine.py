@@ -1,0 +1,92 @@
+"""All checks of the doctor, in the order in which a technician mends things."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from device.doctor import (
+    cable,
+    camera,
+    clock,
+    configuration,
+    daemon,
+    gallery,
+    memory,
+    model,
+    ownership,
+    picture,
+    provisioned,
+    sandbox,
+    server,
+    storage,
+    telemetry,
+    temperature,
+    validator,
+    wear,
+)
+from device.doctor.case import Case
+from device.doctor.finding import Finding, Result
+
+Check = Callable[[Case], Finding]
+
+WITHOUT_CONFIGURATION: Final = frozenset(
+    {"configuration", "wear", "clock", "temperature", "memory", "sandbox", "telemetry"}
+)
+"""What can be looked at on a board that was never configured; the others need to know where to look."""
+
+CHECKS: Final[dict[str, Check]] = {
+    part.NAME: part.check
+    for part in (
+        configuration,
+        provisioned,
+        ownership,
+        daemon,
+        storage,
+        wear,
+        camera,
+        picture,
+        cable,
+        validator,
+        server,
+        clock,
+        gallery,
+        model,
+        temperature,
+        memory,
+        sandbox,
+        telemetry,
+    )
+}
+
+
+def examine(
+    case: Case, only: Iterable[str] = (), tell: Callable[[str], None] = lambda _name: None
+) -> tuple[Finding, ...]:
+    """Run the checks named in `only`, or all; `tell` hears the name of each before it runs."""
+    names = tuple(only) or tuple(CHECKS)
+    findings = []
+    for name in names:
+        tell(name)
+        findings.append(_carried_out(name, case))
+    return tuple(findings)
+
+
+def _carried_out(name: str, case: Case) -> Finding:
+    if case.config is None and name not in WITHOUT_CONFIGURATION:
+        return Finding(name, Result.SKIP, "needs a configuration that can be used")
+    try:
+        return CHECKS[name](case)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return Finding(
+            name,
+            Result.SKIP,
+            f"could not look: {where}{error.strerror or type(error).__name__}",
+            "run it as root: sudo palmctl doctor",
+        )
+    except Exception as error:  # noqa: BLE001 -- one check that stumbles must not hide what the others found
+        return Finding(
+            name,
+            Result.WARN,
+            f"the check itself stumbled: unexpected {type(error).__name__}",
+            "report it with: palmctl support-bundle FILE.tar.gz",
+        )

@@ -1,0 +1,39 @@
+"""The gallery: how many palms, how old the service's last word about them, and what happens next."""
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip, warn
+
+NAME = "gallery"
+_SOON_S = 2 * 3600
+
+
+def check(case: Case) -> Finding:
+    config, status = case.settings, case.status
+    if status is None:
+        return _on_disk(case)
+    gallery = status["gallery"]
+    told = f"{gallery['templates']:,} templates, epoch {gallery['epoch']} seq {gallery['seq']}"
+    network = "check palm-syncd and the network: palmctl logs --unit palm-syncd"
+    todo = network if config.cloud else "check that the validator carries mail: palmctl status, line mail"
+    if not gallery["fresh"]:
+        return fail(NAME, f"{told}, not fresh ({gallery['reason']}): nobody is recognised", todo)
+    left_h = gallery["left_s"] / 3600
+    if gallery["left_s"] < _SOON_S:
+        return warn(NAME, f"{told}, fresh for {left_h:.1f} h more only", todo)
+    if gallery["templates"] == 0:
+        return warn(NAME, f"{told}: it is empty, so nobody can be recognised", "enrol somebody")
+    return ok(NAME, f"{told}, fresh for {left_h:.1f} h")
+
+
+def _on_disk(case: Case) -> Finding:
+    """What the disk tells while palmd does not run: only it can open the gallery."""
+    files = [path for path in case.settings.gallery_dir.glob("*") if path.is_file()]
+    if not files:
+        return skip(
+            NAME, "none is here yet: it comes when palmd and its carrier run", "systemctl start palmd"
+        )
+    newest_s = max(path.stat().st_mtime for path in files)
+    hours = max(0.0, case.clock.wall_ms() / 1000 - newest_s) / 3600
+    return skip(
+        NAME, f"written {hours:.1f} h ago; its age is known while palmd runs", "systemctl start palmd"
+    )

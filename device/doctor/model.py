@@ -1,0 +1,26 @@
+"""The model: every file as its manifest names it, and the known answer to a known palm."""
+
+import time
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok
+from models.errors import ModelsError
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+
+NAME = "model"
+
+
+def check(case: Case) -> Finding:
+    started_s = time.monotonic()
+    try:
+        manifest = load_manifest(case.settings.model.dir or shipped_model_dir())
+        open_embedder(manifest)
+    except ModelsError as error:
+        return fail(NAME, str(error), "install the package again, or correct [model] dir")
+    took_ms = round((time.monotonic() - started_s) * 1000)
+    running = case.status["model_id"] if case.status else manifest.model_id
+    if running != manifest.model_id:
+        return fail(
+            NAME, f"palmd runs {running}, installed is {manifest.model_id}", "systemctl restart palmd"
+        )
+    return ok(NAME, f"{manifest.model_id} gives the known answer ({took_ms} ms with loading)")

@@ -1,0 +1,67 @@
+"""Who owns state, keys and sockets, and who else may touch them."""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip
+from device.keystore import CREDENTIALS_FOLDER
+
+NAME = "ownership"
+_MOST_FILES = 2_000
+_MAX_NAMED = 3
+
+
+def check(case: Case) -> Finding:
+    config = case.settings
+    state_dir = config.device.state_dir
+    try:
+        owner = state_dir.stat().st_uid
+    except OSError as error:
+        return fail(
+            NAME, f"{state_dir}: {error.strerror}", "run `palmctl provision`, or name the right state_dir"
+        )
+    if not os.access(state_dir, os.R_OK | os.X_OK):
+        return skip(NAME, f"{state_dir} may not be read by this user", "run it as root: sudo palmctl doctor")
+    wrong = list(_wrong(state_dir, owner, config.keys_dir))
+    wrong += [
+        (socket, "others may use it", f"chmod o= {socket}")
+        for socket in (config.control_socket, config.carrier_socket)
+        if socket.is_socket() and socket.stat().st_mode & 0o007
+    ]
+    if not wrong:
+        return ok(NAME, f"all of {state_dir} belongs to {_name(owner)}; keys are its alone")
+    shown = "; ".join(f"{path}: {what}" for path, what, _ in wrong[:_MAX_NAMED])
+    more = f"; and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
+    return fail(NAME, shown + more, "; ".join(dict.fromkeys(do for _, _, do in wrong[:_MAX_NAMED])))
+
+
+def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, str, str]]:
+    """What is not as it must be: path, what is wrong, the command that mends it."""
+    secret = (keys_dir, keys_dir.with_name(CREDENTIALS_FOLDER))
+    for number, path in enumerate((state_dir, *state_dir.rglob("*"))):
+        if number > _MOST_FILES:
+            return
+        try:
+            found = path.lstat()
+        except OSError:
+            continue  # gone meanwhile: a database at work makes and removes files beside itself
+        if found.st_uid != owner:
+            yield path, f"belongs to {_name(found.st_uid)}", f"chown -R {_name(owner)}: {state_dir}"
+        mode = stat.S_IMODE(found.st_mode)
+        private = any(path.is_relative_to(folder) for folder in secret)
+        if private and mode & 0o077:
+            expected = "0700" if path.is_dir() else "0600"
+            yield path, f"mode {mode:04o}, others may read keys", f"chmod {expected} {path}"
+        elif mode & 0o002 and not path.is_symlink():
+            yield path, f"mode {mode:04o}, everybody may write", f"chmod o-w {path}"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,72 @@
+"""Light and focus: is the scene lit, and is a hand held before the camera sharp?"""
+
+from device.camera import CameraError, open_camera
+from device.config import DeviceConfig
+from device.control import ask_core
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip, warn
+from device.doctor.measured_picture import MeasuredPicture, measure
+from device.doctor_control import PICTURE_OP
+from device.errors import IpcError, IpcRefused
+from link1 import members
+from link1.errors import FormatError
+from models.frames import Frame
+
+NAME = "picture"
+_SETTLE_PICTURES = 10
+_DARK_MEAN, _BRIGHT_MEAN = 40, 215
+_LOST_PCT = 40
+_POOR = 60
+"""What `models.quality` gives a hint to the person below."""
+
+
+def check(case: Case) -> Finding:
+    config = case.settings
+    try:
+        picture = _by_daemon(config) if case.status is not None else _by_itself(config)
+    except (CameraError, IpcRefused):
+        return skip(NAME, "there is no picture to look at", "see the line `camera`")
+    except (IpcError, FormatError) as error:
+        return skip(NAME, f"palmd did not measure it: {error}", "are palmctl and palmd of one version?")
+    return judge(picture)
+
+
+def judge(picture: MeasuredPicture) -> Finding:
+    """What the numbers mean."""
+    light = f"mean brightness {picture.mean} of 255"
+    if picture.mean < _DARK_MEAN or picture.dark_pct > 100 - _LOST_PCT:
+        return fail(
+            NAME, f"too dark: {light}", "switch on the lamp, uncover the lens, or give the place more light"
+        )
+    if picture.mean > _BRIGHT_MEAN or picture.bright_pct > _LOST_PCT:
+        return fail(
+            NAME,
+            f"too bright: {light}, {picture.bright_pct} % of it white",
+            "keep sun and lamps out of the camera's view; turn the device or shade it",
+        )
+    if picture.sharpness is None or picture.exposure is None:
+        return ok(NAME, f"{light}; for the focus hold an open hand before the camera and run this again")
+    told = f"{light}; the hand: sharpness {picture.sharpness}, exposure {picture.exposure} of 100"
+    if picture.sharpness < _POOR:
+        return warn(
+            NAME, told, "wipe the window, hold the hand 10 to 15 cm away, turn the lens until it is sharp"
+        )
+    if picture.exposure < _POOR:
+        return warn(NAME, told, "more even light on the hand; no lamp behind it")
+    return ok(NAME, told)
+
+
+def _by_daemon(config: DeviceConfig) -> MeasuredPicture:
+    header = ask_core(config.control_socket, PICTURE_OP).header
+    return MeasuredPicture.from_obj(members.nested(header, "picture"))
+
+
+def _by_itself(config: DeviceConfig) -> MeasuredPicture:
+    camera = open_camera(config.camera.source, config.camera.fps, config.camera.loop)
+    try:
+        seen = [pixels for _ in range(_SETTLE_PICTURES) if (pixels := camera.read()) is not None]
+    finally:
+        camera.close()
+    if not seen:
+        raise CameraError("no picture came")
+    return measure(Frame.from_pixels(seen[-1]))

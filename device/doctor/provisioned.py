@@ -1,0 +1,56 @@
+"""Keys, pinned trust and journal: what `palmctl provision` makes, and whether all of it is there."""
+
+from pathlib import Path
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok
+from device.errors import StateError
+from device.keystore import CREDENTIALS_FOLDER, KeyStore
+from device.wipe import FILE_NAME as WIPE_FILE
+from device.wipe import read_wipe
+
+NAME = "provisioned"
+
+
+def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+    config = case.settings
+    wiped = _wiped(config.device.state_dir)
+    if wiped:
+        return fail(NAME, wiped, "palmctl factory-reset, then palmctl provision with a new token")
+    if (config.device.state_dir / WIPE_FILE).exists():
+        return fail(
+            NAME,
+            "the service has revoked this device, and everything on it is destroyed",
+            "have a new token made, `palmctl factory-reset`, then `palmctl provision`",
+        )
+    if case.trust is None and not KeyStore.exists(config.keys_dir):
+        return fail(NAME, f"{config.device.state_dir} holds no device", "run `palmctl provision`")
+    if case.trust is None:
+        return fail(
+            NAME,
+            f"keys are there, but not what registration pins: {case.trust_problem}",
+            "run `palmctl provision` again with the same token: it goes on where it stopped",
+        )
+    if not config.journal_path.exists():
+        return fail(
+            NAME,
+            f"{config.journal_path} is gone: the device must not sign verdicts without it",
+            "restore it; if it is lost, `palmctl factory-reset` and provision anew with a new token",
+        )
+    encrypted = config.keys_dir.with_name(CREDENTIALS_FOLDER).is_dir()
+    if case.keys is None and not encrypted:
+        return fail(NAME, case.keys_problem, "run this as root or as the user of palmd, or register anew")
+    key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
+    return ok(NAME, f"{key}, root {case.trust.roots[0].kid}")
+
+
+def _wiped(state_dir: Path) -> str:
+    """What a wipe that was ordered here has come to; empty where there was none."""
+    try:
+        wipe = read_wipe(state_dir)
+    except StateError as error:
+        return str(error)
+    if wipe is None:
+        return ""
+    by = "the service" if wipe.wipe_id else "a technician"
+    return f"this device was wiped by order of {by}; stage: {wipe.stage}"

@@ -1,0 +1,62 @@
+"""The units' sandbox as systemd applies it: an override may have opened what the package closes."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip, warn
+
+NAME = "sandbox"
+_WITHIN_S = 5.0
+_BOTH = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes"}
+EXPECTED: Mapping[str, Mapping[str, str]] = {
+    "palmd.service": {**_BOTH, "PrivateNetwork": "yes", "RestrictAddressFamilies": "AF_UNIX"},
+    "palm-syncd.service": {**_BOTH, "PrivateDevices": "yes"},
+}
+
+
+def check(case: Case) -> Finding:
+    if not case.system("/run/systemd/system").is_dir():
+        return skip(NAME, "systemd does not run this machine")
+    wrong, overrides, absent = [], [], []
+    for unit, expected in EXPECTED.items():
+        shown = show_unit(unit, ("LoadState", "DropInPaths", *expected))
+        if shown is None:
+            return skip(NAME, "systemctl gives no answer", "run it as root: sudo palmctl doctor")
+        if shown.get("LoadState") != "loaded":
+            absent.append(unit)
+            continue
+        wrong += [
+            f"{unit} {name}={shown.get(name, '')}"
+            for name, want in expected.items()
+            if shown.get(name) != want
+        ]
+        overrides += [path for path in shown.get("DropInPaths", "").split() if path]
+    if absent:
+        return warn(NAME, f"not installed as a unit: {', '.join(absent)}", "install the package")
+    if wrong:
+        return fail(NAME, f"opened by an override: {', '.join(wrong)}", "systemctl revert palmd palm-syncd")
+    if overrides:
+        return warn(NAME, f"closed, with overrides: {', '.join(overrides)}", "systemctl cat palmd palm-syncd")
+    return ok(NAME, "core without network, carrier without devices, as the package has it")
+
+
+def show_unit(unit: str, names: tuple[str, ...]) -> dict[str, str] | None:
+    """Properties of a unit as `systemctl show` tells them; None where it cannot be asked."""
+    program = shutil.which("systemctl")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 (names of units and properties, all from this file)
+            [program, "show", unit, *(f"--property={name}" for name in names)],
+            capture_output=True,
+            text=True,
+            timeout=_WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)

@@ -1,0 +1,143 @@
+"""The service: reachable, its certificate good for a while, the clocks together, the registration valid."""
+
+import asyncio
+import http.client
+import ssl
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from cloud_client.client import CloudClient, ServerAddress
+from cloud_client.contract import SERVER_TIME_HEADER
+from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
+from device.config import CloudSection
+from device.core import CLOCK_TOLERANCE_MS
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, warn
+
+NAME = "server"
+_WITHIN_S = 10.0
+_SOON_DAYS = 14
+_DRIFT_MS = 30_000
+_PORTS = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How the service answered a bare request."""
+
+    took_ms: int
+    tls: str
+    certificate_days: int | None
+    ahead_ms: int | None
+    """This device's clock minus the service's."""
+
+
+def check(case: Case) -> Finding:
+    cloud = case.settings.cloud
+    if cloud is None:
+        return ok(NAME, "none configured: this device lives on the validator's mail")
+    try:
+        reached = _reach(case, cloud)
+    except ssl.SSLCertVerificationError as error:
+        return fail(
+            NAME,
+            f"{cloud.url} shows a certificate that is not believed: {error.verify_message}",
+            "check this device's clock, then the service's certificate and [cloud] ca_file",
+        )
+    except ServerAddressError as error:
+        return fail(NAME, str(error), "palmctl config set cloud.ca_file PATH")
+    except (OSError, http.client.HTTPException) as error:
+        return fail(
+            NAME,
+            f"{cloud.url} does not answer ({getattr(error, 'strerror', None) or type(error).__name__})",
+            "check cable or Wi-Fi, DNS and firewall; recognition goes on until the gallery is 6 h old",
+        )
+    return _judged(reached, cloud, _registration(case, cloud))
+
+
+def _judged(reached: Reached, cloud: CloudSection, refused: str) -> Finding:
+    told = f"{cloud.url} answers in {reached.took_ms} ms over {reached.tls}"
+    if reached.certificate_days is not None:
+        told += f", certificate good for {reached.certificate_days} days"
+    if reached.ahead_ms is not None:
+        told += f", clocks {abs(reached.ahead_ms) / 1000:.1f} s apart"
+        if abs(reached.ahead_ms) > CLOCK_TOLERANCE_MS:
+            return fail(
+                NAME, told, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
+            )
+    if refused:
+        return fail(
+            NAME,
+            f"{told}; it does not take this device: {refused}",
+            "ask the operator whether it was revoked",
+        )
+    if reached.ahead_ms is None:
+        return warn(NAME, f"{told}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
+    if reached.certificate_days is not None and reached.certificate_days < _SOON_DAYS:
+        return warn(NAME, told, "tell the operator of the service to renew its certificate")
+    if abs(reached.ahead_ms) > _DRIFT_MS:
+        return warn(NAME, told, "timedatectl set-ntp true")
+    return ok(NAME, told)
+
+
+def _reach(case: Case, cloud: CloudSection) -> Reached:
+    parts = urlsplit(cloud.url)
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    context = ServerAddress.parse(cloud.url, cloud.ca_file).tls_context()
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=_WITHIN_S, context=context)
+        if isinstance(context, ssl.SSLContext)
+        else http.client.HTTPConnection(host, port, timeout=_WITHIN_S)
+    )
+    started_s = time.monotonic()
+    try:
+        connection.connect()
+        tls, days = _tls_of(connection, case.clock.wall_ms())
+        connection.request("GET", "/v1/devices/self/status")
+        told_time = connection.getresponse().getheader(SERVER_TIME_HEADER)
+    finally:
+        connection.close()
+    took_ms = round((time.monotonic() - started_s) * 1000)
+    return Reached(took_ms, tls, days, _ahead_ms(case.clock.wall_ms(), told_time))
+
+
+def _tls_of(connection: http.client.HTTPConnection, now_ms: int) -> tuple[str, int | None]:
+    if not isinstance(connection.sock, ssl.SSLSocket):
+        return "plain http (this machine itself)", None
+    certificate = connection.sock.getpeercert() or {}
+    not_after = certificate.get("notAfter")
+    days = (
+        int((ssl.cert_time_to_seconds(not_after) - now_ms / 1000) // 86_400)
+        if isinstance(not_after, str)
+        else None
+    )
+    return connection.sock.version() or "TLS", days
+
+
+def _ahead_ms(now_ms: int, told: str | None) -> int | None:
+    try:
+        return None if told is None else now_ms - round(datetime.fromisoformat(told).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _registration(case: Case, cloud: CloudSection) -> str:
+    """Why the service does not take this device's signature; empty where it does, or none can be made."""
+    keys = case.keys
+    if keys is None:
+        return ""
+
+    async def ask() -> None:
+        address = ServerAddress.parse(cloud.url, cloud.ca_file)
+        async with CloudClient(address, keys.http, case.clock.wall_ms) as client:
+            await client.device_status()
+
+    try:
+        asyncio.run(ask())
+    except CloudProblem as error:
+        return str(error)
+    except CloudError:
+        return ""  # reached a moment ago; a lost answer says nothing about the registration
+    return ""

@@ -1,0 +1,39 @@
+"""The validator at the other end: is a key of it pinned, and has it proved that it holds that key?"""
+
+from device.doctor.case import Case
+from device.doctor.finding import Finding, fail, ok, skip, warn
+
+NAME = "validator"
+
+
+def check(case: Case) -> Finding:
+    trust, status = case.trust, case.status
+    if trust is None:
+        return skip(NAME, "the device is not provisioned", "see the line `provisioned`")
+    now_ms = case.clock.wall_ms()
+    kids = [
+        key.public.kid
+        for key in trust.dbd_keys
+        if key.dbd_id == trust.dbd_id and (key.not_after_ms is None or now_ms < key.not_after_ms)
+    ]
+    pinned = f"pinned for {trust.dbd_id}: {', '.join(kids)}"
+    if not kids:
+        return fail(
+            NAME,
+            f"no key of validator {trust.dbd_id} is pinned that counts now",
+            "have it added at the service (`palmctl cloud dbd add`); it comes by itself",
+        )
+    if status is None:
+        return skip(NAME, f"{pinned}; whether it answers is seen while palmd runs", "systemctl start palmd")
+    cable, kid = status["cable"], status["cable"]["validator_kid"]
+    if cable["state"] != "up":
+        return fail(
+            NAME,
+            f"no validator has proved itself; {pinned}",
+            "check its power, and that it pins this device's verdict key (line `provisioned`)",
+        )
+    if kid and kid not in kids:
+        return warn(
+            NAME, f"the session is with key {kid}; {pinned}", "palmctl status; restart palmd if it stays"
+        )
+    return ok(NAME, f"session up with {trust.dbd_id}, key {kid or kids[0]}")

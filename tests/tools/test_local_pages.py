@@ -1,0 +1,186 @@
+"""Pages on loopback, over real HTTP: who is let in, who is not, and what the browser is told about it."""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from device.errors import IpcRefused, IpcUnreachable
+from device.ipc import Packet
+from tools.enrolment_words import WORDS
+from tools.pages.core_pages import preview_routes, totem_routes
+from tools.pages.server import MAX_BODY_BYTES, LocalPage
+
+JPEG = b"\xff\xd8 a picture \xff\xd9"
+PICTURE = {"number": 7, "width": 640, "height": 480, "hand": None}
+
+
+class Core:
+    """Answers as the technician's socket does, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.fault: Exception | None = None
+
+    def __call__(self, op: str, *, timeout_s: float = 5.0, **members: Any) -> Packet:
+        self.asked.append((op, members))
+        if self.fault is not None:
+            raise self.fault
+        match op:
+            case "preview.frame":
+                return Packet({"ok": True, "picture": PICTURE}, JPEG)
+            case "enrolment.state":
+                state = {"step": "idle"}
+                return Packet({"ok": True, "seq": 3, "state": state, "unready": "", "online": True})
+            case "enrolment.terms":
+                terms = {"title": "T", "paragraphs": ["p"], "language": "en", "terms_version": "v1"}
+                return Packet({"ok": True, "terms": terms, "required": ["enrollment"]})
+            case _:
+                return Packet({"ok": True, "status": {}})
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core()
+
+
+@pytest.fixture
+def page(core: Core) -> Iterator[LocalPage]:
+    made = LocalPage(totem_routes(core) | preview_routes(core), lives_s=60)
+    yield made
+    made.close()
+
+
+def ask(
+    page: LocalPage,
+    name: str,
+    *,
+    method: str = "GET",
+    token: str | None = None,
+    body: bytes = b"",
+    **headers: str,
+) -> http.client.HTTPResponse:
+    line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+    secret = page.url.rsplit("/", 2)[1] if token is None else token
+    given = {"Host": f"127.0.0.1:{page.port}"} | {k.replace("_", "-"): v for k, v in headers.items()}
+    if method == "POST":
+        given = {"Content-Type": "application/json", "Content-Length": str(len(body))} | given
+    line.putrequest(method, f"/{secret}/{name}", skip_host=True, skip_accept_encoding=True)
+    for key, value in given.items():
+        line.putheader(key, value)
+    line.endheaders(body or None)
+    return line.getresponse()
+
+
+def test_the_page_comes_with_everything_that_keeps_others_out(page: LocalPage) -> None:
+    answer = ask(page, "")
+    assert (answer.status, answer.headers.get_content_type()) == (200, "text/html")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "unsafe" not in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+
+
+@pytest.mark.parametrize("token", ["", "x", "A" * 32, "..", "%00"])
+def test_without_the_secret_there_is_nothing(page: LocalPage, core: Core, token: str) -> None:
+    for name in ("", "frame", "state"):
+        assert ask(page, name, token=token).status == 404
+    assert ask(page, "begin", method="POST", body=b"{}", token=token).status == 404
+    assert core.asked == []
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "localhost:1", "", "127.0.0.1.evil.example:80"]
+)
+def test_a_name_that_leads_here_is_refused(page: LocalPage, core: Core, host: str) -> None:
+    assert ask(page, "frame", Host=host).status == 421
+    assert core.asked == []
+
+
+def test_both_names_of_this_machine_are_good(page: LocalPage) -> None:
+    assert ask(page, "frame", Host=f"localhost:{page.port}").status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"Origin": "https://evil.example"}, b"{}", 403),
+        ({"Origin": "null"}, b"{}", 403),
+        ({"Content_Type": "text/plain"}, b"{}", 415),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, b"{}", 415),
+        ({}, b"[1]", 400),
+        ({}, b"{", 400),
+        ({}, b"[" * 3000, 400),
+        ({"Content_Length": str(MAX_BODY_BYTES + 1)}, b"", 413),
+        ({"Content_Length": "-1"}, b"", 411),
+    ],
+)
+def test_nothing_is_changed_from_elsewhere(
+    page: LocalPage, core: Core, headers: dict[str, str], body: bytes, status: int
+) -> None:
+    assert ask(page, "accept", method="POST", body=body, **headers).status == status
+    assert core.asked == []
+
+
+def test_what_the_person_does_reaches_the_core_and_nothing_else_does(page: LocalPage, core: Core) -> None:
+    body = json.dumps({"short_code": "4F7K-9QRT", "payload": "x", "timeout_s": 0}).encode()
+    origin = f"http://127.0.0.1:{page.port}"
+    assert ask(page, "begin", method="POST", body=body, Origin=origin).status == 200
+    assert core.asked == [("enrolment.begin", {"short_code": "4F7K-9QRT"})]
+
+
+def test_a_picture_comes_with_what_was_seen_in_it(page: LocalPage) -> None:
+    answer = ask(page, "frame")
+    assert (answer.status, answer.read()) == (200, JPEG)
+    assert json.loads(answer.headers["X-About"]) == PICTURE
+
+
+def test_the_totem_has_no_pictures_and_the_preview_no_buttons(core: Core) -> None:
+    assert not [name for name in totem_routes(core) if "frame" in name]
+    assert not [name for name in preview_routes(core) if name.startswith("POST")]
+
+
+def test_a_core_that_refuses_or_is_away_is_told_apart(page: LocalPage, core: Core) -> None:
+    core.fault = IpcRefused("busy", "another")
+    refused = ask(page, "begin", method="POST", body=b"{}")
+    assert (refused.status, json.loads(refused.read())) == (409, {"code": "busy"})
+    core.fault = IpcUnreachable("nobody")
+    away = ask(page, "state")
+    assert (away.status, json.loads(away.read())) == (503, {"code": "no_core"})
+
+
+def test_an_old_address_is_good_for_nothing(core: Core) -> None:
+    page = LocalPage(preview_routes(core), lives_s=0.0)
+    try:
+        assert ask(page, "frame").status == 410
+        assert not page.alive
+        assert core.asked == []
+    finally:
+        page.close()
+
+
+def test_a_page_that_was_closed_ends_unless_it_comes_back(
+    page: LocalPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    assert ask(page, "bye", method="POST", body=b"{}").status == 204
+    assert page.alive
+    assert ask(page, "").status == 200  # loaded anew
+    now_s += 30
+    assert page.alive
+    assert ask(page, "bye", method="POST", body=b"{}").status == 204
+    now_s += 30
+    assert not page.alive
+
+
+def test_both_languages_say_everything() -> None:
+    first, *others = WORDS.values()
+    for words in others:
+        assert words.keys() == first.keys()
+    assert all(text for words in WORDS.values() for text in words.values())

@@ -1,0 +1,111 @@
+"""`palmctl status --watch`: rates over a window, plain lines in a pipe, and quiet ends."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_device import Device, make_device
+
+from tools.live_status import Recent, plain_line, screen, summary
+
+
+def status(**more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "serving": True,
+        "verdict_seq": 0,
+        "uploads_waiting": 0,
+        "health": [],
+        "latency": {"count": 0},
+        "camera": {"condition": "ok", "frames": 0, "examined": 0},
+        "cable": {"state": "up"},
+        "cloud": {"online": True},
+        "gallery": {"templates": 3, "fresh": True, "left_s": 7200},
+    }
+    return told | more
+
+
+def at(verdicts: int, frames: int) -> dict[str, Any]:
+    return status(verdict_seq=verdicts, camera={"condition": "ok", "frames": frames, "examined": frames // 3})
+
+
+def test_rates_are_of_the_last_minute() -> None:
+    recent = Recent()
+    assert recent.add(0, at(10, 0)).passages_min is None
+    assert recent.add(30, at(15, 900)).passages_min == 10
+    late = recent.add(90, at(17, 2700))
+    assert late.frames_s == 30 and late.passages_min == 2
+
+
+def test_a_daemon_started_anew_begins_a_new_window() -> None:
+    recent = Recent()
+    recent.add(0, at(10, 5000))
+    assert recent.add(1, at(10, 30)).frames_s is None
+    assert recent.add(2, at(10, 60)).frames_s == 30
+
+
+def test_lines_say_what_is_unknown() -> None:
+    told = summary(status(), Recent().add(0, status()))
+    assert "p50 – ms" in plain_line("12:00:00", told) and "healthy" in plain_line("12:00:00", told)
+    assert any("fresh for 2.0 h" in line for line in screen(told))
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return make_device(tmp_path)
+
+
+def watch(device: Device, *more: str) -> list[str]:
+    config = str(device.board.config_path)
+    return [
+        sys.executable,
+        "-m",
+        "tools.palmctl",
+        "status",
+        "--watch",
+        "--every",
+        "0.2",
+        "--config",
+        config,
+        *more,
+    ]
+
+
+def test_a_line_each_in_a_pipe_that_closes(device: Device) -> None:
+    with device.running():
+        process = subprocess.Popen(
+            watch(device, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None and process.stderr is not None
+        told = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(30), said) == (141, "")
+        process.stderr.close()
+    assert told[0]["frames_s"] is None and told[-1]["frames_s"] > 0
+    assert told[-1]["gallery_templates"] > 0
+
+
+def test_on_a_terminal_it_redraws_and_gives_the_screen_back(device: Device) -> None:
+    outer, inner = pty.openpty()
+    with device.running():
+        process = subprocess.Popen(watch(device), stdout=inner, stderr=subprocess.PIPE, stdin=inner)
+        os.close(inner)
+        shown = b""
+        while shown.count(b"\x1b[H") < 3:
+            shown += os.read(outer, 65536)
+        process.send_signal(signal.SIGINT)
+        while not shown.endswith(b"\x1b[?1049l"):
+            shown += os.read(outer, 65536)
+        assert process.wait(30) == 130
+        assert process.stderr is not None and process.stderr.read() == b""
+        process.stderr.close()
+    os.close(outer)
+    assert shown.startswith(b"\x1b[?1049h")
+    assert b"\x1b[2J" not in shown  # blanking the screen first is what flickers
+    assert b"passages" in shown and b"Ctrl-C ends this" in shown
