@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-all fuzz lint unit bench evaluate train lock clean
+.PHONY: help demo test test-all fuzz power lint unit bench evaluate train lock clean deb deb-test hil
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,14 +29,28 @@ test-all: test ## `make test`, and the cloud's tests on PostgreSQL as well (Debi
 	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/test_carrier_with_server.py \
 	  -n $(JOBS) --dist worksteal
 
-fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and session
+fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends
 	$(BIN)/python tests/link1/fuzz.py 1000000
+
+power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states (needs strace)
+	PYTHONPATH=tests/power:tests/device:tests/gallery $(BIN)/python tests/power/power_sweep.py --at-least 5000
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json
 
 evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
 	$(BIN)/python -m models.evaluation
+
+deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
+	$(BIN)/python -m tools.packaging.deb
+
+deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees (root; about ten minutes)
+	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees -n 0 --timeout 1800 -x
+
+hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
+	rm -f build/hil/palm-access_*.deb
+	$(BIN)/python -m tools.packaging.deb --arch amd64 --out build/hil
+	$(BIN)/python -m tools.hil --deb build/hil/palm-access_*_amd64.deb
 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python

@@ -1,0 +1,147 @@
+"""A package as dpkg sees it, without the wheels of the lock: they are the index's matter and take minutes."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from click import Group
+
+from tools.packaging import documents
+from tools.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
+from tools.packaging.wheels import Target
+
+pytestmark = pytest.mark.skipif(
+    subprocess.run(["sh", "-c", "command -v dpkg-deb"], capture_output=True, check=False).returncode != 0,
+    reason="needs dpkg-deb (apt install dpkg)",
+)
+EPOCH = 1_800_000_000
+INSIDE = "./opt/palm-access/package"
+
+
+def order(folder: Path) -> Build:
+    lock = folder / "empty.txt"
+    folder.mkdir(exist_ok=True)
+    lock.write_text("")
+    return Build(
+        Target("arm64", "aarch64", "3.11"), "1.2.3-4", EPOCH, lock, cache=folder / "cache", out=folder
+    )
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(order(tmp_path_factory.mktemp("deb")))
+
+
+@pytest.fixture(scope="module")
+def listing(package: Path) -> dict[str, str]:
+    """{path: the rest of its line in `dpkg-deb --contents`}."""
+    listed = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True).stdout
+    lines = (line.split(maxsplit=5) for line in listed.splitlines())
+    return {
+        name.partition(" -> ")[0]: f"{mode} {owner} {date} {time} {name}"
+        for mode, owner, _, date, time, name in lines
+    }
+
+
+def field(package: Path, name: str) -> str:
+    done = subprocess.run(["dpkg-deb", "-f", package, name], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_same_sources_give_the_same_bytes(package: Path, tmp_path: Path) -> None:
+    assert build(order(tmp_path / "again")).read_bytes() == package.read_bytes()
+
+
+def test_its_name_says_version_and_machine(package: Path) -> None:
+    assert package.name == f"{PACKAGE}_1.2.3-4_arm64.deb"
+    assert field(package, "Architecture") == "arm64"
+    assert field(package, "Version") == "1.2.3-4"
+    assert field(package, "Depends").startswith("python3.11,")
+
+
+def test_everything_is_roots_and_of_one_time(listing: dict[str, str]) -> None:
+    for line in listing.values():
+        mode, owner, date, _, _ = line.split(maxsplit=4)
+        assert owner == "root/root", line
+        assert date == "2027-01-15", line
+        assert mode[1:] in {"rwxr-xr-x", "rw-r--r--"} or mode[0] == "l", line
+
+
+def test_what_runs_can_run(listing: dict[str, str]) -> None:
+    executables = {path for path, line in listing.items() if line.startswith("-rwx")}
+    assert executables == {
+        f"{INSIDE}/bin/palmctl",
+        f"{INSIDE}/bin/palmd",
+        f"{INSIDE}/bin/palm-syncd",
+        "./usr/sbin/palm-access-rollback",
+        "./usr/libexec/palm-access/usb-gadget",
+    }
+    for name in ("palmctl", "palmd", "palm-syncd"):
+        assert listing[f"./usr/bin/{name}"].endswith(f"-> /opt/palm-access/current/bin/{name}")
+    assert listing[f"{INSIDE}/bin/python3.11"].endswith("-> /usr/bin/python3.11")
+
+
+def test_every_unit_and_rule_is_in_it(listing: dict[str, str]) -> None:
+    names = {Path(path).name for path in listing}
+    for file in (SOURCE / "systemd").iterdir():
+        shown = {"palm-access.sysusers", "palm-access.tmpfiles", "palm-access.modules-load"}
+        assert (f"{PACKAGE}.conf" if file.name in shown else file.name) in names, file.name
+
+
+def test_byte_code_comes_with_it_and_names_its_place_on_the_board(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
+    site = tmp_path / INSIDE / "lib/python3.11/site-packages"
+    sources = set(site.rglob("*.py"))
+    assert sources
+    for source in sources:
+        (compiled,) = (source.parent / "__pycache__").glob(f"{source.stem}.cpython-311.pyc")
+        assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", "it is checked against its source (PEP 552)"
+    assert (
+        b"/opt/palm-access/versions/1.2.3-4/lib"
+        in (site / "device/__pycache__/palmd.cpython-311.pyc").read_bytes()
+    )
+    script = (tmp_path / INSIDE / "bin/palmd").read_text()
+    assert script.startswith("#!/opt/palm-access/versions/1.2.3-4/bin/python -I\n")
+    assert list(site.glob("models/shipped/**/*.onnx"))
+    assert not list(tmp_path.rglob("direct_url.json"))
+
+
+def test_nothing_of_the_builder_is_in_it(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-R", package, tmp_path], check=True)
+    named = subprocess.run(
+        ["grep", "-rlF", str(SOURCE), tmp_path], capture_output=True, text=True, check=False
+    )
+    assert named.stdout == ""
+    for name in MAINTAINER_SCRIPTS:
+        text = (tmp_path / "DEBIAN" / name).read_text()
+        assert "@VERSION@" not in text
+        assert "@PYTHON@" not in text
+    assert (tmp_path / "DEBIAN/conffiles").read_text() == "/etc/palm-access/device.toml.example\n"
+    subprocess.run(["md5sum", "--check", "--quiet", "DEBIAN/md5sums"], cwd=tmp_path, check=True)
+
+
+def test_a_manual_page_for_every_command(listing: dict[str, str]) -> None:
+    def commands(group: Group, path: str) -> set[str]:
+        from click import Context
+
+        found = {path}
+        for name in group.list_commands(Context(group)):
+            command = group.get_command(Context(group), name)
+            if isinstance(command, Group):
+                found |= commands(command, f"{path}-{name}")
+            elif command is not None and not command.hidden:
+                found.add(f"{path}-{name}")
+        return found
+
+    root = documents.command_line()
+    assert isinstance(root, Group)
+    expected = commands(root, "palmctl") | {"palmd", "palm-syncd"}
+    pages = {Path(path).name.removesuffix(".1.gz") for path in listing if path.endswith(".1.gz")}
+    assert pages == expected
+
+
+def test_completion_for_three_shells(listing: dict[str, str]) -> None:
+    for place in documents.COMPLETIONS.values():
+        assert f".{place}" in listing
+    for shell in documents.COMPLETIONS:
+        assert "_PALMCTL_COMPLETE" in documents.completion(shell)

@@ -1,0 +1,96 @@
+"""The arm64 package on an arm64 Debian tree, under qemu's user emulation: correctness, never speed."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from debian_tree import DEBIAN_TREES, PACKAGES, emulated, unpacked
+
+pytestmark = DEBIAN_TREES
+
+DEB = "palm-access_0.1.0-1_arm64.deb"
+LIBRARIES = (
+    "cffi click cryptography cv2 faiss httpx nacl numpy onnxruntime pyhpke rfc8785 serial sqlite_utils usb"
+)
+
+# A known answer: what the shipped model says of a fixed picture on this very package's other architecture.
+SELF_TEST = """
+import json, os
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import numpy as np
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+manifest = load_manifest(shipped_model_dir())
+crop = np.random.Generator(np.random.PCG64(7)).integers(0, 256, (1, 112, 112), dtype=np.uint8)
+vector = open_embedder(manifest).embed(crop)
+print(json.dumps({"model_id": manifest.model_id, "vector": [float(value) for value in np.ravel(vector)]}))
+"""
+
+
+class Tree:
+    """An arm64 root in which programs run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["chroot", self.root, *command],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        print(f"$ {' '.join(command)}\n{done.stdout}", flush=True)
+        assert fails or done.returncode == 0, done.stdout
+        return done
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Tree]:
+    if platform.machine() != "aarch64" and not Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
+        pytest.skip("needs qemu-user-static and binfmt_misc: apt install qemu-user-static binfmt-support")
+    with unpacked("arm64", "arm64") as root, emulated(root):
+        (root / "root" / DEB).hardlink_to(PACKAGES / DEB)
+        yield Tree(root)
+
+
+def test_01_it_installs(tree: Tree) -> None:
+    tree.run("dpkg", "-i", f"/root/{DEB}")
+    assert tree.run("dpkg", "--print-architecture").stdout == "arm64\n"
+    assert tree.run("readlink", "/opt/palm-access/current").stdout == "versions/0.1.0-1\n"
+
+
+def test_02_every_library_is_there(tree: Tree) -> None:
+    told = tree.run(
+        "env", "ORT_DISABLE_TELEMETRY=1", "/opt/palm-access/current/bin/python", "-I", "-c",
+        f"import platform, importlib\nfor name in '{LIBRARIES}'.split():\n"
+        "    print(name, importlib.import_module(name).__name__)\nprint(platform.machine())",
+    )  # fmt: skip
+    assert told.stdout.splitlines()[-1] == "aarch64"
+
+
+def test_03_the_programs_answer(tree: Tree) -> None:
+    assert "provision" in tree.run("palmctl", "--help").stdout
+    assert tree.run("palmctl", "--version").stdout.strip() == "palmctl, version 0.1.0"
+    refused = tree.run("palmd", "--check", fails=True)
+    assert refused.returncode == 1
+    assert "palmctl provision" in refused.stdout
+    tree.run("cp", "/etc/palm-access/device.toml.example", "/etc/palm-access/device.toml")
+    assert "can be used" in tree.run("palmd", "--check").stdout
+
+
+def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
+    emulated_told = tree.run("/opt/palm-access/current/bin/python", "-I", "-c", SELF_TEST).stdout
+    told = json.loads(emulated_told.splitlines()[-1])
+    here = subprocess.run([sys.executable, "-c", SELF_TEST], capture_output=True, text=True, check=True)
+    known = json.loads(here.stdout)
+    assert told["model_id"] == known["model_id"]
+    assert len(told["vector"]) == 512
+    assert told["vector"] == pytest.approx(known["vector"], abs=2e-3)
+    assert not (tree.root / "root/.cache").exists()
