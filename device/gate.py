@@ -220,6 +220,11 @@ class Gate:
         """What the device can do has changed."""
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
+    def journal_is_back(self) -> None:
+        """What came while the journal could not be written is lost here; the validator still has it."""
+        if self.end.proven:
+            self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
+
     def configure(self, policy: Policy) -> None:
         """The service has sent a new configuration; what is being captured is finished with the old one."""
         self._engine.configure(_settings(policy, self._opened.trust))

@@ -77,6 +77,7 @@ class StoreWatch:
         if fault_stands:
             _log.warning("the journal can be written again")
             core.health.clear(HealthWord.STORE_FAULT)
+            core.gate.journal_is_back()
         return reserved
 
     async def _try_gallery(self) -> str:

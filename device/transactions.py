@@ -101,6 +101,11 @@ class TransactionEngine:
         """Both ends have proved themselves. `last_seq`: number of the newest verdict, 0 for none."""
         return [*self._end_session(), *self._after.session_begins(last_seq)]
 
+    def journal_is_back(self, last_seq: int) -> list[Effect]:
+        """The journal, which could not be written, can be again. What the validator said meanwhile was not
+        kept, so it is asked again as after a handshake; what is armed stays armed."""
+        return self._after.session_begins(last_seq)
+
     def link_down(self) -> list[Effect]:
         """The session has ended: what is armed is forgotten, what is sent is not sent again unasked."""
         return self._end_session()

@@ -59,6 +59,9 @@ class EngineBench:
     def prove(self) -> list[Effect]:
         return self.run(self.engine.link_proven(len(self.verdicts)))
 
+    def journal_back(self) -> list[Effect]:
+        return self.run(self.engine.journal_is_back(len(self.verdicts)))
+
     def lose_link(self) -> list[Effect]:
         return self.run(self.engine.link_down())
 

@@ -602,6 +602,14 @@ def test_after_a_handshake_it_asks_what_became_of_its_verdicts(bench: EngineBenc
     assert resolved(bench.prove()) == []
 
 
+def test_after_a_fault_of_the_journal_it_asks_again_and_what_is_armed_stays_armed(bench: EngineBench) -> None:
+    pass_one(bench, "a")
+    bench.ask("b")
+    assert resolved(bench.journal_back()) == [(bench.stored("a").ref,)]
+    assert bench.capturing
+    assert verdicts(bench.see(good_sighting()))
+
+
 def test_all_of_them_are_listed_in_turn(bench: EngineBench) -> None:
     for number in range(70):
         pass_one(bench, str(number))
