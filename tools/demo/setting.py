@@ -100,6 +100,8 @@ def provision(narrator: Narrator, site: Site, cloud: Cloud) -> PublicKey:
         "--camera", site.camera, "--camera-fps", str(CAMERA_FPS), "--link-port", str(site.cable),
         stdin=cloud.new_token(site.device_id) + "\n",
     )  # fmt: skip
+    # People agree in the operator's app here. A device's default is to ask them itself, on a screen.
+    palmctl("config", "set", "enrolment.consent", "service", "--config", str(site.config))
     key = PublicKey.from_b64(made["verdict_key"]["pub_b64"])
     narrator.say(
         "provisioned",
