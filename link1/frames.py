@@ -12,6 +12,7 @@ Invariants
 COBS: Cheshire and Baker, "Consistent Overhead Byte Stuffing", IEEE/ACM Transactions on Networking, 1999.
 """
 
+import struct
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -145,41 +146,32 @@ def encode_frame(frame: Frame) -> bytes:
     """The bytes of a frame with its closing 0x00: 14 to 1042 of them."""
     if len(frame.payload) > MAX_PAYLOAD_BYTES:
         raise BadFrameError(DropReason.TOO_LONG)
-    head = bytes(
-        (
-            VERSION,
-            frame.kind,
-            frame.chan,
-            frame.sess,
-            frame.mid >> 8,
-            frame.mid & 0xFF,
-            frame.index,
-            frame.count,
-        )
-    )
+    head = _HEADER.pack(VERSION, frame.kind, frame.chan, frame.sess, frame.mid, frame.index, frame.count)
     body = head + frame.payload
     return cobs_encode(body + zlib.crc32(body).to_bytes(CRC_BYTES, "big")) + b"\x00"
 
 
+_HEADER = struct.Struct(">BBBBHBB")
+
+
 def cobs_encode(raw: bytes) -> bytes:
     """COBS in its shortest form, without the closing 0x00; the result holds no 0x00."""
-    out = bytearray()
-    *inner, last = raw.split(b"\x00")
-    for block in (*inner, last):
-        if len(block) < _COBS_BLOCK_BYTES:
-            out.append(len(block) + 1)
-            out += block
-            continue
-        full = len(block) // _COBS_BLOCK_BYTES
-        for start in range(0, full * _COBS_BLOCK_BYTES, _COBS_BLOCK_BYTES):
-            out.append(0xFF)
-            out += block[start : start + _COBS_BLOCK_BYTES]
-        rest = block[full * _COBS_BLOCK_BYTES :]
-        out.append(len(rest) + 1)
-        out += rest
+    pieces: list[bytes] = []
+    blocks = raw.split(b"\x00")
+    for block in blocks:
+        size, start = len(block), 0
+        while size - start >= _COBS_BLOCK_BYTES:
+            pieces += (b"\xff", block[start : start + _COBS_BLOCK_BYTES])
+            start += _COBS_BLOCK_BYTES
+        pieces += (_COBS_CODES[size - start], block[start:] if start else block)
+    last = blocks[-1]
     if last and len(last) % _COBS_BLOCK_BYTES == 0:
-        out.pop()  # a full run that ends the data needs no empty run behind it
-    return bytes(out)
+        del pieces[-2:]  # a full run that ends the data needs no empty run behind it
+    return b"".join(pieces)
+
+
+_COBS_CODES = [bytes((size + 1,)) for size in range(_COBS_BLOCK_BYTES)]
+"""The code byte of a run of each size that ends before a 0x00 or with the data."""
 
 
 def cobs_decode(encoded: bytes) -> bytes | None:
@@ -212,7 +204,7 @@ def decode_frame(encoded: bytes) -> Frame:
         raise BadFrameError(DropReason.TOO_SHORT if len(raw) < MIN_RAW_BYTES else DropReason.TOO_LONG)
     if zlib.crc32(raw[:-CRC_BYTES]) != int.from_bytes(raw[-CRC_BYTES:], "big"):
         raise BadFrameError(DropReason.BAD_CRC)
-    version, kind_byte, chan_byte, sess, mid_high, mid_low, index, count = raw[:HEADER_BYTES]
+    version, kind_byte, chan_byte, sess, mid, index, count = _HEADER.unpack_from(raw)
     if version != VERSION:
         raise BadFrameError(DropReason.WRONG_VERSION)
     kind = _KINDS.get(kind_byte)
@@ -221,7 +213,7 @@ def decode_frame(encoded: bytes) -> Frame:
     chan = _CHANNELS.get(chan_byte)
     if chan is None:
         raise BadFrameError(DropReason.UNKNOWN_CHANNEL)
-    return Frame(kind, chan, sess, mid_high << 8 | mid_low, index, count, raw[HEADER_BYTES:-CRC_BYTES])
+    return Frame(kind, chan, sess, mid, index, count, raw[HEADER_BYTES:-CRC_BYTES])
 
 
 _KINDS = {int(kind): kind for kind in FrameKind}
@@ -241,11 +233,16 @@ class FrameDecoder:
         frames = []
         *complete, rest = data.split(b"\x00")
         for piece in complete:
-            self._hold(piece)
-            frame = self._close()
-            if frame is not None:
-                frames.append(frame)
-        self._hold(rest)
+            if self._held or self._overrun or len(piece) > MAX_ENCODED_BYTES:
+                self._hold(piece)
+                piece = self._close()  # noqa: PLW2901 — the piece with what was held before it
+            if piece:  # a lone 0x00 is idle
+                try:
+                    frames.append(decode_frame(piece))
+                except BadFrameError as error:
+                    self.dropped[error.reason] += 1
+        if rest:
+            self._hold(rest)
         return frames
 
     def clear(self) -> None:
@@ -265,17 +262,11 @@ class FrameDecoder:
         else:
             self._held += piece
 
-    def _close(self) -> Frame | None:
+    def _close(self) -> bytes:
+        """What is held, which a 0x00 ends; nothing when it was too long."""
         if self._overrun:
             self._overrun = False
             self.dropped[DropReason.TOO_LONG] += 1
-            return None
-        if not self._held:
-            return None  # a lone 0x00 is idle
         encoded = bytes(self._held)
         self._held.clear()
-        try:
-            return decode_frame(encoded)
-        except BadFrameError as error:
-            self.dropped[error.reason] += 1
-            return None
+        return encoded

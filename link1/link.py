@@ -107,6 +107,16 @@ class Link:
         return self._decoder.dropped
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame begun, at most one maximal frame."""
+        return self._decoder.held_bytes
+
+    @property
+    def waiting(self) -> dict[Channel, int]:
+        """Messages that wait behind the one in flight, at most MAX_WAITING a channel."""
+        return {channel: len(sender.waiting) for channel, sender in self._senders.items()}
+
+    @property
     def retransmissions(self) -> int:
         return sum(sender.retransmissions for sender in self._senders.values())
 
@@ -216,17 +226,19 @@ class Link:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due at the latest; None while only bytes can change anything."""
-        deadlines: list[int | None] = []
         if self._state is LinkState.RESETTING:
-            deadlines.append(self._next_rst_ms)
-        elif self._state is LinkState.UP:
-            deadlines.append(self._last_received_ms + SILENCE_MS)
-            if not self._ping_due:
-                deadlines.append(self._last_sent_ms + PING_AFTER_MS)
-            deadlines += [sender.deadline_ms for sender in self._senders.values()]
-            if self._hint is not None and self._hint_not_before_ms > self._last_asked_ms:
-                deadlines.append(self._hint_not_before_ms)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+            return self._next_rst_ms
+        if self._state is LinkState.CLOSED:
+            return None
+        deadline_ms = self._last_received_ms + SILENCE_MS
+        if not self._ping_due:
+            deadline_ms = min(deadline_ms, self._last_sent_ms + PING_AFTER_MS)
+        for sender in self._senders.values():
+            if sender.deadline_ms is not None:
+                deadline_ms = min(deadline_ms, sender.deadline_ms)
+        if self._hint is not None and self._hint_not_before_ms > self._last_asked_ms:
+            deadline_ms = min(deadline_ms, self._hint_not_before_ms)
+        return deadline_ms
 
     def tick(self, now_ms: int) -> list[LinkEvent]:
         """Do what time has made due."""

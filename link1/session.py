@@ -109,11 +109,13 @@ class Session:
     def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
         events: list[SessionEvent] = []
         for frame in self.link.frames_in(data):
-            events += self._follow(self.link.take(frame, now_ms), now_ms)
+            if told := self.link.take(frame, now_ms):
+                events += self._follow(told, now_ms)
         return events
 
     def sent(self, count: int, now_ms: int, in_port: int) -> list[SessionEvent]:
-        return self._follow(self.link.sent(count, now_ms, in_port), now_ms)
+        told = self.link.sent(count, now_ms, in_port)
+        return self._follow(told, now_ms) if told else []
 
     def tick(self, now_ms: int) -> list[SessionEvent]:
         events = self._follow(self.link.tick(now_ms), now_ms)

@@ -26,6 +26,8 @@ class Kind(Enum):
     GALLERY_HEAD = ("head_obj", "svc.gallery.head.v1")
     DEVICE_STATUS = ("device_status_obj", "svc.device.status.v1")
     REGISTER = ("register_obj", "svc.device.register.v1")
+    REGISTERED = ("registered_obj", "svc.device.registered.v1")
+    """Of this product, not of the contract: the answer to a registration that travels on a stick."""
     ERASURE_RECEIPT = ("receipt", "svc.erasure.receipt.v1")
     POST = ("post", "svc.post.record.v1")
     TRUST_BUNDLE = ("bundle_obj", "svc.trust.bundle.v1")

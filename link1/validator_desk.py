@@ -35,6 +35,9 @@ from link1.validator_mail import MailEvent, ValidatorMail
 LATE_AFTER_TTL_MS = 2_000
 """A verdict is acted on within ttl_ms and this of the request's last sending."""
 REQUEST_NONCE_BYTES = 16
+MAX_HELD_ANSWERS = 2 * MAX_ANSWERED
+"""Decisions and passages that wait for room on the channel: what one `resolve` can ask for. What finds no
+room is remembered as far as `DeskMemory` goes, and said when the device asks for it."""
 MAX_HINTS = 64
 """Hints remembered of one request: at five a second, more than anybody stands before a gate."""
 
@@ -159,6 +162,11 @@ class ValidatorDesk:
         self._unresolved: tuple[str, ...] = ()
 
     # ---- driving
+
+    @property
+    def held_answers(self) -> int:
+        """Decisions and passages that wait for room, at most MAX_HELD_ANSWERS."""
+        return len(self._outbox)
 
     @property
     def idle(self) -> bool:
@@ -305,7 +313,7 @@ class ValidatorDesk:
         wrapper = sign_object(Kind.DECISION, decision.to_obj(), self._key)
         acted_on = None if refused else verdict.verdict_seq
         self._remember(self.memory.with_decision(verdict_ref, wrapper, acted_on))
-        self._outbox.append((MessageType.DECISION, wrapper))
+        self._say(MessageType.DECISION, wrapper)
         hints: tuple[GuideHint, ...] = ()
         if self._open is not None and verdict.txn_id == self.open_txn_id and refused != "mismatch":
             hints = tuple(self._open.hints)
@@ -344,7 +352,7 @@ class ValidatorDesk:
         )
         wrapper = sign_object(Kind.PASSAGE, passage.to_obj(), self._key)
         self._remember(self.memory.with_passage(turn.verdict_ref, wrapper))
-        self._outbox.append((MessageType.PASSAGE, wrapper))
+        self._say(MessageType.PASSAGE, wrapper)
         return PassageReported(turn.txn_id, turn.verdict_ref, passage.passed, passage.cause)
 
     def _remember(self, memory: DeskMemory) -> None:
@@ -362,11 +370,15 @@ class ValidatorDesk:
     def _say_again(self, verdict_ref: str) -> None:
         """Decision and passage as they were signed."""
         known = self.memory.find(verdict_ref)
-        if known is None or len(self._outbox) > 2 * MAX_ANSWERED:
+        if known is None:
             return
-        self._outbox.append((MessageType.DECISION, known.decision))
+        self._say(MessageType.DECISION, known.decision)
         if known.passage is not None:
-            self._outbox.append((MessageType.PASSAGE, known.passage))
+            self._say(MessageType.PASSAGE, known.passage)
+
+    def _say(self, type_: MessageType, wrapper: JsonObject) -> None:
+        if len(self._outbox) < MAX_HELD_ANSWERS:
+            self._outbox.append((type_, wrapper))
 
     def _answer_unknown(self) -> None:
         """`unknown` for what was certainly never acted on. While a request is open, one of these verdicts

@@ -171,10 +171,7 @@ class ValidatorMail:
         said: list[MailEvent] = []
         match event:
             case DeviceProven(_, device_kid):
-                if device_kid != self._device_kid:  # another device, or new keys: both boxes begin anew
-                    self._device_kid, self.applied_seq = device_kid, None
-                    self._offered.clear()
-                    self.pull_again()
+                self._meet(device_kid)
                 self._asked, self._unsupported = None, False
                 self._offer_from_ms = self._pull_from_ms = now_ms
             case Down():
@@ -195,6 +192,16 @@ class ValidatorMail:
                 return []
         self._ask(now_ms)
         return said
+
+    def _meet(self, device_kid: str) -> None:
+        """With another device, or new keys, both boxes begin anew; what was offered before any device was met
+        is for the first one."""
+        if device_kid == self._device_kid:
+            return
+        if self._device_kid:
+            self._offered.clear()
+        self._device_kid, self.applied_seq, self._offset = device_kid, None, 0
+        self.pull_again()
 
     # ---- what is asked
 

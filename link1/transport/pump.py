@@ -163,7 +163,8 @@ class CablePump(Generic[EventT]):
         if port is None or self._lost is None or self._lost.done():
             return
         blocked = False
-        self._tell(self._end.sent(0, self._clock_ms(), port.unsent()))
+        if self._end.waits_for_port:
+            self._tell(self._end.sent(0, self._clock_ms(), port.unsent()))
         while data := self._end.data_to_send(self._clock_ms(), WRITE_BYTES):
             count = port.write(data)
             self._tell(self._end.sent(count, self._clock_ms(), port.unsent()))

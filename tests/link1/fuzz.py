@@ -26,6 +26,8 @@ from cable import (
     request,
     verdict_for,
 )
+from fuzz_both import fuzz_both
+from fuzz_validator import MadDevice, answers_a_verdict, messages_of_a_device, serves_again
 
 from link1.canonical import canonical_bytes
 from link1.envelope import MessageRefused, MessageType, Role, encode_message, read_message
@@ -38,7 +40,7 @@ from link1.signed import Kind, sign_object
 VALIDATOR_KEY = SigningKey.from_seed(b"v" * 32)
 PING = Frame(FrameKind.PING, sess=1)
 _JSON_LETTERS = b'{}[]",:\\u0019-eE.tfn \x00\x1f\x7f\x80\xc3\xed\xff'
-SHARES = {"decoder": 0.5, "envelope": 0.4, "session": 0.1}
+SHARES = {"decoder": 0.4, "envelope": 0.35, "session": 0.1, "validator": 0.1, "both": 0.05}
 
 
 def messages() -> list[bytes]:
@@ -167,10 +169,35 @@ def _serves_again(rng: random.Random, script: Script) -> None:
     assert script.end.proven, "the next honest validator is served"  # type: ignore[attr-defined]
 
 
+def fuzz_validator(rng: random.Random, count: int) -> None:
+    """What a device gone mad says, into desks in every state; afterwards an honest device is served."""
+    seeds, raw = messages_of_a_device(), frames()
+    done = 0
+    while done < count:
+        mad = MadDevice(rng, rng.choice(("untouched", "greeted", "proven", "proven")))
+        script = mad.script
+        for _ in range(min(200, count - done)):
+            done += 1
+            match rng.randrange(8):
+                case 0 | 1:
+                    mad.say_something_signed()
+                case 2:
+                    mad.ask_again()
+                case 3:
+                    script.auto_ack = rng.random() < 0.7  # a peer that never acknowledges
+                case _:
+                    _one_input(rng, script, seeds, raw)
+            del script.events[:], script.messages[:], script.frames[:], script.hints[:]
+        serves_again(rng, mad.gate, script.now_ms)
+        answers_a_verdict(mad.gate, script.now_ms + 7_000)
+
+
 PARTS: dict[str, Callable[[random.Random, int], None]] = {
     "decoder": fuzz_decoder,
     "envelope": fuzz_envelope,
     "session": fuzz_session,
+    "validator": fuzz_validator,
+    "both": fuzz_both,
 }
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from fuzz import PARTS
 
-COUNTS = {"decoder": 20_000, "envelope": 10_000, "session": 1_500}
+COUNTS = {"decoder": 20_000, "envelope": 10_000, "session": 1_500, "validator": 1_500, "both": 3_000}
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -10,12 +10,15 @@ from cable import (
     STRANGER_KEY,
     VALIDATOR_KEY,
     Cable,
+    Script,
     make_device,
     make_validator,
     mixed_faults,
+    request,
     seeded,
     verdict_for,
 )
+from fuzz_validator import device_hello, device_proof
 
 from link1.canonical import JsonObject, b64_encode
 from link1.desk_memory import MAX_ANSWERED, DeskMemory
@@ -34,6 +37,7 @@ from link1.link_states import DownReason
 from link1.objects import Decision, ErrorCode, Request, Verdict, VerdictDecision
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator_desk import (
+    MAX_HELD_ANSWERS,
     Choice,
     PassageReported,
     RequestEnded,
@@ -390,3 +394,31 @@ def test_over_a_bad_cable_no_verdict_is_lost_and_none_is_acted_on_twice(seed: in
     assert len(acted_on) == len(set(acted_on)) > 10
     assert device.open_refs == []
     assert {object_ref(wrapper) for wrapper in device.by_txn.values()} >= set(acted_on)
+
+
+def test_a_device_that_says_verdicts_and_acknowledges_nothing_fills_no_memory() -> None:
+    script = Script(gate := make_validator())
+    desk = ValidatorDesk(
+        gate,
+        dbd_id="dbd-1",
+        gate_id="gate-1",
+        key=VALIDATOR_KEY,
+        decide=open_for_accept,
+        memory=DeskMemory(),
+        save=lambda _memory: None,
+        wall_ms=lambda: 1_700_000_000_000,
+        random=seeded(1),
+        turn_after_ms=None,
+    )
+    script.end = desk
+    script.open()
+    said = dict(script.take_messages())
+    script.send("hello", device_hello())
+    script.send("prove", device_proof(said["hello"]))
+    assert gate.proven
+    script.auto_ack = False
+    for number in range(1, 3 * MAX_HELD_ANSWERS):
+        verdict = verdict_for(request(number), number)
+        script.send("verdict", sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY))
+    assert desk.memory.decision_seq == 3 * MAX_HELD_ANSWERS - 1
+    assert desk.held_answers == MAX_HELD_ANSWERS

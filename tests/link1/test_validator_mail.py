@@ -316,3 +316,25 @@ def test_answers_to_nothing_change_nothing(bench: Bench) -> None:
     assert bench.chunk(4, 0, b"unasked") == []
     assert bench.follow(MailNoneReceived(MailNone(77))) == []
     assert bench.mail.applied_seq == 0
+
+
+def test_what_was_offered_before_the_first_device_was_met_is_for_it() -> None:
+    bench = Bench()
+    assert bench.mail.offer(1, RECORD)
+    bench.prove()
+    assert bench.end.take().seq == 1
+
+
+def test_new_keys_begin_both_boxes_anew_and_at_the_first_byte(bench: Bench) -> None:
+    bench.mail.offer(1, RECORD)
+    bench.after(0)
+    bench.end.take()
+    bench.ack(1, 2 * MAX_CHUNK_BYTES, MailState.MORE)
+    bench.end.take()
+    bench.prove(kid="b" * 32)
+    bench.end.asked.clear()
+    assert bench.mail.last_offered_seq == 0
+    bench.mail.offer(1, b"short")
+    bench.follow(MailNoneReceived(MailNone(0)))
+    question = bench.end.take()
+    assert (question.offset, question.data) == (0, b"short")

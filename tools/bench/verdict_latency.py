@@ -209,6 +209,7 @@ def _figures(
         "passages": sum(len(values) for values in latencies.values()),
         "decisions": decisions,
         "by_film_ms": {kind: spread(values) for kind, values in latencies.items()},
+        "samples_ms": {kind: [round(value, 1) for value in values] for kind, values in latencies.items()},
         "inside_p50_ms": round(inside["p50_us"] / 1000, 1),
         "inside_p99_ms": round(inside["p99_us"] / 1000, 1),
         "stages_ms": {name: round(us / 1000, 2) for name, us in inside["stages_us"].items()},
