@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-all fuzz power lint unit bench evaluate train lock clean deb deb-test hil
+.PHONY: help demo test test-all fuzz power lint unit bench evaluate train train-hand lock clean deb deb-test hil pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,11 +41,16 @@ bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
 	$(BIN)/python -m models.evaluation
 
+# MEASURE=--measure makes the figures of the charts and the terminal anew too (some minutes on a quiet machine).
+MEASURE ?=
+pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs need Debian's package chromium)
+	$(BIN)/python -m tools.pictures $(MEASURE)
+
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
 	$(BIN)/python -m tools.packaging.deb
 
-deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees (root; about ten minutes)
-	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees -n 0 --timeout 1800 -x
+deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/INSTALL.md whole (root; about ten minutes)
+	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees tests/docs/trees -n 0 --timeout 1800 -x
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
 	rm -f build/hil/palm-access_*.deb
@@ -54,12 +59,18 @@ hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera 
 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python
-MINUTES ?= 32
-train: $(VENV)/ready ## train the palm model anew into build/train (about an hour; torch in its own environment)
+train: $(VENV)/ready ## make the palm model anew into build/train (about an hour; torch in its own environment)
 	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt
-	$(TRAIN_PYTHON) -m models.training.train --minutes $(MINUTES) --people 4000 --seed 1 \
-	  --out build/train --cache build/train-cache
+	$(TRAIN_PYTHON) -m models.training.train --minutes 32 --people 4000 --seed 1 \
+	  --out build/train/net --cache build/train-cache
+	$(TRAIN_PYTHON) -m models.training.fit --net build/train/net --out build/train --cache build/train-cache
 	$(BIN)/python -m models.training.publish --run build/train --model-id palm-gen-local --out build/train/model
+
+train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/train-hand (about 50 minutes on one core)
+	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt
+	$(TRAIN_PYTHON) -m models.training.hand_train --net coarse --minutes 25 --out build/train-hand --cache build/train-cache/hand
+	$(TRAIN_PYTHON) -m models.training.hand_train --net fine --minutes 22 --out build/train-hand --cache build/train-cache/hand
+	$(TRAIN_PYTHON) -m models.training.hand_publish --run build/train-hand --out build/train-hand/model
 
 # The environment is made from the lock alone: every file is checked against its hash.
 $(VENV)/ready: tools/lock/dev.txt pyproject.toml tools/bootstrap.py

@@ -26,7 +26,7 @@ _SIZE: Final = (1280, 800)
 _WITHIN_S: Final = 30.0
 
 
-class _Quiet(Narrator):
+class Quiet(Narrator):
     """Tells nothing."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class StagedDevice:
 @contextmanager
 def staged_device(folder: Path) -> Iterator[StagedDevice]:
     """Everything runs in `folder` until the end."""
-    quiet, logs = _Quiet(), folder / "logs"
+    quiet, logs = Quiet(), folder / "logs"
     logs.mkdir(parents=True)
     stage = Stage(logs)
     with ExitStack() as stack:

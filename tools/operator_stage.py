@@ -53,7 +53,7 @@ def _devices(tx: Tx, environment: Environment, now_ms: int) -> list[str]:
         ("active", "access", 0, 3 * _S, []),
         ("active", "access", 3, 8 * _S, []),
         ("active", "access", 0, 41 * _S, ["KEY_UNATTESTED"]),
-        ("active", "access", 212, 2 * _H + 14 * _MIN, ["KEY_UNATTESTED", "CAMERA_STALLED"]),
+        ("active", "access", 212, 2 * _H + 14 * _MIN, ["KEY_UNATTESTED", "CAMERA_FAULT"]),
         ("active", "access", 0, 19 * _S, []),
         ("active", "access", 1876, 26 * _H, []),
         ("active", "totem", 0, 33 * _S, []),

@@ -124,7 +124,7 @@ def film(seed: int, kind: str) -> Film:
         frames_out=FRAMES_OUT,
         scene_seed=PLACE,
     )
-    return Film(kind, encode(list(pictures)), steady=frames_in)
+    return Film(kind, encode(list(pictures)), steady=frames_in, leaves=frames_in + FRAMES_HELD)
 
 
 def new_board(

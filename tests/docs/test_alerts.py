@@ -1,0 +1,69 @@
+"""docs/alerts.yml: rules that Prometheus takes, about figures that a server really serves."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml  # type: ignore[import-untyped]
+from page_commands import DOCS
+from prometheus_client.parser import text_string_to_metric_families
+
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DOCS / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+
+
+def served(folder: Path) -> str:
+    """/metrics of a server that has answered a request."""
+    words = ["-m", "tools.palmctl", "cloud", "serve", "--data", str(folder), "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        urls = json.loads(process.stdout.readline())
+        with httpx.Client(trust_env=False) as client:
+            assert client.get(f"{urls['url']}/v1/health").status_code == 200
+            return client.get(f"{urls['admin_url']}/metrics").raise_for_status().text
+    finally:
+        process.terminate()
+        process.wait(20)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_every_rule_is_about_something_that_is_served(tmp_path: Path) -> None:
+    samples = [
+        sample for family in text_string_to_metric_families(served(tmp_path)) for sample in family.samples
+    ]
+    names = {sample.name for sample in samples}
+    assert RULES
+    for rule in RULES:
+        assert set(re.findall(r"palm_\w+", rule["expr"])) <= names, rule["alert"]
+        for name, label, value in re.findall(r'(palm_\w+)\{(\w+)="([^"]+)"\}', rule["expr"]):
+            labels = [sample.labels for sample in samples if sample.name == name]
+            # A status that was never answered has no sample yet; its label is there all the same.
+            known = {one.get(label) for one in labels}
+            assert value in known or (label == "status" and name == "palm_http_requests_total" and known), (
+                rule["alert"]
+            )
+
+
+def test_every_rule_says_what_to_do() -> None:
+    for rule in RULES:
+        assert re.fullmatch(r"Palm[A-Za-z]+", rule["alert"])
+        assert re.fullmatch(r"\d+[smhd]", rule["for"])
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"]["summary"] and rule["annotations"]["action"].endswith(".")
+
+
+def test_the_page_lists_every_rule() -> None:
+    page = (DOCS / "OPERATIONS.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(Palm\w+)` \| (yes)? ?\|", page, re.MULTILINE))
+    assert rows == {rule["alert"]: "yes" if rule["labels"]["severity"] == "page" else "" for rule in RULES}

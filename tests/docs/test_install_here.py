@@ -1,0 +1,57 @@
+"""The registrations of docs/INSTALL.md, online and over a stick, in a folder of this machine.
+
+The whole page is run by tests/docs/trees, on a Debian that is booted for it.
+"""
+
+from pathlib import Path
+
+from first_hour import Learned, Place, serve_cloud, told_apart
+from page_commands import DOCS, Command, blocks_of, check_shown
+
+from device.config import load_config
+from tools.demo.programs import Stage
+
+PAGE = DOCS / "INSTALL.md"
+
+
+def places(folder: Path) -> str:
+    """Options that keep a device's files in a folder."""
+    return f"--config {folder}/device.toml --state-dir {folder}/state --runtime-dir {folder}/run"
+
+
+def test_both_boards_become_devices(tmp_path: Path) -> None:
+    learned, stage = Learned(FOLDER=str(tmp_path / "here")), Stage(tmp_path)
+    service = Place(tmp_path / "here", learned)
+    online = Place(tmp_path / "online", learned, places(tmp_path / "online"))
+    bare = Place(tmp_path / "here", Learned(), places(tmp_path / "here"))
+
+    def type_in(place: str, command: Command) -> str:
+        if place == "service":
+            return service.run(command)
+        if place == "board":
+            (online.folder / "token.txt").write_text(learned["TOKEN"])
+            return online.run(command)
+        bare.learned["ROOT_KID"] = learned.get("ROOT_KID", "")
+        printed = bare.run(command)
+        learned["FINGERPRINT"] = bare.learned["FINGERPRINT"]
+        return printed
+
+    done = 0
+    try:
+        serve_cloud(stage, service.folder, learned)
+        for block in blocks_of(PAGE):
+            for command in block.commands:
+                if block.place == "service" or "palmctl provision" in command.text:
+                    printed = type_in(block.place, command)
+                    # Where its files are is another place here; all else is as the page shows it.
+                    shown = [
+                        line for line in command.shown if "/palm-access" not in line and "/root/" not in line
+                    ]
+                    check_shown(shown, told_apart(learned, printed))
+                    done += "provision" in command.text
+    finally:
+        stage.stop()
+    assert done == 3
+    first, second = (load_config(tmp_path / name / "device.toml") for name in ("online", "here"))
+    assert first.cloud is not None and first.device.id == "gate-7-left"
+    assert second.cloud is None and second.device.id == "gate-8-left"

@@ -1,0 +1,41 @@
+"""docs/VALIDATOR.md, section 4, played: the page's validator at one end of its pair, the kit at the other."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from page_commands import DOCS
+
+from tools.demo.programs import Stage, module, palmctl
+
+TEXT = re.sub(r"\\\n *", "", (DOCS / "VALIDATOR.md").read_text(encoding="utf-8"))
+
+
+def shown(beginning: str, **words: str) -> list[str]:
+    """The page's command that begins so, with its words in capitals replaced; without `palmctl`."""
+    (line,) = set(re.findall(rf"^    palmctl ({beginning}.*?)(?:  .*)?$", TEXT, re.MULTILINE))
+    return [words.get(word, word) for word in shlex.split(line)]
+
+
+def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
+    device, validator = str(tmp_path / "device.key"), str(tmp_path / "dbd.key")
+    keys = {"device.key": device, "dbd.key": validator}
+    device_key = palmctl(*shown("dbd key", **keys))["pub_b64"]
+    own_key = palmctl("dbd", "key", "--generate", "--key-file", validator)["pub_b64"]
+    stage = Stage(tmp_path)
+    try:
+        pair = stage.start("pair", module("tools.palmctl", *shown("link pair"), "--json"))
+        ends = pair.wait_line(lambda line: "device" in line, 20)
+        words = shown("dbd simulate", PATH=ends["validator"], K=device_key, **keys)
+        stage.start("validator", module("tools.palmctl", *words))
+        words = shown("dbd conform --as-device", FIRST_PATH=ends["device"], YOUR_PUBLIC_KEY=own_key, **keys)
+        played = [sys.executable, "-m", "tools.palmctl", *words, "--only", "handshake", "--json"]
+        done = subprocess.run(played, capture_output=True, text=True, timeout=100, check=False)
+    finally:
+        stage.stop()
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) > 5
