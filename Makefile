@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-all fuzz power lint unit bench evaluate train train-hand lock clean deb deb-test hil pictures
+.PHONY: help demo test test-all fuzz power lint unit bench evaluate quality train train-hand lock clean deb deb-test hil pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +37,11 @@ power: $(VENV)/ready ## the power goes at every moment of a device's life, in ov
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json
+
+quality: $(VENV)/ready ## fit the quality scale to the shipped model, show that it predicts, count liveness errors (about eight minutes)
+	$(BIN)/python -m models.training.calibrate_quality
+	$(BIN)/python -m models.training.quality_curve --picture docs/images/quality-curve.svg
+	$(BIN)/python -m models.training.bona_fide
 
 evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
 	$(BIN)/python -m models.evaluation

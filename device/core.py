@@ -1,8 +1,9 @@
 """The core: one loop that owns all state. Here the camera, the gate, the enrolment and the carrier meet.
 
 A frame's journey: `Recogniser.look` on the inference thread (camera frame → hand → palm crop → quality →
-liveness → vector → match), `Core.on_look` here, then `device.gate` (decision → verdict → journal → session →
-frame bytes → cable). A delta's journey is `device.carrier_desk`'s, and ends here in `gallery_changed`.
+liveness → vector → match), `Core.on_look` here, then `device.transactions.gate` (decision → verdict →
+journal → session → frame bytes → cable). A delta's journey is `device.carrier.desk`'s, and ends here in
+`gallery_changed`.
 """
 
 import asyncio
@@ -11,27 +12,27 @@ from collections.abc import Callable, Mapping
 
 from device import sd_notify
 from device.bulk_turn import BulkTurn
-from device.capture import CameraCondition, CameraState
-from device.carrier import LinkState
+from device.carrier.carrier import LinkState
 from device.clock import Clock
-from device.enrolment_desk import EnrolmentDesk
-from device.gate import Gate
+from device.enrolment.desk import EnrolmentDesk
+from device.enrolment.preview import Preview
+from device.enrolment.trial_pass import TrialPasses
 from device.health import NOT_SERVING, Health, HealthWord
-from device.inference import RecognitionFault
-from device.journal_mail import MailPosition
-from device.mail_outbox import Standing
-from device.mail_wiring import OFFLINE_WORD, make_mail_desk
+from device.journal.mail import MailPosition
+from device.mail.outbox import Standing
+from device.mail.wiring import OFFLINE_WORD, make_mail_desk
 from device.opening import Opened, gallery_now, known_time_ms
-from device.pinning import Pinning
-from device.policy import Policy
-from device.preview import Preview
-from device.recognition import Interest, Look
-from device.service_status import ServiceStatus, StatusReader
 from device.store_thread import StoreThread
-from device.transaction_settings import Conditions
-from device.trial_pass import TrialPasses
-from device.trust import Trust
-from device.wiping import Wiping
+from device.transactions.gate import Gate
+from device.transactions.settings import Conditions
+from device.trust.pinning import Pinning
+from device.trust.policy import Policy
+from device.trust.service_status import ServiceStatus, StatusReader
+from device.trust.trust import Trust
+from device.vision.capture import CameraCondition, CameraState
+from device.vision.inference import RecognitionFault
+from device.vision.recognition import Interest, Look
+from device.wipe.wiping import Wiping
 from gallery.gallery import Gallery
 from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 
-from device.capture import FrameSlot
 from device.control import Operation
 from device.doctor.measured_picture import measure
 from device.errors import IpcRefused
 from device.ipc import Packet, reply
+from device.vision.capture import FrameSlot
 
 PICTURE_OP = "measure_picture"
 

@@ -14,7 +14,7 @@ from device.clock import Clock
 from device.core import Core
 from device.health import HealthWord
 from device.heat import hottest_c, too_hot
-from device.store_watch import StoreWatch
+from device.journal.store_watch import StoreWatch
 
 EVERY_S: Final = 1.0
 STORE_WITHIN_S: Final = 5.0

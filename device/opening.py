@@ -10,21 +10,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 from device.clock import Clock, has_kept_time
-from device.config import DeviceConfig
-from device.credentials import key_source
+from device.config.config import DeviceConfig
 from device.errors import TrustError
-from device.journal import Journal
-from device.journal_mail import MailPosition
-from device.keystore import KeyStore
-from device.policy import Policy, read_policy
+from device.journal.journal import Journal
+from device.journal.mail import MailPosition
 from device.store_thread import StoreThread
-from device.trust import Pinned, Trust, load_trust
-from device.update_desk import APP_NAME, UpdateDesk, UpdateParts
-from device.update_models import gallery_facts, open_models
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyStore
+from device.trust.policy import Policy, read_policy
+from device.trust.trust import Pinned, Trust, load_trust
+from device.updates.desk import APP_NAME, UpdateDesk, UpdateParts
+from device.updates.models import gallery_facts, open_models
 from gallery.errors import GalleryError
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from models.embedding import Embedder
+from models.errors import ModelsError
+from models.pad_network import PadNetwork, open_pad_network
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -45,6 +47,7 @@ class Opened:
     gallery: Gallery | None
     gallery_fault: str
     updates: UpdateDesk
+    pad_network: PadNetwork | None
 
     @property
     def trust(self) -> Trust:
@@ -65,6 +68,7 @@ async def open_device(
     mail = await journal_thread.do(journal.mail.position)
     facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
     model, updates = await journal_thread.do(lambda: open_models(config, facts))
+    pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     gallery, gallery_fault = await gallery_thread.do(
         lambda: _open_gallery(config, pinned, keys, model.model_id, clock)
     )
@@ -77,8 +81,9 @@ async def open_device(
         journal=journal,
         mail=mail,
         model_id=model.model_id,
-        embedder=model.embedder,
-        model_fault=model.fault,
+        # Without the liveness network that its operator relies on, a device recognises nobody.
+        embedder=None if pad_fault else model.embedder,
+        model_fault="; ".join(filter(None, (model.fault, pad_fault))),
         gallery=gallery,
         gallery_fault=gallery_fault,
         updates=UpdateDesk(
@@ -90,6 +95,7 @@ async def open_device(
                 clock=clock,
             )
         ),
+        pad_network=pad_network,
     )
 
 
@@ -133,6 +139,17 @@ def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clo
     journal.close_open_outcomes()
     journal.mail.begin_inbox(trust.inbox_next_seq)
     return journal
+
+
+def _open_pad_network(config: DeviceConfig) -> tuple[PadNetwork | None, str]:
+    """The network of `[liveness] model_dir`, if there is one, or why it cannot be used."""
+    folder = config.liveness.model_dir
+    if folder is None:
+        return None, ""
+    try:
+        return open_pad_network(folder, config.camera.look), ""
+    except ModelsError as error:
+        return None, f"[liveness] model_dir: {error}"
 
 
 def _open_gallery(

@@ -18,35 +18,36 @@ os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 
 from device import sd_notify
 from device.camera import open_camera
-from device.capture import CameraState, CaptureThread, FrameSlot
-from device.carrier_desk import CarrierDesk, DeskParts
+from device.carrier.desk import CarrierDesk, DeskParts
 from device.clock import Clock, SystemClock
-from device.config import DeviceConfig, config_path, load_config
+from device.config.config import DeviceConfig, config_path, load_config
 from device.control import control_handler
 from device.core import APP_PACKAGE, Core
 from device.doctor_control import doctor_operations
+from device.enrolment.people_wiring import make_people
 from device.errors import ConfigError, DeviceError, NotProvisioned
 from device.housekeeping import Housekeeping, Stage
-from device.inference import InferenceThread
 from device.ipc import IpcServer, Packet, reply
 from device.log_limits import limit_repeats
 from device.memory_guard import MemoryGuard, guard_memory
 from device.opening import known_time_ms, open_device
-from device.people_wiring import make_people
-from device.recognition import Recogniser
 from device.report import describe
-from device.service_status import StatusReader
 from device.store_thread import StoreThread
-from device.update_wiring import begin_updates
-from device.wipe import finish_wipe
-from device.wiped import serve_wiped
-from device.wiping import WipeEnd
+from device.trust.service_status import StatusReader
+from device.updates.wiring import begin_updates
+from device.vision.capture import CameraState, CaptureThread, FrameSlot
+from device.vision.inference import InferenceThread
+from device.vision.recognition import Recogniser
+from device.wipe.wipe import finish_wipe
+from device.wipe.wiped import serve_wiped
+from device.wipe.wiping import WipeEnd
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
+from models.liveness import LivenessCheck
 
 SWITCH_INTERVAL_S = 0.001
-"""So long a thread that needs the interpreter waits for one that computes. With Python's own 5 ms a frame, which
-lets go of it thirty times in OpenCV and ONNX Runtime, would be a fifth of a second late beside a gallery page."""
+"""So long a thread that needs the interpreter waits for one that computes. With Python's own 5 ms a frame,
+which lets go of it thirty times, would be a fifth of a second late beside a page of the gallery."""
 _log = logging.getLogger(__name__)
 
 
@@ -166,7 +167,12 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
         )
         inference = InferenceThread(
             slot,
-            Recogniser(opened.embedder, lambda: opened.gallery, lambda: core.policy.thresholds),
+            Recogniser(
+                opened.embedder,
+                lambda: opened.gallery,
+                lambda: core.policy.thresholds,
+                LivenessCheck(opened.pad_network),
+            ),
             loop,
             core,
             now_ms=clock.monotonic_ms,

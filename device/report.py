@@ -1,11 +1,11 @@
 """What a technician is told: the whole state of the core in one object, integers and words only."""
 
-from device.capture import CaptureCounters
 from device.clock import Clock
 from device.core import APP_PACKAGE, Core
-from device.enrolment_desk import EnrolmentDesk
-from device.inference import InferenceCounters
+from device.enrolment.desk import EnrolmentDesk
 from device.opening import gallery_now
+from device.vision.capture import CaptureCounters
+from device.vision.inference import InferenceCounters
 from link1.canonical import JsonObject
 
 

@@ -5,8 +5,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.config import DeviceConfig
-from device.keystore import KeyStore
+from device.config.config import DeviceConfig
+from device.trust.keystore import KeyStore
 from gallery.store import FILE_NAME as GALLERY_FILE
 
 _WAITING = "SELECT count(*) FROM verdicts WHERE uploaded < revision"

@@ -1,6 +1,6 @@
 """`palm-syncd`, the carrier: the one process of the device that talks to the network.
 
-It holds the http key and nothing else of the device's secrets. Lanes (`device.carrier_lanes`) run beside each
+It holds the http key and nothing else of the device's secrets. Lanes (`device.carrier.lanes`) run beside each
 other; each survives the loss of the core and of the service, and goes on where it was. What is on its way
 when the process ends stays with the core: the journal, the enrolment outbox, the gallery's position.
 """
@@ -19,8 +19,8 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import ServerAddressError
 from cloud_client.retry import Backoff, Random
 from device import sd_notify
-from device.carrier import LinkState
-from device.carrier_lanes import (
+from device.carrier.carrier import LinkState
+from device.carrier.lanes import (
     CoreLine,
     GalleryLane,
     KeysLane,
@@ -31,13 +31,13 @@ from device.carrier_lanes import (
     VerdictLane,
 )
 from device.clock import Clock, SystemClock
-from device.config import config_path, load_config
-from device.credentials import key_source
-from device.enrolment_lanes import EnrolmentLane, RedeemLane
+from device.config.config import config_path, load_config
+from device.enrolment.lanes import EnrolmentLane, RedeemLane
 from device.errors import ConfigError, IpcError, KeyStoreError
-from device.keystore import KeyPurpose
 from device.log_limits import limit_repeats
 from device.memory_guard import guard_memory
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyPurpose
 from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2

@@ -13,7 +13,7 @@ Ask = Callable[..., Any]
 
 def control_socket_of(config: Path | None) -> Path:
     """The technician's socket of the device that `config` describes; exits with 3 when it cannot be read."""
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.errors import ConfigError
 
     try:

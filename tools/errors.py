@@ -3,6 +3,7 @@
 ToolError
 ├── LogsUnavailable     journald is not here, or does not let this user read
 ├── BundleRefused       a support bundle cannot be written there
+├── KeysNotEncrypted    keys cannot be made credentials here, or not by this user
 ├── ReleaseError        no release can be made of a folder, or a file is none
 └── ResetRefused        a factory reset is not to be done, or not now
 
@@ -20,6 +21,10 @@ class LogsUnavailable(ToolError):
 
 class BundleRefused(ToolError):
     """The support bundle cannot be written."""
+
+
+class KeysNotEncrypted(ToolError):
+    """The keys stay the files that they are."""
 
 
 class ReleaseError(ToolError):

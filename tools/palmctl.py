@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": ("doctor", "Look at everything that a gate needs, and say what to do about what is wrong."),
     "evaluate": ("evaluate", "How well the model tells palms apart, on a folder of pictures."),
     "factory-reset": ("factory_reset", "Destroy keys, gallery and journal of this device."),
+    "keys": ("keys", "Keys of this device as encrypted credentials of systemd."),
     "link": ("link", "The cable: a virtual pair, a monitor."),
     "logs": ("logs", "What the daemons have said, as journald keeps it."),
     "pass": ("trial_pass", "One supervised passage, or a rehearsal of one: every stage's time and score."),

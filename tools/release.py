@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from device.update_manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, ReleaseKind
+from device.updates.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, ReleaseKind
 from link1.canonical import JsonObject, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError
 from tools.errors import ReleaseError

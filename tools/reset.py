@@ -1,4 +1,4 @@
-"""A factory reset step by step: who is here, nobody at work, then the wipe of `device.wipe`."""
+"""A factory reset step by step: who is here, nobody at work, then the wipe of `device.wipe.wipe`."""
 
 import shutil
 import socket
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.config import DeviceConfig
+from device.config.config import DeviceConfig
 from device.control import read_status
 from device.errors import DeviceError, StateError
 from device.stock import Stock, journal_in_use, take_stock
-from device.trust import load_trust
-from device.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
-from device.wipe_control import reset_device
+from device.trust.trust import load_trust
+from device.wipe.control import reset_device
+from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
 from tools.errors import ResetRefused
 
 _BOOTED = Path("/run/systemd/system")

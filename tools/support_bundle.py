@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.camera import SourceKind, parse_source
-from device.config import DeviceConfig
+from device.config.config import DeviceConfig
 from device.doctor.case import Case
 from device.doctor.examine import examine
 from device.doctor.reading import text_of

@@ -13,6 +13,7 @@ from tools.errors import LogsUnavailable
 UNITS = ("palmd", "palm-syncd")
 BOOTED = Path("/run/systemd/system")
 JOURNALS = (Path("/run/log/journal"), Path("/var/log/journal"))
+_OWN_LEVELS = {"CRITICAL": "crit", "ERROR": "err", "WARNING": "warning"}
 _LEVELS = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 
 
@@ -59,8 +60,10 @@ def read_line(text: str) -> LogLine | None:
         message = entry.get("MESSAGE", "")
         if isinstance(message, list):  # bytes that are no text
             message = bytes(message).decode("utf-8", "replace")
-        unit = str(entry.get("_SYSTEMD_UNIT") or entry.get("UNIT") or "").removesuffix(".service")
-        level = _LEVELS[int(entry.get("PRIORITY", 6))]
+        # What the service manager says of a unit is its own line: it names the unit in UNIT.
+        unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or "").removesuffix(".service")
+        # The daemons write plain lines, which journald takes for information, whatever their first word.
+        level = _OWN_LEVELS.get(str(message).partition(" ")[0]) or _LEVELS[int(entry.get("PRIORITY", 6))]
         return LogLine(int(entry["__REALTIME_TIMESTAMP"]) // 1000, unit, level, str(message))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None

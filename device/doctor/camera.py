@@ -6,7 +6,7 @@ While palmd runs it holds the camera, so it is asked; otherwise the camera is op
 import time
 
 from device.camera import CameraError, SourceKind, open_camera, parse_source
-from device.config import DeviceConfig
+from device.config.config import DeviceConfig
 from device.control import read_status
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, warn

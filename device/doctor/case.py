@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device.clock import Clock
-from device.config import DeviceConfig, load_config
+from device.config.config import DeviceConfig, load_config
 from device.control import read_status
 from device.errors import ConfigError, DeviceError, IpcError, StateError
-from device.keystore import KeyStore
-from device.trust import Trust, load_trust
+from device.trust.keystore import KeyStore
+from device.trust.trust import Trust, load_trust
 from link1.canonical import JsonObject
 
 

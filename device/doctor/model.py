@@ -6,6 +6,7 @@ from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok
 from models.errors import ModelsError
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.pad_network import open_pad_network
 
 NAME = "model"
 
@@ -17,10 +18,17 @@ def check(case: Case) -> Finding:
         open_embedder(manifest)
     except ModelsError as error:
         return fail(NAME, str(error), "install the package again, or correct [model] dir")
+    beside = ""
+    if (folder := case.settings.liveness.model_dir) is not None:
+        try:
+            network = open_pad_network(folder, case.settings.camera.look)
+            beside = f", beside the liveness network {network.model_id}"
+        except ModelsError as error:
+            return fail(NAME, str(error), "correct [liveness] model_dir, or install the network again")
     took_ms = round((time.monotonic() - started_s) * 1000)
     running = case.status["model_id"] if case.status else manifest.model_id
     if running != manifest.model_id:
         return fail(
             NAME, f"palmd runs {running}, installed is {manifest.model_id}", "systemctl restart palmd"
         )
-    return ok(NAME, f"{manifest.model_id} gives the known answer ({took_ms} ms with loading)")
+    return ok(NAME, f"{manifest.model_id} gives the known answer ({took_ms} ms with loading){beside}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip
-from device.keystore import CREDENTIALS_FOLDER
+from device.trust.keystore import CREDENTIALS_FOLDER
 
 NAME = "ownership"
 _MOST_FILES = 2_000

@@ -1,7 +1,7 @@
 """Light and focus: is the scene lit, and is a hand held before the camera sharp?"""
 
 from device.camera import CameraError, open_camera
-from device.config import DeviceConfig
+from device.config.config import DeviceConfig
 from device.control import ask_core
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn

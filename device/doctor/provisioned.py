@@ -5,9 +5,9 @@ from pathlib import Path
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok
 from device.errors import StateError
-from device.keystore import CREDENTIALS_FOLDER, KeyStore
-from device.wipe import FILE_NAME as WIPE_FILE
-from device.wipe import read_wipe
+from device.trust.keystore import CREDENTIALS_FOLDER, KeyStore
+from device.wipe.wipe import FILE_NAME as WIPE_FILE
+from device.wipe.wipe import read_wipe
 
 NAME = "provisioned"
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.contract import SERVER_TIME_HEADER
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
-from device.config import CloudSection
+from device.config.config import CloudSection
 from device.core import CLOCK_TOLERANCE_MS
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, warn

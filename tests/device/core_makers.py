@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from device.decision import Candidate, Outcome, Sighting, Thresholds, build_verdict
-from device.txn_memory import StoredVerdict
+from device.transactions.decision import Candidate, Outcome, Sighting, Thresholds, build_verdict
+from device.transactions.txn_memory import StoredVerdict
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Request, VerdictResult

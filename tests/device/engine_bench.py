@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from core_makers import THRESHOLDS, make_request, make_stored, txn_id_of
 
-from device.decision import Sighting
-from device.transaction_effects import (
+from device.transactions.decision import Sighting
+from device.transactions.effects import (
     Effect,
     JournalVerdict,
     ListOpen,
@@ -20,9 +20,9 @@ from device.transaction_effects import (
     StartCapture,
     StopCapture,
 )
-from device.transaction_settings import Conditions, EngineSettings
-from device.transactions import TransactionEngine
-from device.txn_memory import StoredVerdict, TxnMemory
+from device.transactions.engine import TransactionEngine
+from device.transactions.settings import Conditions, EngineSettings
+from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import Decision, ErrorCode, LastVerdict, Passage, Request, VerdictResult
 from link1.signed import object_ref

@@ -17,7 +17,7 @@ from typing import Any
 
 from whole_device import WITHIN_S, Device, make_device
 
-from device.config import CloudSection, EnrolmentSection, write_config
+from device.config.config import CloudSection, EnrolmentSection, write_config
 from device.control import ask_core
 from device.errors import IpcError
 from device.ipc import IpcClient

@@ -18,13 +18,13 @@ from cable import DEVICE_KEY, Cable, make_device, make_validator
 from carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
 
 from device.clock import SystemClock
-from device.journal import Journal, StoredVerdict
-from device.journal_mail import MailPosition
-from device.mail_apply import ApplyParts, MailApply
-from device.mail_desk import MailDesk, MailParts
-from device.mail_outbox import Sender, Standing
-from device.service_status import ServiceStatus, StatusReader
+from device.journal.journal import Journal, StoredVerdict
+from device.journal.mail import MailPosition
+from device.mail.apply import ApplyParts, MailApply
+from device.mail.desk import MailDesk, MailParts
+from device.mail.outbox import Sender, Standing
 from device.store_thread import StoreThread
+from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject, canonical_bytes, read_strict

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from device.clock import SystemClock
-from device.config import (
+from device.config.config import (
     CameraSection,
     CloudSection,
     DeviceConfig,
@@ -20,7 +20,7 @@ from device.config import (
     LinkSection,
     ModelSection,
 )
-from device.provisioning import Provisioned, Registration, Surroundings, provision
+from device.trust.provisioning import Provisioned, Registration, Surroundings, provision
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import device.opening
 from device.clock import SystemClock
-from device.config import load_config
+from device.config.config import load_config
 from device.memory_guard import MemoryGuard
 from device.palmd import _serve
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from whole_device import nobody
 
-from device.config import DeviceConfig, load_config, write_config
+from device.config.config import DeviceConfig, load_config, write_config
 from device.control import read_status
 from device.errors import IpcError
-from device.keystore import KeyStore
+from device.trust.keystore import KeyStore
 from link1.transport.pty_pair import PtyPair
 from tools.bench.verdict_latency import FolderWriter
 from tools.commands.provision import provision

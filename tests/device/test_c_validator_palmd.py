@@ -14,8 +14,8 @@ import pytest
 from whole_device import Device, make_device, pictures
 
 from device.clock import SystemClock
-from device.journal import Journal
-from device.keystore import KeyStore
+from device.journal.journal import Journal
+from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import Port, open_port

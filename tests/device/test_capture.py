@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from device.camera import CameraLost, CameraUnavailable, Pixels
-from device.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
+from device.vision.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
 from models.frames import Frame
 
 PICTURE = np.zeros((48, 64, 3), np.uint8)

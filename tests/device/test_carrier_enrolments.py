@@ -1,6 +1,6 @@
 """Bodies with vectors: kept in memory, bounded, and overwritten however they end."""
 
-from device.enrolment_outbox import LONGEST_WAIT_MS, MAX_WAITING, EnrolmentAnswer, EnrolmentOutbox
+from device.enrolment.outbox import LONGEST_WAIT_MS, MAX_WAITING, EnrolmentAnswer, EnrolmentOutbox
 
 NOT_SENT = EnrolmentAnswer(0, "not_sent")
 

@@ -18,7 +18,7 @@ from carrier_setting import Core, Service, device_status, running_core
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.clock import SystemClock
-from device.enrolment_outbox import EnrolmentAnswer
+from device.enrolment.outbox import EnrolmentAnswer
 from device.syncd import carry
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey

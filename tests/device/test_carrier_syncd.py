@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device.keystore import KeyStore
 from device.syncd import main
+from device.trust.keystore import KeyStore
 
 CONFIG = """
 [device]

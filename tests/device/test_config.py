@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device.config import DEFAULT_PATH, DeviceConfig, config_path, load_config, write_config
+from device.config.config import DEFAULT_PATH, DeviceConfig, config_path, load_config, write_config
 from device.errors import ConfigError
 
 FULL = """

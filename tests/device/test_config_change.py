@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.config import describe_members, parse_config
-from device.config_change import change_member
-from device.config_doc import SAYS, defaults_text
+from device.config.change import change_member
+from device.config.config import describe_members, parse_config
+from device.config.doc import SAYS, defaults_text
 from device.errors import ConfigError
 from tools.palmctl import main
 

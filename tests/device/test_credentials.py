@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from device.credentials import CredentialKeys, encrypt_keys, key_source, run_tool
 from device.errors import KeysAbsent, KeyStoreError
-from device.keystore import FileKeys, KeyPurpose, KeyStore
-from device.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
+from device.trust.credentials import (
+    CredentialKeys,
+    drop_in_path,
+    encrypt_keys,
+    key_source,
+    run_tool,
+    write_drop_ins,
+)
+from device.trust.keystore import FileKeys, KeyPurpose, KeyStore
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
 
 
 def fake_tool(command: Sequence[str], given: bytes) -> bytes:
@@ -55,6 +62,40 @@ def test_keys_move_into_credentials_and_are_read_from_there(keys: KeyStore, tmp_
     (tmp_path / "given/palm-access.data").unlink()
     with pytest.raises(KeyStoreError, match=r"LoadCredentialEncrypted=palm-access\.data"):
         KeyStore.load(source)
+
+
+def test_an_encryption_that_was_cut_off_goes_on(keys: KeyStore, tmp_path: Path) -> None:
+    state, store = tmp_path / "state", tmp_path / "credstore"
+    calls = 0
+
+    def until_the_third(command: Sequence[str], given: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyStoreError("the power went")
+        return fake_tool(command, given)
+
+    with pytest.raises(KeyStoreError, match="power"):
+        encrypt_keys(state / "keys", credstore=store, run=until_the_third)
+    assert KeyStore.open(state / "keys").verdict == keys.verdict
+    kept = (state / "keys/http.key").read_bytes()
+    assert encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+    # As after a cut between overwriting one file and the end.
+    (state / "keys").mkdir(mode=0o700)
+    (state / "keys/http.key").write_bytes(bytes(len(kept)))
+    assert encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+    assert not (state / "keys").exists()
+    assert not encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+    opened = KeyStore.load(CredentialKeys(decrypted(state, tmp_path / "given")))
+    assert (opened.http, opened.data_key) == (keys.http, keys.data_key)
+
+
+def test_each_unit_is_given_its_own_keys_and_no_others(tmp_path: Path) -> None:
+    write_drop_ins(tmp_path)
+    carrier = drop_in_path("palm-syncd.service", tmp_path).read_text()
+    assert carrier.splitlines()[1:] == ["[Service]", "LoadCredentialEncrypted=palm-access.http"]
+    core = drop_in_path("palmd.service", tmp_path).read_text()
+    assert core.count("LoadCredentialEncrypted=palm-access.") == len(KeyPurpose)
 
 
 def test_without_credentials_of_ours_the_files_count(keys: KeyStore, tmp_path: Path) -> None:

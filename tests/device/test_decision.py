@@ -16,7 +16,7 @@ from core_makers import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.decision import (
+from device.transactions.decision import (
     PAD_UNKNOWN,
     Attempt,
     Outcome,

@@ -167,7 +167,7 @@ def test_a_clock_before_the_device_was_registered(case: Case) -> None:
 
 
 def test_a_server_that_is_away(device: Device, case: Case) -> None:
-    from device.config import CloudSection
+    from device.config.config import CloudSection
 
     away = replace(device.config, cloud=CloudSection("http://127.0.0.1:9", None))
     found = server.check(replace(case, config=away))

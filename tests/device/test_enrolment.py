@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.decision import Thresholds
-from device.enrolment import EnrolmentFlow
-from device.enrolment_body import write_enrolment
-from device.enrolment_captures import HandName, PalmCapture
-from device.enrolment_consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
-from device.enrolment_effects import (
+from device.enrolment.body import write_enrolment
+from device.enrolment.captures import HandName, PalmCapture
+from device.enrolment.consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
+from device.enrolment.effects import (
     CaptureHint,
     Done,
     Effect,
@@ -25,9 +23,11 @@ from device.enrolment_effects import (
     Step,
     Upload,
 )
-from device.enrolment_outbox import EnrolmentAnswer
-from device.enrolment_session import EnrolmentSession, parse_qr
+from device.enrolment.flow import EnrolmentFlow
+from device.enrolment.outbox import EnrolmentAnswer
+from device.enrolment.session import EnrolmentSession, parse_qr
 from device.errors import EnrolmentRefused
+from device.transactions.decision import Thresholds
 from link1.objects import GuideHint, Pad
 
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)

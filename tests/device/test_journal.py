@@ -19,9 +19,9 @@ from core_makers import (
     txn_id_of,
 )
 
-from device import journal as journal_module
 from device.errors import JournalError
-from device.journal import MEMORY_MS, Journal, StoredVerdict
+from device.journal import journal as journal_module
+from device.journal.journal import MEMORY_MS, Journal, StoredVerdict
 from link1.canonical import JsonObject
 from link1.objects import ErrorCode, LastVerdict
 from link1.signed import object_ref

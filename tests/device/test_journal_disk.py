@@ -23,8 +23,8 @@ from core_makers import make_passage as make_passage_of
 from small_disk import fill, small_disk
 
 from device.errors import JournalError
-from device.journal import MEMORY_MS, PURGE_ROWS, Journal, StoredVerdict
-from device.reserve import GIVEN_UP_BELOW_BYTES, RESERVE_BYTES, Reserve, free_bytes
+from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal, StoredVerdict
+from device.journal.reserve import GIVEN_UP_BELOW_BYTES, RESERVE_BYTES, Reserve, free_bytes
 from link1.canonical import JsonObject
 from link1.signed import object_ref
 

@@ -19,7 +19,7 @@ from core_makers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device.journal import Journal, StoredVerdict
+from device.journal.journal import Journal, StoredVerdict
 from link1.canonical import JsonObject
 from link1.objects import ErrorCode
 from link1.signed import object_ref

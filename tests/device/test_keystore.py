@@ -5,7 +5,7 @@ import pytest
 
 from device.errors import KeyStoreError
 from device.files import replace_synced
-from device.keystore import KeyPurpose, KeyStore, read_key
+from device.trust.keystore import KeyPurpose, KeyStore, read_key
 
 
 def test_created_keys_open_again(tmp_path: Path) -> None:

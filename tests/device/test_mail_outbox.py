@@ -6,8 +6,8 @@ from core_makers import GALLERY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.journal_mail import OutboxRecord, RefusedRecord
-from device.mail_outbox import (
+from device.journal.mail import OutboxRecord, RefusedRecord
+from device.mail.outbox import (
     REPORT_APART_MS,
     REPORT_EVERY_MS,
     OutboxType,

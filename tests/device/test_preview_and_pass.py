@@ -25,7 +25,7 @@ from whole_device import (
 )
 
 from device.control import ask_core
-from device.preview import EVERY_MS, Preview
+from device.enrolment.preview import EVERY_MS, Preview
 from link1.transport.pty_pair import PtyPair
 from models.frames import Frame
 

@@ -21,10 +21,10 @@ from provisioning_setting import (
     registrar,
 )
 
-from device import provisioning
 from device.errors import TrustError
-from device.keystore import KeyStore
-from device.provisioning import check_registration
+from device.trust import provisioning
+from device.trust.keystore import KeyStore
+from device.trust.provisioning import check_registration
 from link1.canonical import JsonObject
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from device.config import load_config
-from device.keystore import KeyStore
-from device.provisioning_offline import PENDING_NAME
-from device.trust import load_trust
+from device.config.config import load_config
+from device.trust.keystore import KeyStore
+from device.trust.provisioning_offline import PENDING_NAME
+from device.trust.trust import load_trust
 from tools.palmctl import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")

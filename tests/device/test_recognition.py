@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.decision import Thresholds
-from device.recognition import Interest, Look, Recogniser
-from device.tracked_hand import GONE_MS, PROBES, TrackedHand
+from device.transactions.decision import Thresholds
+from device.vision.recognition import Interest, Look, Recogniser
+from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
 from gallery.gallery import Match
 from gallery.index import Candidate
 from gallery.records import Position

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.capture import FrameSlot
-from device.decision import Thresholds
-from device.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
-from device.recognition import Interest, Look, Recogniser
+from device.transactions.decision import Thresholds
+from device.vision.capture import FrameSlot
+from device.vision.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
+from device.vision.recognition import Interest, Look, Recogniser
 from gallery.gallery import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE

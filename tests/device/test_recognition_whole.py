@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pytest
 
 from device.camera import open_camera
-from device.capture import CameraState, CaptureThread, FrameSlot
-from device.decision import Attempt, Outcome, Thresholds
-from device.enrolment import EnrolmentFlow
-from device.enrolment_captures import HandName
-from device.enrolment_effects import Upload
-from device.enrolment_session import EnrolmentSession
-from device.inference import InferenceThread, RecognitionFault
-from device.recognition import Interest, Look, Recogniser
+from device.enrolment.captures import HandName
+from device.enrolment.effects import Upload
+from device.enrolment.flow import EnrolmentFlow
+from device.enrolment.session import EnrolmentSession
+from device.transactions.decision import Attempt, Outcome, Thresholds
+from device.vision.capture import CameraState, CaptureThread, FrameSlot
+from device.vision.inference import InferenceThread, RecognitionFault
+from device.vision.recognition import Interest, Look, Recogniser
 from gallery.gallery import Match
 from gallery.index import Candidate
 from gallery.records import Position

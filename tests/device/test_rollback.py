@@ -13,11 +13,11 @@ from test_trust_bundle import bundle, public, trust
 
 from device.clock import SystemClock, has_kept_time
 from device.errors import Outdated, SequenceHalted
-from device.journal import Journal
-from device.mail_desk import MailDesk
-from device.service_status import StatusReader
-from device.trust import Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
-from device.trust_bundle import with_bundle
+from device.journal.journal import Journal
+from device.mail.desk import MailDesk
+from device.trust.bundle import with_bundle
+from device.trust.service_status import StatusReader
+from device.trust.trust import Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
 from link1.keys import SigningKey
 from link1.signed import Kind, sign_object
 

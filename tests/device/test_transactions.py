@@ -14,9 +14,7 @@ from core_makers import (
 )
 from engine_bench import ALL_WELL, SETTINGS, EngineBench, errors, resolved, verdicts
 
-from device.open_outcomes import MAX_OPEN
-from device.recent_txns import MAX_RECENT
-from device.transaction_effects import (
+from device.transactions.effects import (
     Effect,
     Guide,
     RecordDecision,
@@ -29,7 +27,9 @@ from device.transaction_effects import (
     StartCapture,
     StopCapture,
 )
-from device.transaction_table import ENDED, TRANSITIONS, State, Trigger, diagram
+from device.transactions.open_outcomes import MAX_OPEN
+from device.transactions.recent_txns import MAX_RECENT
+from device.transactions.table import ENDED, TRANSITIONS, State, Trigger, diagram
 from link1.objects import ErrorCode, GuideHint, VerdictResult
 
 CANCELLED, EXPIRED = ErrorCode.CANCELLED, ErrorCode.EXPIRED

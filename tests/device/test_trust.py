@@ -19,8 +19,8 @@ from core_makers import (
 )
 
 from device.errors import NotProvisioned, TrustError
-from device.policy import read_policy
-from device.trust import Trust, load_trust, save_trust, trust_from_registration, with_dbd_keys
+from device.trust.policy import read_policy
+from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration, with_dbd_keys
 from link1.canonical import JsonObject
 from link1.sealed import SignerPurpose
 

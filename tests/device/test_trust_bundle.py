@@ -16,8 +16,8 @@ from core_makers import (
 )
 
 from device.errors import TrustError
-from device.trust import Trust, load_trust, save_trust, trust_from_registration
-from device.trust_bundle import ROOT_PREFIX, with_bundle
+from device.trust.bundle import ROOT_PREFIX, with_bundle
+from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

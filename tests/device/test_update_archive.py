@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device.errors import UpdateRefused
-from device.update_archive import Limits, unpack
+from device.updates.archive import Limits, unpack
 from tools.release import pack_files
 
 LIMITS = Limits(files=4, total_bytes=1000)

@@ -11,10 +11,10 @@ from update_fuse import Fuse, PowerCut, power
 from update_setting import open_desk, packed_files, release, signed, tiny_model
 
 from device.errors import UpdateRefused
-from device.update_desk import UpdateDesk
-from device.update_manifest import ReleaseKind
-from device.update_state import SHIPPED
-from device.update_store import UpdateStore
+from device.updates.desk import UpdateDesk
+from device.updates.manifest import ReleaseKind
+from device.updates.state import SHIPPED
+from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from tools.release import chunk_bodies
 
@@ -188,7 +188,7 @@ def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) ->
 
 
 def test_a_damaged_state_refuses_updates_and_says_the_way_out(tmp_path: Path) -> None:
-    from device.update_models import OpenedUpdates
+    from device.updates.models import OpenedUpdates
 
     (tmp_path / "updates").mkdir()
     (tmp_path / "updates" / "state.json").write_text('{"v": 1')

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from update_setting import SIGNER, manifest, now_ms, release, signed
 
 from device.errors import TrustError, UpdateRefused
-from device.update_manifest import check_app_version, read_chunk, read_manifest, version_numbers
-from device.update_state import (
+from device.updates.manifest import check_app_version, read_chunk, read_manifest, version_numbers
+from device.updates.state import (
     SHIPPED,
     STARTS_WHERE_IT_DOES_NOT,
     GalleryFacts,

@@ -15,9 +15,9 @@ from state_scan import files_of, found_in
 
 from device.clock import SystemClock
 from device.errors import StateError
-from device.journal import Journal
-from device.keystore import KeyStore
-from device.wipe import (
+from device.journal.journal import Journal
+from device.trust.keystore import KeyStore
+from device.wipe.wipe import (
     Wipe,
     WipeStage,
     WipeUnfinished,

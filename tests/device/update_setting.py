@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from device.clock import SystemClock
-from device.update_desk import UpdateDesk, UpdateParts
-from device.update_manifest import Manifest, ReleaseKind, read_manifest
-from device.update_models import OpenedUpdates
-from device.update_store import UpdateStore
+from device.updates.desk import UpdateDesk, UpdateParts
+from device.updates.manifest import Manifest, ReleaseKind, read_manifest
+from device.updates.models import OpenedUpdates
+from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

@@ -13,12 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from device.config import (
+from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
     EnrolmentSection,
     LinkSection,
+    LivenessSection,
     ModelSection,
 )
 from device.control import read_status
@@ -118,7 +119,13 @@ class Device:
             self.writer.put(picture)
 
 
-def make_device(folder: Path, *, model_dir: Path | None = None, fill_camera: bool = True) -> Device:
+def make_device(
+    folder: Path,
+    *,
+    model_dir: Path | None = None,
+    liveness_dir: Path | None = None,
+    fill_camera: bool = True,
+) -> Device:
     for name in ("state", "run"):
         (folder / name).mkdir()
     camera = folder / "camera"
@@ -129,6 +136,7 @@ def make_device(folder: Path, *, model_dir: Path | None = None, fill_camera: boo
         cloud=None,
         model=ModelSection(model_dir),
         enrolment=EnrolmentSection(("L", "R")),
+        liveness=LivenessSection(liveness_dir),
     )
     manifest = load_manifest(shipped_model_dir())
     board = make_board(

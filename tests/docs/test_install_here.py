@@ -8,7 +8,7 @@ from pathlib import Path
 from first_hour import Learned, Place, serve_cloud, told_apart
 from page_commands import DOCS, Command, blocks_of, check_shown
 
-from device.config import load_config
+from device.config.config import load_config
 from tools.demo.programs import Stage
 
 PAGE = DOCS / "INSTALL.md"

@@ -23,7 +23,7 @@ def test_the_preview_alone_makes_a_picture_of_a_frame() -> None:
         for path in (*running, *recognising)
         if _WRITES_PICTURES.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"device/preview.py"}
+    assert found == {"device/enrolment/preview.py"}
 
 
 def test_every_proof_that_is_named_is_there() -> None:

@@ -64,3 +64,37 @@ def _texture(
         return np.ones(size, np.float32)
     rate = 2 * np.pi / (3.1 * np.sqrt(2))
     return np.asarray(1 + 0.03 * np.sin((x + y) * rate) * np.sin((x - y) * rate), dtype=np.float32)
+
+
+def fill_the_view(film: Sequence[Pixels], seed: int, *, coloured: bool) -> Iterator[Pixels]:
+    """A replay on a screen so near that no edge of it is in view.
+
+    ``coloured``: its red, green and blue sub-pixels stand side by side, so that their beats with the camera's
+    pixels are colours, and hardly any light and dark.
+    """
+    rng = np.random.default_rng([32, seed])
+    height, width = film[0].shape[:2]
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    rate, turn = 2 * np.pi / rng.uniform(2.6, 5.0), rng.normal(0, 0.05)
+    along = (x * np.cos(turn) + y * np.sin(turn)) * rate
+    depth = 0.10 if coloured else rng.uniform(0.05, 0.12)
+    # Blue, green, red: weighted with their lightness, the three waves of a coloured beat nearly cancel.
+    waves = [
+        1 + depth * weight * np.sin(along + shift)
+        for weight, shift in (((1.6, 0.0), (0.5, np.pi), (0.55, 0.35)) if coloured else ((1.0, 0.0),) * 3)
+    ]
+    texture = np.stack(waves, axis=-1) if film[0].ndim == 3 else waves[0]
+    for frame in film:
+        out = cv2.GaussianBlur(frame.astype(np.float32) * texture.astype(np.float32), (0, 0), 0.5)
+        yield np.clip(out + rng.normal(0, 2.0, out.shape), 0, 255).astype(np.uint8)
+
+
+def shone_upon(film: Sequence[Pixels], middle_px: tuple[float, float], radius_px: float) -> Iterator[Pixels]:
+    """Each frame with a lamp's reflection on something smooth before the hand."""
+    height, width = film[0].shape[:2]
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    apart = np.hypot((x - middle_px[0]) / 1.4, y - middle_px[1]) / radius_px
+    light = 260.0 * np.clip(1.6 - apart, 0.0, 1.0) ** 0.5
+    light = light[:, :, None] if film[0].ndim == 3 else light
+    for frame in film:
+        yield np.clip(frame + light, 0, 255).astype(np.uint8)

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 import cv2
 import numpy as np
 import pytest
-from simulated_attacks import shown_on
+from simulated_attacks import fill_the_view, shone_upon, shown_on
 
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
-from models.frames import Frame
+from models.frames import Frame, as_grey
 from models.hand import Hand, HandFinder
-from models.liveness import LivenessCheck, PadResult
+from models.liveness import PEAK_LIMIT, LivenessCheck, PadResult
+from models.liveness_cues import Spectrum, red_against_blue
 from models.quality import assess
 from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
@@ -83,6 +84,72 @@ def test_simulated_attack_regression_print() -> None:
         found.update(pad.res for _, quality, pad in watched(shown) if quality >= 60)
     assert found["pass"] < 0.1 * found.total()
     assert found["fail"] > 0.6 * found.total()
+
+
+@pytest.mark.parametrize("coloured", [False, True])
+def test_simulated_attack_regression_replay_that_fills_the_view(coloured: bool) -> None:
+    found, seen = Counter[str](), 0
+    for s in range(6):
+        film = list(passage(make_person(s), SIDES[s % 2], s, frames_in=0, frames_held=4, frames_out=0))
+        shown = list(fill_the_view(film, s, coloured=coloured))
+        results = [pad for _, quality, pad in watched(shown) if quality >= 45]
+        found.update(pad.res for pad in results)
+        seen += sum("tint" in pad.mech and "frame" in pad.mech for pad in results)
+    assert found["fail"] > 0.9 * found.total() > 0
+    assert seen == found.total()
+
+
+def test_coloured_beats_are_seen_by_their_colour() -> None:
+    film = list(passage(make_person(2), "L", 2, frames_in=0, frames_held=1, frames_out=0))
+    for pixels, is_picture in ((film[0], False), (next(fill_the_view(film, 2, coloured=True)), True)):
+        frame = Frame.from_pixels(pixels)
+        hand = HandFinder().find(frame)
+        assert hand is not None
+        in_light, in_colour = (Spectrum().peak(p, hand) for p in (as_grey(frame), red_against_blue(frame)))
+        assert in_light < 3.0
+        assert (in_colour > PEAK_LIMIT + 1.0) == is_picture
+
+
+@pytest.mark.parametrize("look", ["rgb", "nir"])
+def test_simulated_attack_regression_reflection_across_the_hand(look: Look) -> None:
+    """The same light behind the hand, as a lamp or a window, says nothing."""
+    found = Counter[str]()
+    for s in (0, 2, 3, 5):
+        film = list(
+            passage(make_person(s), SIDES[s % 2], s, look=look, frames_in=0, frames_held=3, frames_out=0)
+        )
+        hand = HandFinder().find(Frame.from_pixels(film[0]))
+        assert hand is not None
+        across = hand.palm_width_px * (0.5 if s % 2 else -0.5)
+        middle = float(hand.centre[0]) + across, float(hand.centre[1])
+        shown = list(shone_upon(film, middle, 0.18 * hand.palm_width_px))
+        found.update(pad.res for _, _, pad in watched(shown))
+        height, width = film[0].shape[:2]
+        palm = cv2.resize(hand.mask, (width, height), interpolation=cv2.INTER_LINEAR) > 60
+        for lit, plain in zip(shown, film, strict=True):
+            lit[palm] = plain[palm]
+        assert all(pad.res != "fail" for _, _, pad in watched(shown))
+    assert found["fail"] == found.total() >= 6
+
+
+def test_only_cues_that_spoke_are_named() -> None:
+    """One camera gives one look: no colours in near infrared, no parallax of a hand that is still."""
+    still = {
+        look: watched(passage(make_person(4), "R", 4, look=look, frames_in=0, frames_held=3, frames_out=0))
+        for look in ("rgb", "nir")
+    }
+    assert still["rgb"][-1][2].mech == "passive2:moire+tint+glare+frame"
+    assert still["nir"][-1][2].mech == "passive2:moire+glare+frame"
+    moving = watched(passage(make_person(4), "R", 4, scene_seed=7, frames_held=2, frames_out=0))
+    assert moving[-1][2].mech == "passive2:moire+tint+glare+frame+parallax"
+
+
+def test_a_still_photograph_gives_no_parallax_and_is_judged_by_the_rest() -> None:
+    """What a row of still pictures before the camera means: nothing moves, so nothing is told by movement."""
+    (picture,) = passage(make_person(6), "L", 6, frames_in=0, frames_held=1, frames_out=0)
+    seen = watched([picture] * 4)
+    assert [pad.res for _, _, pad in seen] == ["unknown", "pass", "pass", "pass"]
+    assert all("parallax" not in pad.mech for _, _, pad in seen)
 
 
 def test_a_blurred_hand_is_not_vouched_for() -> None:

@@ -30,7 +30,7 @@ def test_the_shipped_model_is_whole_and_tells_its_story() -> None:
     assert manifest.folder.name == manifest.model_id
     assert manifest.embedding_path.stat().st_size == manifest.files[0].size < 10_000_000
     assert manifest.thresholds.thr_id.startswith(manifest.model_id)
-    assert manifest.training["samples"] > 0
+    assert manifest.training["crops"] > 0
     assert "no real palm" in manifest.scores["data"]
     # Nothing it accepts may be what a stranger can reach by the measured rate, and people must get through.
     for look in ("rgb", "nir"):

@@ -86,6 +86,9 @@ def unpacked(arch: str, name: str) -> Iterator[Path]:
     try:
         yield root
     finally:
+        held = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        # Below a mount that is still there lies this machine, not the tree.
+        assert not [place for place in held if Path(place).is_relative_to(root)], held
         shutil.rmtree(root)
 
 
@@ -115,7 +118,7 @@ def emulated(root: Path) -> Iterator[None]:
         yield
     finally:
         for place in reversed(mounted):
-            subprocess.run(["umount", place], check=True)
+            subprocess.run(["umount", "--lazy", place], check=True)  # also while somebody looks into it
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device.config import DEFAULT_PATH, load_config
+from device.config.config import DEFAULT_PATH, load_config
 from tools.packaging.deb import SOURCE, SYSTEM_FILES
 from tools.packaging.wheels import NOT_ON_A_BOARD, without
 

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from device import files, journal_open, keystore
+from device import files
+from device.journal import opening as journal_open
+from device.trust import keystore
 from gallery.gallery import Gallery
 
 BROKEN = ("sync-normal", "no-folder-sync", "told-early", "no-sync-aside", "two-commits")

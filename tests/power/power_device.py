@@ -21,7 +21,7 @@ from core_makers import (
     registration_answer,
 )
 
-from device.config import (
+from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
@@ -31,8 +31,8 @@ from device.config import (
 )
 from device.opening import Opened, open_device
 from device.store_thread import StoreThread
-from device.trust import Trust, trust_from_registration
-from device.update_models import NO_MODEL_ID
+from device.trust.trust import Trust, trust_from_registration
+from device.updates.models import NO_MODEL_ID
 from gallery.stream import Entry
 
 STREAM = "stream-1"

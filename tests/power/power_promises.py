@@ -24,12 +24,12 @@ from gallery_service import who
 from power_device import config_of, first_trust, opened
 
 from device.errors import DeviceError
-from device.journal import Journal, StoredVerdict
-from device.keystore import KeyStore
+from device.journal.journal import Journal, StoredVerdict
 from device.opening import Opened
-from device.policy import read_policy
-from device.trust import save_trust
-from device.wipe import Wipe, WipeStage, confirm_wipe, finish_wipe
+from device.trust.keystore import KeyStore
+from device.trust.policy import read_policy
+from device.trust.trust import save_trust
+from device.wipe.wipe import Wipe, WipeStage, confirm_wipe, finish_wipe
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode

@@ -9,7 +9,7 @@ from pathlib import Path
 from core_makers import HandClock
 from power_device import opened
 
-from device.wipe import finish_wipe
+from device.wipe.wipe import finish_wipe
 
 
 def main() -> None:

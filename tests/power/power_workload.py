@@ -35,13 +35,13 @@ from gallery_service import Service
 from power_breakage import BROKEN, break_it
 from power_device import config_of, entry, first_trust, opened, service
 
-from device.decision import build_verdict
-from device.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
-from device.keystore import KeyStore
-from device.mail_outbox import OutboxType, Sender
+from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
+from device.mail.outbox import OutboxType, Sender
 from device.opening import Opened, gallery_now
-from device.trust import reread, save_trust
-from device.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
+from device.transactions.decision import build_verdict
+from device.trust.keystore import KeyStore
+from device.trust.trust import reread, save_trust
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject, read_strict
 from link1.objects import ErrorCode
@@ -228,7 +228,7 @@ class Run:
         self.tell("config", seq=self.life.config_seq)
 
     def wipe(self) -> None:
-        """As `device.wiping` does it."""
+        """As `device.wipe.wiping` does it."""
         state, trust = self.life.config.device.state_dir, self.device.trust
         seq = self.journal.mail.position().out_seq + 1
         body = {"wipe_id": "wipe-1"}

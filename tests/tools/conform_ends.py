@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from device.decision import Candidate, Sighting, Thresholds, build_verdict
-from device.transaction_effects import (
+from device.transactions.decision import Candidate, Sighting, Thresholds, build_verdict
+from device.transactions.effects import (
     Effect,
     Guide,
     JournalVerdict,
@@ -20,9 +20,9 @@ from device.transaction_effects import (
     SendError,
     SendVerdict,
 )
-from device.transaction_settings import Conditions, EngineSettings
-from device.transactions import TransactionEngine
-from device.txn_memory import StoredVerdict, TxnMemory
+from device.transactions.engine import TransactionEngine
+from device.transactions.settings import Conditions, EngineSettings
+from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from link1.bodies import MailAck, MailNone, MailState
 from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from device.keystore import KeyStore
+from device.trust.keystore import KeyStore
 from tools.palmctl import COMMANDS, main
 
 WITHIN_S = 60.0
@@ -64,6 +64,8 @@ ON_DEVICE: dict[tuple[str, ...], set[int]] = {
     ("enrol", "--accept-terms", "v1"): {2, 3},
     ("factory-reset",): {2},
     ("factory-reset", "--yes-i-mean", "another"): {1},
+    # Never further than this: as root on a machine with systemd it would write into /etc.
+    ("keys", "encrypt", "--with-key", "paper"): {2},
     ("logs",): {0, 3},
     ("pass",): {3},
     ("preview",): {3},
@@ -215,7 +217,7 @@ def test_a_fault_of_our_own_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     def stumble(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("device.config.load_config", stumble)
+    monkeypatch.setattr("device.config.config.load_config", stumble)
     done = CliRunner().invoke(main, ["status"])
     assert done.exit_code == 1
     assert "ZeroDivisionError" in done.stderr and "PALMCTL_TRACEBACK=1" in done.stderr
@@ -239,5 +241,5 @@ def test_help_answers_at_once() -> None:
 
 def test_the_table_is_complete() -> None:
     """A new command of a device belongs into ON_DEVICE."""
-    others = {"bench", "cloud", "dbd", "demo", "link", "provision", "totem"}
+    others = {"bench", "cloud", "dbd", "demo", "evaluate", "link", "provision", "totem"}
     assert {words[0] for words in ON_DEVICE} == set(COMMANDS) - others

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from whole_device import Device, make_device
 
 from device.clock import SystemClock
-from device.journal import Journal
-from device.keystore import KeyStore
-from device.wipe import Wipe, WipeStage, begin_wipe
+from device.journal.journal import Journal
+from device.trust.keystore import KeyStore
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from tools.palmctl import main
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from device.config_doc import defaults_text
+from device.config.doc import defaults_text
 from device.doctor.examine import CHECKS
 from device.health import NOT_SERVING, HealthWord
 from tools.palmctl import COMMANDS

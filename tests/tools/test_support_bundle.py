@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from device.keystore import KeyStore
+from device.trust.keystore import KeyStore
 from tools.palmctl import main
 from tools.scrub import REMOVED, Scrubber
 

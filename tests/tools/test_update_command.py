@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from device.update_archive import MODEL_LIMITS, unpack
-from device.update_manifest import ReleaseKind, read_manifest
+from device.updates.archive import MODEL_LIMITS, unpack
+from device.updates.manifest import ReleaseKind, read_manifest
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tools.commands.cloud import cloud

@@ -11,10 +11,10 @@ import pytest
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.clock import SystemClock
-from device.config import load_config
+from device.config.config import load_config
 from device.control import ask_core
 from device.errors import IpcError
-from device.keystore import KeyStore
+from device.trust.keystore import KeyStore
 from link1.canonical import b64_encode, canonical_bytes
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from device.config import DeviceConfig
+from device.config.config import DeviceConfig
 from device.ipc import IpcClient
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.scene import empty_scene

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device.clock import SystemClock
-from device.journal import Journal
+from device.journal.journal import Journal
 from link1.bodies import MailAck, MailState
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event
 
 from device.control import ask_core
-from device.update_manifest import ReleaseKind
+from device.updates.manifest import ReleaseKind
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from device.clock import SystemClock
-from device.config import (
+from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,
@@ -21,11 +21,11 @@ from device.config import (
     LinkSection,
     ModelSection,
 )
-from device.decision import Thresholds
-from device.keystore import KeyStore
 from device.opening import gallery_now
-from device.recognition import Interest, Recogniser
-from device.trust import load_trust
+from device.transactions.decision import Thresholds
+from device.trust.keystore import KeyStore
+from device.trust.trust import load_trust
+from device.vision.recognition import Interest, Recogniser
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from models.crop import cut_palm

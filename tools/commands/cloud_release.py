@@ -49,7 +49,7 @@ def release(
     with a gallery epoch made with it: follow with `palmctl cloud epoch new --model-id ID`.
     """
     from cloud_client.reference_server import mail_send as sending
-    from device.update_manifest import ReleaseKind
+    from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
     from tools.release import chunk_bodies, manifest_obj, write_release
 
@@ -94,7 +94,7 @@ def release(
 
 def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:
     """The payload, and the name and version that it has of its own."""
-    from device.update_desk import APP_NAME
+    from device.updates.desk import APP_NAME
     from models.manifest import load_manifest
     from tools.release import pack_app, pack_model
 

@@ -23,8 +23,8 @@ def config() -> None:
 @_CONFIG
 def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
     """Print the configuration in force: what the file says, and the defaults where it says nothing."""
-    from device.config import config_path, load_config, render_config
-    from device.config_doc import defaults_text
+    from device.config.config import config_path, load_config, render_config
+    from device.config.doc import defaults_text
 
     if defaults:
         click.echo(json.dumps(_members()) if as_json else defaults_text())
@@ -46,7 +46,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
 
     Exit code 0: it can be used. 1: it cannot. 3: there is none.
     """
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.errors import ConfigError
 
     path = config_path(config)
@@ -81,8 +81,8 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     palmctl config set camera.source v4l2:by-id/usb-Maker_Camera-video-index0
     palmctl config set enrolment.hands '["L"]'
     """
-    from device.config import config_path
-    from device.config_change import change_member
+    from device.config.change import change_member
+    from device.config.config import config_path
     from device.files import replace_synced
 
     path = config_path(config)
@@ -123,7 +123,7 @@ def _loaded(read: Any, code: int = 1) -> Any:
 def _same_device(config: Any) -> None:
     """A device that calls itself otherwise than it was registered would not start."""
     from device.errors import DeviceError
-    from device.trust import load_trust
+    from device.trust.trust import load_trust
 
     try:
         trust = load_trust(config.trust_path)
@@ -149,7 +149,7 @@ def _keep_owner(path: Path, uid: int, gid: int) -> None:
 
 def as_obj(found: Any) -> dict[str, Any]:
     """A configuration in force as an object of JSON."""
-    from device.config import describe_members
+    from device.config.config import describe_members
 
     told: dict[str, Any] = {}
     for section, names in describe_members().items():
@@ -165,8 +165,8 @@ def _plain(value: object) -> object:
 
 
 def _members() -> dict[str, Any]:
-    from device.config import describe_members, is_required
-    from device.config_doc import SAYS
+    from device.config.config import describe_members, is_required
+    from device.config.doc import SAYS
 
     return {
         f"{section}.{name}": {

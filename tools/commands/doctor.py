@@ -31,7 +31,7 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     from device.clock import SystemClock
-    from device.config import config_path
+    from device.config.config import config_path
     from device.doctor.case import take_case
     from device.doctor.examine import CHECKS, examine
 

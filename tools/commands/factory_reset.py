@@ -24,7 +24,7 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
 
     Exit code 0: done. 1: refused or failed. 2: wrong usage. 3: there is nothing to reset.
     """
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.errors import ConfigError
     from tools.reset import begun_before, carry_out, stop_daemons, who_is_here
 

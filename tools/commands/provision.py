@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from device.config import DeviceConfig
-    from device.config_values import Parser
-    from device.provisioning import Provisioned, Registration
+    from device.config.config import DeviceConfig
+    from device.config.values import Parser
+    from device.trust.provisioning import Provisioned, Registration
 
 _PATH = click.Path(path_type=Path)
 
@@ -65,7 +65,7 @@ def provision(
     Exit code 0: provisioned, or the request is written. 1: refused or failed. 2: wrong usage. 3: the service
     cannot be reached.
     """
-    from device.config import config_path
+    from device.config.config import config_path
 
     path = config_path(config).absolute()
     with _told_errors():
@@ -111,8 +111,8 @@ def _online(path: Path, given: dict[str, Any], as_json: bool) -> None:
     import random
 
     from device.clock import SystemClock
-    from device.provisioning import Surroundings
-    from device.provisioning import provision as carry_out
+    from device.trust.provisioning import Surroundings
+    from device.trust.provisioning import provision as carry_out
 
     around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
     settings = _settings(path, given)
@@ -140,9 +140,9 @@ def _fingerprint(kid: str) -> list[str]:
 
 
 def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
-    """Step 1 or step 3 of `device.provisioning_offline`, by what FILE holds."""
+    """Step 1 or step 3 of `device.trust.provisioning_offline`, by what FILE holds."""
     from device.errors import ProvisioningError
-    from device.provisioning_offline import (
+    from device.trust.provisioning_offline import (
         ANSWER_TYPE,
         MAX_FILE_BYTES,
         file_type,
@@ -182,7 +182,7 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
 def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
     """FILE may be written over only if it holds what was asked for here before."""
     from device.errors import ProvisioningError
-    from device.provisioning_offline import PENDING_NAME
+    from device.trust.provisioning_offline import PENDING_NAME
 
     kept = settings.device.state_dir / PENDING_NAME
     if not kept.exists() or kept.read_bytes() != held:
@@ -194,7 +194,7 @@ def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
 def _request(
     settings: "DeviceConfig", path: Path, file: Path, registration: "Registration", as_json: bool
 ) -> None:
-    from device.provisioning_offline import request_registration
+    from device.trust.provisioning_offline import request_registration
     from tools.stick import write_on_stick
 
     requested = request_registration(settings, path, registration)
@@ -244,8 +244,8 @@ def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
     """The configuration to write: the existing file's or the defaults, with the options put in."""
     from dataclasses import replace
 
-    from device import config_values as values
-    from device.config import CloudSection, DeviceSection, ModelSection
+    from device.config import values
+    from device.config.config import CloudSection, DeviceSection, ModelSection
     from device.ownership import hand_over
 
     found = _base(path, given)
@@ -288,7 +288,7 @@ def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
     """The existing file, else the defaults; with the state directory that the options name."""
     from dataclasses import replace
 
-    from device.config import (
+    from device.config.config import (
         CameraSection,
         DeviceConfig,
         DeviceSection,
@@ -315,7 +315,7 @@ def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
 
 def _checked(option: str, parser: "Parser", value: str) -> Any:
     """The option's value as the configuration takes it."""
-    from device.config_values import WrongValue
+    from device.config.values import WrongValue
 
     try:
         return parser(value, Path.cwd())
@@ -326,7 +326,7 @@ def _checked(option: str, parser: "Parser", value: str) -> Any:
 def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registration":
     from importlib.metadata import version
 
-    from device.provisioning import APP_PACKAGE, Registration
+    from device.trust.provisioning import APP_PACKAGE, Registration
     from models.manifest import load_manifest, shipped_model_dir
 
     return Registration(

@@ -27,7 +27,7 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers.
     """
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.control import read_status
     from device.errors import ConfigError, IpcError
 

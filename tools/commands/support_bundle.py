@@ -21,7 +21,7 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
 
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     from device.clock import SystemClock
-    from device.config import config_path
+    from device.config.config import config_path
     from device.doctor.case import take_case
     from tools.support_bundle import check_target, collect, write_bundle
 

@@ -108,7 +108,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     """Every chunk in turn; those that are there already cost the daemon nothing."""
     import asyncio
 
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.ipc import IpcClient
 
     socket = load_config(config_path(config)).control_socket
@@ -135,7 +135,7 @@ def _is_live() -> bool:
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"") -> Any:
-    from device.config import config_path, load_config
+    from device.config.config import config_path, load_config
     from device.control import ask_core
 
     return ask_core(

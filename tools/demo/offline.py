@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from device.config import load_config, write_config
+from device.config.config import load_config, write_config
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
 from tools.demo.back_office import BackOffice

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from device.config import (
+from device.config.config import (
     CameraSection,
     DeviceConfig,
     DeviceSection,

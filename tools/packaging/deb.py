@@ -33,8 +33,6 @@ SYSTEM_FILES = {
     "palm-update.service": "/lib/systemd/system/palm-update.service",
     "palm-update-recover.service": "/lib/systemd/system/palm-update-recover.service",
     "palm-usb-gadget.service": "/lib/systemd/system/palm-usb-gadget.service",
-    "palmd-credentials.conf": f"/usr/share/doc/{PACKAGE}/examples/palmd-credentials.conf",
-    "palm-syncd-credentials.conf": f"/usr/share/doc/{PACKAGE}/examples/palm-syncd-credentials.conf",
     "usb-gadget": "/usr/libexec/palm-access/usb-gadget",
     "70-palm-access.rules": "/lib/udev/rules.d/70-palm-access.rules",
     "palm-access.sysusers": "/usr/lib/sysusers.d/palm-access.conf",

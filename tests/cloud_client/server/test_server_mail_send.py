@@ -17,9 +17,9 @@ from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.openapi import document
 from cloud_client.reference_server.operation import Retirement
 from cloud_client.reference_server.operations import OPERATIONS
-from device.policy import read_policy
-from device.trust import trust_from_registration
-from device.trust_bundle import with_bundle
+from device.trust.bundle import with_bundle
+from device.trust.policy import read_policy
+from device.trust.trust import trust_from_registration
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

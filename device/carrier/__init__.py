@@ -1,0 +1,1 @@
+"""The network's side: what palm-syncd fetches and brings, and where the core takes it in."""

@@ -1,0 +1,110 @@
+"""One member of the configuration file changed in place: comments, order and all else stay as they are."""
+
+import contextlib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.config.config import DeviceConfig, describe_members, parse_config, toml_value
+from device.config.text import Locations, nearest
+from device.config.values import WrongValue
+from device.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The text of the file after the change, what it means, and the member's value before (None: none)."""
+
+    text: str
+    config: DeviceConfig
+    before: str | None
+    after: str
+
+
+def change_member(text: str, path: Path, name: str, value: str) -> Changed:
+    """`text` with SECTION.MEMBER `name` set to `value`, which is TOML or, for strings and paths, as it is.
+
+    Raises ConfigError: an unknown name, a value that the member does not take, a file that cannot be used
+    with it, or one that writes the member in a form that cannot be changed safely.
+    """
+    section, _, member = name.partition(".")
+    toml = toml_value(_typed(name, value, path))
+    before = _content(text).get(section, {}).get(member)
+    changed = _put(text, section, member, toml)
+    expected = _content(text)
+    expected.setdefault(section, {})[member] = tomllib.loads(f"v = {toml}")["v"]
+    if _content(changed) != expected:
+        what = f"{path}: [{section}] {member} is written in a form that only a person can change"
+        raise ConfigError((f"{what}; use an editor, then run: palmctl config check",))
+    config = parse_config(changed.encode("utf-8"), path)
+    return Changed(changed, config, None if before is None else _shown(before), toml)
+
+
+def _typed(name: str, value: str, path: Path) -> object:
+    """The TOML value that `value` stands for, once the member takes it."""
+    known = describe_members()
+    section, _, member = name.partition(".")
+    if section not in known or member not in known[section]:
+        names = [f"{table}.{of}" for table, members in known.items() for of in members]
+        what = f"{name} is no member of the configuration{nearest(name, names)}"
+        raise ConfigError((f"{what}; see: palmctl config show --defaults",))
+    parser = known[section][member][0]
+    readings: list[object] = [value]
+    with contextlib.suppress(tomllib.TOMLDecodeError):  # most strings are no TOML as they stand
+        readings.insert(0, tomllib.loads(f"v = {value}")["v"])
+    problem = ""
+    for reading in readings:
+        try:
+            parser(reading, path.parent)
+        except WrongValue as error:
+            problem = problem or str(error)
+        else:
+            return tuple(reading) if isinstance(reading, list) else reading
+    raise ConfigError((f"{name}: expected {parser.expected}, found {problem}",))
+
+
+def _put(text: str, section: str, member: str, toml: str) -> str:
+    """The line of the member replaced, else a line added at the end of its section, else a section added."""
+    lines = text.splitlines()
+    locations = Locations(text)
+    start = locations.line_of(section, None)
+    if start is None or locations.line_of("", section) == start:
+        return "\n".join([*lines, *([""] if lines else []), f"[{section}]", f"{member} = {toml}", ""])
+    number = locations.line_of(section, member)
+    if number is not None and number != start:
+        lines[number - 1] = _replaced(lines[number - 1], member, toml)
+    else:
+        last = start
+        for index in range(start, len(lines)):
+            if lines[index].lstrip().startswith("["):
+                break
+            if lines[index].strip():
+                last = index + 1
+        lines.insert(last, f"{member} = {toml}")
+    return "\n".join(lines) + "\n"
+
+
+def _replaced(line: str, member: str, toml: str) -> str:
+    """The line with another value, its indentation and comment kept."""
+    head = re.match(rf"""\s*["']?{re.escape(member)}["']?\s*=\s*""", line)
+    if head is None:
+        return line
+    rest = line[head.end() :]
+    for index in (*(place for place, letter in enumerate(rest) if letter == "#"), len(rest)):
+        value = rest[:index]
+        try:
+            tomllib.loads(f"v = {value}")
+        except tomllib.TOMLDecodeError:
+            continue  # that # stands inside a string
+        gap = value[len(value.rstrip()) :]
+        return f"{line[: head.end()]}{toml}{gap}{rest[index:]}"
+    return line
+
+
+def _content(text: str) -> dict[str, dict[str, object]]:
+    return tomllib.loads(text)
+
+
+def _shown(value: object) -> str:
+    return toml_value(tuple(value) if isinstance(value, list) else value)

@@ -1,0 +1,344 @@
+"""The configuration file: TOML in, one frozen `DeviceConfig` out, every mistake named at once.
+
+    [device]                                  # all three ids as they were registered
+    id = "gate-7-left"
+    gate_id = "gate-7"
+    dbd_id = "dbd-7"
+    state_dir = "/var/lib/palm-access"        # default
+    runtime_dir = "/run/palm-access"          # default
+
+    [camera]
+    source = "/dev/video0"                    # or v4l2:by-id/…, or file:PATH of a video or folder of images
+    fps = 30                                  # 1..120
+    loop = false                              # file: only; start anew at the end
+    look = "rgb"                              # or "nir"
+
+    [link]
+    port = "/dev/ttyACM0"                     # or a pty, or usb:VID:PID[:SERIAL]
+    baud = 921600
+
+    [cloud]                                   # absent: a device without network
+    url = "https://cloud.example"
+    ca_file = "/etc/palm-access/ca.pem"       # optional
+
+    [model]
+    dir = "/opt/palm-access/model"            # optional; default: the shipped model
+
+    [liveness]
+    model_dir = "/etc/palm-access/liveness"   # optional; a network of your own beside the built-in cues
+
+    [enrolment]
+    hands = ["L", "R"]                        # default; what a session read from a QR code asks for
+    consent = "screen"                        # default; "service": people agree elsewhere, not here
+    terms_dir = "/etc/palm-access/terms"      # optional; default: the shipped texts of version v1
+    terms_version = "v2"                      # optional; for QR codes; default: as registered
+
+Relative paths are relative to the folder of the file, `file:` sources included. The members are one table,
+`_MEMBERS`, from which reading, writing and the messages come.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from device.config import values
+from device.config.text import Locations, describe_kind, nearest
+from device.config.values import Parser, WrongValue
+from device.errors import ConfigError
+from device.files import replace_synced
+
+DEFAULT_PATH = Path("/etc/palm-access/device.toml")
+ENVIRONMENT_VARIABLE = "PALM_ACCESS_CONFIG"
+MAX_FILE_BYTES = 64 * 1024
+"""A full configuration has under 1 KiB; something else was named by mistake beyond this."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSection:
+    id: str
+    gate_id: str
+    dbd_id: str
+    state_dir: Path
+    runtime_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSection:
+    source: str
+    fps: int
+    loop: bool
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSection:
+    port: str
+    baud: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloudSection:
+    url: str
+    ca_file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    dir: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessSection:
+    model_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentSection:
+    hands: tuple[Literal["L", "R"], ...]
+    consent: str = "screen"
+    terms_dir: Path | None = None
+    terms_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """What the file says. `cloud` is None for a device that lives on mail alone."""
+
+    device: DeviceSection
+    camera: CameraSection
+    link: LinkSection
+    cloud: CloudSection | None
+    model: ModelSection
+    enrolment: EnrolmentSection
+    liveness: LivenessSection = LivenessSection()
+
+    @property
+    def keys_dir(self) -> Path:
+        return self.device.state_dir / "keys"
+
+    @property
+    def trust_path(self) -> Path:
+        return self.device.state_dir / "trust.json"
+
+    @property
+    def journal_path(self) -> Path:
+        return self.device.state_dir / "journal.db"
+
+    @property
+    def gallery_dir(self) -> Path:
+        return self.device.state_dir / "gallery"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where `palmctl` talks to the core."""
+        return self.device.runtime_dir / "control.sock"
+
+    @property
+    def carrier_socket(self) -> Path:
+        """Where `palm-syncd` talks to the core."""
+        return self.device.runtime_dir / "carrier.sock"
+
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    parse: Parser
+    default: Any = _REQUIRED
+
+
+_MEMBERS: dict[str, dict[str, _Member]] = {
+    "device": {
+        "id": _Member(values.device_id),
+        "gate_id": _Member(values.name),
+        "dbd_id": _Member(values.name),
+        "state_dir": _Member(values.path, Path("/var/lib/palm-access")),
+        "runtime_dir": _Member(values.socket_folder, Path("/run/palm-access")),
+    },
+    "camera": {
+        "source": _Member(values.camera_source),
+        "fps": _Member(values.integer(1, 120), 30),
+        "loop": _Member(values.boolean, False),
+        "look": _Member(values.one_of("rgb", "nir"), "rgb"),
+    },
+    "link": {
+        "port": _Member(values.port),
+        "baud": _Member(values.integer(9_600, 4_000_000), 921_600),
+    },
+    "cloud": {
+        "url": _Member(values.service_url),
+        "ca_file": _Member(values.path, None),
+    },
+    "model": {"dir": _Member(values.path, None)},
+    "liveness": {"model_dir": _Member(values.path, None)},
+    "enrolment": {
+        "hands": _Member(values.hands, ("L", "R")),
+        "consent": _Member(values.one_of("screen", "service"), "screen"),
+        "terms_dir": _Member(values.path, None),
+        "terms_version": _Member(values.name, None),
+    },
+}
+_SECTIONS: dict[str, type] = {
+    "device": DeviceSection,
+    "camera": CameraSection,
+    "link": LinkSection,
+    "cloud": CloudSection,
+    "model": ModelSection,
+    "liveness": LivenessSection,
+    "enrolment": EnrolmentSection,
+}
+_MAY_BE_ABSENT = frozenset({"cloud"})
+
+
+def config_path(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Which file counts: the one given on the command line, else PALM_ACCESS_CONFIG, else the default."""
+    return given or Path(environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH)
+
+
+def load_config(path: Path) -> DeviceConfig:
+    """Read and check the file at `path`. Raises ConfigError, which names every problem and its line."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            (
+                (
+                    f"{path}: cannot be read ({error.strerror}); `palmctl provision` writes one, "
+                    f"--config or {ENVIRONMENT_VARIABLE} names another"
+                ),
+            )
+        ) from error
+    return parse_config(data, path)
+
+
+def parse_config(data: bytes, path: Path) -> DeviceConfig:
+    """`load_config` for text that is not in the file at `path` yet. Raises ConfigError."""
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is no device configuration",))
+    try:
+        text = data.decode("utf-8")
+        document = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise ConfigError((f"{path}: is not UTF-8 text; save it as UTF-8",)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError((f"{path}: is not TOML: {error}",)) from None
+    except RecursionError:
+        raise ConfigError((f"{path}: is nested too deep; this is no device configuration",)) from None
+    return _read(document, path, Locations(text))
+
+
+def write_config(path: Path, config: DeviceConfig) -> None:
+    """Write `config` as a file that `load_config` reads back as the same value; replaces `path` at once.
+
+    Raises ConfigError when it cannot be written.
+    """
+    try:
+        replace_synced(path, render_config(config).encode("utf-8"), mode=0o644)
+    except OSError as error:
+        raise ConfigError((f"{path}: cannot be written ({error.strerror})",)) from error
+
+
+def render_config(config: DeviceConfig) -> str:
+    """The TOML text of `config`."""
+    lines = ["# Written by palmctl provision. `palmd --check` says whether it can be used."]
+    for table, of_table in _MEMBERS.items():
+        section = getattr(config, table)
+        given = {} if section is None else {name: getattr(section, name) for name in of_table}
+        pairs = [f"{name} = {toml_value(value)}" for name, value in given.items() if value is not None]
+        if pairs:
+            lines += ["", f"[{table}]", *pairs]
+    return "\n".join(lines) + "\n"
+
+
+def describe_members() -> dict[str, dict[str, tuple[Parser, str | None]]]:
+    """Every section and member: what parses it, and its default as TOML (None: there is none)."""
+    return {
+        table: {
+            name: (rule.parse, None if rule.default in (None, _REQUIRED) else toml_value(rule.default))
+            for name, rule in of_table.items()
+        }
+        for table, of_table in _MEMBERS.items()
+    }
+
+
+def is_required(section: str, member: str) -> bool:
+    """Whether a configuration without this member is refused (in [cloud]: where that section stands)."""
+    return _MEMBERS[section][member].default is _REQUIRED
+
+
+def toml_value(value: object) -> str:
+    """A member's value as TOML text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """Collects what is wrong, each with its file and line."""
+
+    path: Path
+    locations: Locations
+    problems: list[str]
+
+    def add(self, table: str, member: str | None, text: str) -> None:
+        line = self.locations.line_of(table, member)
+        where = f"{self.path}:{line}" if line else f"{self.path}"
+        name = " ".join(filter(None, (f"[{table}]" if table else "", member)))
+        self.problems.append(f"{where}: {name}: {text}")
+
+
+def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceConfig:
+    findings = _Findings(path, locations, [])
+    known = ", ".join(f"[{table}]" for table in _MEMBERS)
+    for table, content in document.items():
+        if table in _MEMBERS:
+            continue
+        if isinstance(content, dict):
+            findings.add(table, None, f"unknown table{nearest(table, _MEMBERS)}; there are {known}")
+        else:
+            findings.add("", table, f"stands outside any table; there are {known}")
+    sections: dict[str, Any] = {
+        table: None
+        if table in _MAY_BE_ABSENT and table not in document
+        else _read_table(table, document.get(table, {}), findings)
+        for table in _MEMBERS
+    }
+    if findings.problems:
+        raise ConfigError(tuple(findings.problems))
+    return DeviceConfig(**sections)
+
+
+def _read_table(table: str, content: object, findings: _Findings) -> object:
+    """One section, or None with the reasons in `findings`."""
+    rules = _MEMBERS[table]
+    if not isinstance(content, dict):
+        found = describe_kind(content)
+        findings.add(table, None, f"expected a table with {', '.join(rules)}, found {found}")
+        return None
+    before = len(findings.problems)
+    for member in [name for name in content if name not in rules]:
+        findings.add(table, member, f"unknown member{nearest(member, rules)}; there are {', '.join(rules)}")
+    read: dict[str, Any] = {}
+    for member, rule in rules.items():
+        if member not in content:
+            read[member] = rule.default
+            if rule.default is _REQUIRED:
+                findings.add(table, member, f"is missing; expected {rule.parse.expected}")
+            continue
+        try:
+            read[member] = rule.parse(content[member], findings.path.parent)
+        except WrongValue as error:
+            findings.add(table, member, f"expected {rule.parse.expected}, found {error}")
+    return _SECTIONS[table](**read) if len(findings.problems) == before else None

@@ -1,0 +1,51 @@
+"""What each member of the configuration is for: the one source of `palmctl config show` and docs/FIELD.md."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from device.config.config import describe_members, is_required
+
+SAYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "device": {
+        "id": "this device, as it was registered",
+        "gate_id": "the gate it stands at, as it was registered",
+        "dbd_id": "the validator at the other end of its cable, as it was registered",
+        "state_dir": "keys, pinned trust, gallery, journal",
+        "runtime_dir": "the sockets of the daemons",
+    },
+    "camera": {
+        "source": "the camera, or a recording",
+        "fps": "pictures a second asked of the camera",
+        "loop": "a recording starts anew at its end",
+        "look": "what the camera sees: colour, or near infrared",
+    },
+    "link": {
+        "port": "the port of the cable to the validator",
+        "baud": "speed of a real UART; USB ports ignore it",
+    },
+    "cloud": {
+        "url": "the service; without [cloud] the device lives on the validator's mail",
+        "ca_file": "CA certificate of the service, where the system does not know it",
+    },
+    "model": {"dir": "another model than the shipped one"},
+    "liveness": {"model_dir": "a liveness network of your own, beside the built-in cues"},
+    "enrolment": {
+        "hands": "the hands that a session read from a QR code asks for",
+        "consent": "where people agree: on this device's screen, or elsewhere at the service",
+        "terms_dir": "the texts that are shown, where they are not the shipped ones",
+        "terms_version": "the version shown for QR codes, where it is not the one told at registration",
+    },
+}
+
+
+def defaults_text() -> str:
+    """All members with their defaults and what they are for; those without a default are commented out."""
+    lines: list[str] = []
+    for section, members in describe_members().items():
+        lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
+        for name, (parser, default) in members.items():
+            kind = "required" if is_required(section, name) else "optional" if default is None else ""
+            line = f"{name} = {default}" if default is not None else f"# {name} ="
+            says = "; ".join(part for part in (kind, SAYS[section].get(name, ""), parser.expected) if part)
+            lines.append(f"{line:<42}# {says}")
+    return "\n".join(lines)

@@ -1,0 +1,166 @@
+"""What a member of the configuration may hold: one parser for each kind of value.
+
+A parser takes the TOML value and the folder that relative paths start from, and returns the typed value.
+It raises WrongValue, whose text says what was found in kind, never the value itself: a password may stand
+where it does not belong.
+"""
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from device.config.text import describe_kind
+from link1.members import NAME
+
+MAX_SOCKET_PATH_BYTES = 107
+"""unix(7): 108 bytes with the NUL."""
+_LONGEST_SOCKET_NAME = "/carrier.sock"
+_RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
+_USB_PORT = re.compile(r"usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?")
+
+
+class WrongValue(Exception):
+    """The value is not what the member takes; the text says what was found instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """`parse` with the words for what it takes."""
+
+    expected: str
+    parse: Callable[[Any, Path], Any]
+
+    def __call__(self, value: Any, folder: Path) -> Any:
+        return self.parse(value, folder)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise WrongValue(describe_kind(value))
+    if not value:
+        raise WrongValue("an empty string")
+    if not value.isprintable():
+        raise WrongValue("a string with control characters")
+    return value
+
+
+def _name(value: Any, _folder: Path) -> str:
+    text = _text(value)
+    if NAME.fullmatch(text) is None:
+        raise WrongValue("a string with other characters" if len(text) <= 64 else "a longer string")
+    return text
+
+
+def _device_id(value: Any, folder: Path) -> str:
+    text = _name(value, folder)
+    if text in _RESERVED_DEVICE_IDS:
+        raise WrongValue("a reserved name (self, register, attest, . and .. are part of the service's paths)")
+    return text
+
+
+def _path(value: Any, folder: Path) -> Path:
+    return folder / Path(_text(value))
+
+
+def _socket_folder(value: Any, folder: Path) -> Path:
+    path = _path(value, folder)
+    over = len(bytes(path)) + len(_LONGEST_SOCKET_NAME) - MAX_SOCKET_PATH_BYTES
+    if over > 0:
+        raise WrongValue(f"a path that is {over} bytes too long for a UNIX socket in it")
+    return path
+
+
+def _boolean(value: Any, _folder: Path) -> bool:
+    if not isinstance(value, bool):
+        raise WrongValue(describe_kind(value))
+    return value
+
+
+def _camera_source(value: Any, folder: Path) -> str:
+    text = _text(value)
+    scheme, _, rest = text.partition(":")
+    if scheme == "file" and rest:
+        return f"file:{folder / Path(rest)}"
+    if (scheme == "v4l2" and rest) or text.startswith("/dev/"):
+        return text
+    raise WrongValue("a string of another form")
+
+
+def _port(value: Any, _folder: Path) -> str:
+    text = _text(value)
+    if text.startswith("/") or _USB_PORT.fullmatch(text):
+        return text
+    raise WrongValue("a string of another form")
+
+
+def _service_url(value: Any, _folder: Path) -> str:
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        raise WrongValue("a string that is no URL") from None
+    if parts.scheme not in ("https", "http") or not host:
+        raise WrongValue("a string that is no http or https URL")
+    if parts.username or parts.password:
+        raise WrongValue("a URL with a user name or a password in it (the device signs with its own key)")
+    if parts.query or parts.fragment or parts.path not in ("", "/"):
+        raise WrongValue("a URL with a path, a query or a fragment")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise WrongValue("plain http to another machine (biometric data travels in TLS only)")
+    return text.rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """True for a name or an address of this machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _hands(value: Any, _folder: Path) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise WrongValue(describe_kind(value))
+    if not value or any(hand not in ("L", "R") for hand in value) or len(set(value)) != len(value):
+        raise WrongValue("another list")
+    return tuple(value)
+
+
+def integer(low: int, high: int) -> Parser:
+    def parse(value: Any, _folder: Path) -> int:
+        if type(value) is not int:
+            raise WrongValue(describe_kind(value))
+        if not low <= value <= high:
+            raise WrongValue("a smaller one" if value < low else "a larger one")
+        return value
+
+    return Parser(f"a whole number from {low} to {high}", parse)
+
+
+def one_of(*words: str) -> Parser:
+    def parse(value: Any, _folder: Path) -> str:
+        text = _text(value)
+        if text not in words:
+            close = difflib.get_close_matches(text.lower(), words, n=1)
+            raise WrongValue("another string" + (f' (did you mean "{close[0]}"?)' if close else ""))
+        return text
+
+    return Parser(" or ".join(f'"{word}"' for word in words), parse)
+
+
+name = Parser("a string of 1 to 64 letters, digits and . _ : -", _name)
+device_id = Parser(name.expected, _device_id)
+path = Parser("a path as a string", _path)
+socket_folder = Parser("a path as a string, short enough for UNIX sockets", _socket_folder)
+boolean = Parser("true or false", _boolean)
+camera_source = Parser('"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder', _camera_source)
+port = Parser('the path of a serial port or "usb:VID:PID[:SERIAL]" with 4 hexadecimal digits each', _port)
+service_url = Parser('"https://HOST[:PORT]" (http for this machine itself)', _service_url)
+hands = Parser('["L"], ["R"] or ["L", "R"]', _hands)

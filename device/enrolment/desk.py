@@ -1,0 +1,170 @@
+"""The enrolment at this device: the flow, what it asks of the service, and what people are shown."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from device.clock import Clock
+from device.enrolment.effects import Done, Effect, EnrolmentLook, Failed, Prompt, Redeem, Step, Upload
+from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
+from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
+from link1.canonical import JsonObject, canonical_bytes
+
+_IDLE: Final[JsonObject] = {"step": "idle"}
+_log = logging.getLogger(__name__)
+
+
+class EnrolmentDesk:
+    """Runs one enrolment at a time. `on_change` is told when the camera is needed or no longer needed.
+
+    `enrolments` and `redeems` are what the carrier takes to the service. `unready` says why no palm can be
+    captured now, and is empty when one can.
+    """
+
+    def __init__(
+        self,
+        flow: EnrolmentFlow,
+        enrolments: EnrolmentOutbox,
+        redeems: EnrolmentOutbox,
+        clock: Clock,
+        *,
+        on_change: Callable[[], None],
+        unready: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._flow = flow
+        self._enrolments = enrolments
+        self._redeems = redeems
+        self._clock = clock
+        self._on_change = on_change
+        self._unready = unready
+        self._shown = _IDLE
+        self._seq = 1
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._sending: int | None = None
+
+    @property
+    def capturing(self) -> bool:
+        """The camera belongs to the enrolment."""
+        return self._flow.busy
+
+    @property
+    def hand_lingers(self) -> bool:
+        """The hand that was enrolled is still there: it has not come for a passage."""
+        return self._leaving
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._flow.next_deadline_ms
+
+    def shown(self) -> JsonObject:
+        """What a screen would show: `step`, and with it `hand`, `hint`, `captured`, `wanted` or `code`."""
+        return self._shown
+
+    async def shown_after(self, seq: int, wait_s: float) -> tuple[int, JsonObject]:
+        """What is shown once it is no longer number `seq`, or when the time is over; with its number."""
+        if self._seq == seq:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return self._seq, self._shown
+
+    def code_seen(self, payload: str) -> None:
+        """A QR code was held before the camera."""
+        if self._unready():
+            return
+        self._do(self._flow.qr_seen(payload, self._clock.monotonic_ms()))
+
+    def code_typed(self, text: str) -> None:
+        """A short code came from a keypad. Raises EnrolmentRefused."""
+        self._do(self._flow.code_typed(text, self._clock.monotonic_ms()))
+
+    def accept(self, terms_version: str, purposes: Collection[str]) -> None:
+        """Somebody has accepted the terms on the screen. Raises EnrolmentRefused."""
+        now_ms, at_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        self._do(self._flow.accept(terms_version, purposes, at_ms, now_ms))
+
+    def cancel(self, code: str = "cancelled") -> None:
+        """Give up what is in progress, if anything is; what waits for the service is overwritten."""
+        if self._sending is not None:
+            self._enrolments.withdraw(self._sending)
+            self._sending = None
+        self._do(self._flow.cancel(self._clock.monotonic_ms(), code))
+
+    def forget(self) -> None:
+        """Overwrite everything, at a wipe or at the end of the program."""
+        self.cancel()
+        self._enrolments.clear()
+        self._redeems.clear()
+
+    def look(self, look: EnrolmentLook) -> None:
+        """An examined frame, while `capturing`."""
+        self._do(self._flow.look(look, self._clock.monotonic_ms()))
+
+    def hand_seen(self, hand_present: bool) -> None:
+        """Any other frame: the enrolled hand has left once no hand is there."""
+        self._leaving = self._leaving and hand_present
+
+    def tick(self) -> None:
+        self._do(self._flow.tick(self._clock.monotonic_ms()))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Prompt():
+                    self._show(_prompt_obj(effect))
+                case Redeem(request_id, short_code):
+                    self._redeems.submit(
+                        bytearray(canonical_bytes({"short_code": short_code})),
+                        partial(self._redeemed, request_id),
+                        self._clock.monotonic_ms(),
+                        REDEEM_LIMIT_MS,
+                    )
+                case Upload(upload_id, body):
+                    self._send(upload_id, body)
+                case Done(session_id, review, _):
+                    _log.info("enrolment %s: %s", session_id, "held for review" if review else "completed")
+                    self._sending = None
+                    self._show({"step": "review" if review else "done"})
+                case Failed(session_id, code):
+                    _log.warning("enrolment %s failed: %s", session_id or "by short code", code)
+                    self._sending = None
+                    self._show({"step": "failed", "code": code})
+        if effects:
+            self._on_change()
+
+    def _send(self, upload_id: int, body: bytearray) -> None:
+        self._leaving = True
+        ticket = self._enrolments.submit(body, partial(self._answered, upload_id), self._clock.monotonic_ms())
+        self._sending = ticket
+        if ticket is None:
+            _log.warning("enrolment: too many uploads are waiting, the service is away")
+            self._do(self._flow.cancel(self._clock.monotonic_ms(), "not_sent"))
+
+    def _redeemed(self, request_id: int, answer: EnrolmentAnswer) -> None:
+        self._do(self._flow.redeem_answered(request_id, answer, self._clock.monotonic_ms()))
+
+    def _answered(self, upload_id: int, answer: EnrolmentAnswer) -> None:
+        self._do(self._flow.answered(upload_id, answer))
+
+    def _show(self, shown: JsonObject) -> None:
+        self._shown = shown
+        self._seq += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _prompt_obj(prompt: Prompt) -> JsonObject:
+    shown: JsonObject = {"step": str(prompt.step), "hands": list(prompt.hands)}
+    if prompt.step is Step.CONSENT and prompt.asked is not None:
+        return shown | {"terms_version": prompt.asked.terms_version, "optional": list(prompt.asked.optional)}
+    return shown | {
+        "hand": prompt.hand,
+        "hint": None if prompt.hint is None else str(prompt.hint),
+        "captured": prompt.captured,
+        "wanted": prompt.wanted,
+    }

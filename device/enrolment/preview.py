@@ -1,0 +1,178 @@
+"""The camera's picture for a technician: made when it is asked for, in memory, and kept by nobody.
+
+The inference thread offers each frame that it has examined. It costs it two comparisons, unless somebody has
+asked and the last picture is an eighth of a second old; then a reference is kept, and the encoding happens
+in a thread of its own. A picture that nobody takes is let go at the next.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from device.vision.recognition import Look
+from link1.canonical import JsonObject
+from models.crop_geometry import similarity_from_valleys
+from models.errors import PixelsError
+from models.frames import Frame
+from models.hand import Hand, PartialHand
+
+EVERY_MS: Final = 125
+"""At most eight pictures a second."""
+WATCHED_MS: Final = 3_000
+"""Whoever has not asked for so long is not looking any more."""
+MOST_PIXELS: Final = 640
+"""Width of a picture, where the camera's is not smaller."""
+
+_JPEG_QUALITY: Final = 80
+_OUTLINE_POINTS: Final = 160
+
+Offered = tuple[Frame, Look | None]
+
+
+class Preview:
+    """`offer` is the inference thread's; everything else is the loop's. `on_change`: it began or ended."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._wanted_until_ms = 0
+        self._last_ms = 0
+        self._waiting: asyncio.Future[Offered] | None = None
+        self._ends: asyncio.TimerHandle | None = None
+        self._encoding = asyncio.Lock()
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody is looking."""
+        return self._now_ms() < self._wanted_until_ms
+
+    def offer(self, frame: Frame, look: Look | None) -> None:
+        """A frame was examined; on the inference thread."""
+        waiting = self._waiting
+        if waiting is None or frame.at_ms - self._last_ms < EVERY_MS:
+            return
+        self._last_ms, self._waiting = frame.at_ms, None
+        try:
+            self._loop.call_soon_threadsafe(_hand_over, waiting, (frame, look))
+        except RuntimeError:
+            return  # the loop is closed: the program is ending
+
+    async def picture(self, wait_s: float) -> tuple[JsonObject, bytes] | None:
+        """The next picture as JPEG, with what was seen in it; None when no frame came in time, or when
+        somebody else is being shown one."""
+        self._look_on()
+        if self._encoding.locked():
+            return None
+        async with self._encoding:
+            waiting: asyncio.Future[Offered] = self._loop.create_future()
+            self._waiting = waiting
+            try:
+                async with asyncio.timeout(wait_s):
+                    frame, look = await waiting
+            except TimeoutError:
+                return None
+            finally:
+                self._waiting = None
+            return await asyncio.to_thread(draw, frame, look)
+
+    def _look_on(self) -> None:
+        begins = not self.watched
+        self._wanted_until_ms = self._now_ms() + WATCHED_MS
+        if self._ends is not None:
+            self._ends.cancel()
+        self._ends = self._loop.call_later(WATCHED_MS / 1000 + 0.05, self._on_change)
+        if begins:
+            self._on_change()
+
+
+def _hand_over(waiting: "asyncio.Future[Offered]", offered: Offered) -> None:
+    if not waiting.done():
+        waiting.set_result(offered)
+
+
+def draw(frame: Frame, look: Look | None) -> tuple[JsonObject, bytes]:
+    """A frame as JPEG, at most `MOST_PIXELS` wide, and what was seen in it in the picture's own pixels."""
+    scale = min(1.0, MOST_PIXELS / frame.width)
+    size = (max(1, round(frame.width * scale)), max(1, round(frame.height * scale)))
+    pixels = frame.pixels
+    if scale < 1.0:
+        pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    seen = look.seen if look is not None else None
+    told: JsonObject = {
+        "number": frame.number,
+        "width": size[0],
+        "height": size[1],
+        "hand": _hand_obj(seen, scale),
+        "quality": _quality_obj(look),
+        "pad": None,
+        "hint": None,
+        "stages_us": [],
+    }
+    if look is not None:
+        sighting = look.sighting
+        told["hint"] = None if sighting.hint is None else str(sighting.hint)
+        told["pad"] = sighting.pad.to_obj() if sighting.pad is not None else None
+        told["stages_us"] = [[name, round(ms * 1000)] for name, ms in sighting.stage_ms.items()]
+    return told, data.tobytes()
+
+
+def _hand_obj(seen: Hand | PartialHand | None, scale: float) -> JsonObject | None:
+    if seen is None:
+        return None
+    if isinstance(seen, PartialHand):
+        return {"side": None, "centre": _points(seen.centre[np.newaxis], scale)[0]}
+    return {
+        "side": seen.handedness,
+        "centre": _points(seen.centre[np.newaxis], scale)[0],
+        "palm_px": round(seen.palm_width_px),
+        "valleys": _points(seen.valleys, scale),
+        "outline": _outline(seen, scale),
+        "crop": _crop_corners(seen, scale),
+    }
+
+
+def _quality_obj(look: Look | None) -> JsonObject | None:
+    """0..100 each; the least of them is what counts."""
+    quality = look.quality if look is not None else None
+    if quality is None:
+        return None
+    parts = ("sharpness", "exposure", "coverage", "pose", "motion")
+    return {"quality_q": quality.quality_q, **{name: round(getattr(quality, name)) for name in parts}}
+
+
+def _outline(hand: Hand, scale: float) -> list[list[int]]:
+    contours, _ = cv2.findContours(hand.mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    if not contours:
+        return []
+    longest = max(contours, key=cv2.contourArea)
+    simpler = cv2.approxPolyDP(longest, 0.8, closed=True).reshape(-1, 2)
+    every = max(1, -(-len(simpler) // _OUTLINE_POINTS))
+    return _points(simpler[::every] / hand.mask_scale, scale)
+
+
+def _crop_corners(hand: Hand, scale: float) -> list[list[int]]:
+    """The four corners of the square that the model is shown."""
+    try:
+        matrix = similarity_from_valleys(hand.valleys, hand.handedness, 1)
+    except PixelsError:
+        return []
+    square = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.float64) - 0.5
+    corners = np.linalg.solve(matrix[:, :2], (square - matrix[:, 2]).T).T
+    return _points(corners, scale)
+
+
+def _points(points: npt.NDArray[Any], scale: float) -> list[list[int]]:
+    return [[round(float(x) * scale), round(float(y) * scale)] for x, y in points]

@@ -1,0 +1,135 @@
+"""A passage under a technician's eyes: the next real one, or a rehearsal that signs nothing.
+
+A rehearsal runs the whole of recognition on the next hand and says what the verdict would be. It is no
+passage: nothing is signed, numbered, written or sent, and a validator that has armed a request meanwhile gets
+its own answer from the same hand.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from device.transactions.decision import Attempt, Outcome, Sighting, score_q_of
+from device.trust.policy import Policy
+from link1.canonical import JsonObject
+
+GONE_AFTER_MS: Final = 400
+"""A hand not seen for so long has left."""
+
+
+class TrialPasses:
+    """Belongs to the loop. `policy` is the one in force; `on_change`: a rehearsal began or ended."""
+
+    def __init__(self, policy: Callable[[], Policy], on_change: Callable[[], None]) -> None:
+        self._policy = policy
+        self._on_change = on_change
+        self._rehearsal: _Rehearsal | None = None
+        self._next: list[asyncio.Future[JsonObject]] = []
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether a hand is awaited that no validator has asked for."""
+        return self._rehearsal is not None
+
+    async def rehearse(self, wait_s: float) -> JsonObject | None:
+        """What the verdict on the next hand would be; None when none came in time."""
+        if self._rehearsal is not None:
+            self._rehearsal.superseded()
+        policy = self._policy()
+        rehearsal = _Rehearsal(Attempt(policy.thresholds, attempts=policy.attempts))
+        self._rehearsal = rehearsal
+        self._on_change()
+        try:
+            async with asyncio.timeout(wait_s):
+                return await rehearsal.done
+        except TimeoutError:
+            return rehearsal.concluded()
+        finally:
+            if self._rehearsal is rehearsal:
+                self._rehearsal = None
+                self._on_change()
+
+    async def next_passage(self, wait_s: float) -> JsonObject | None:
+        """The next verdict that leaves for the validator, with its times; None when none did."""
+        waiting: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
+        self._next.append(waiting)
+        try:
+            async with asyncio.timeout(wait_s):
+                return await waiting
+        except TimeoutError:
+            return None
+        finally:
+            self._next.remove(waiting)
+
+    def sighted(self, sighting: Sighting) -> None:
+        """What a frame showed."""
+        if self._rehearsal is not None:
+            self._rehearsal.sighted(sighting)
+
+    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+        """A verdict's bytes are in the port."""
+        told = said | {"rehearsal": False, "total_us": round(total_ms * 1000), "stages_us": _micros(stage_ms)}
+        for waiting in self._next:
+            if not waiting.done():
+                waiting.set_result(told)
+
+
+class _Rehearsal:
+    """One hand, from when it comes until it is decided or leaves."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.done: asyncio.Future[JsonObject | None] = asyncio.get_running_loop().create_future()
+        self._attempt = attempt
+        self._first_ms: int | None = None
+        self._last_ms = 0
+        self._hints: list[str] = []
+
+    def superseded(self) -> None:
+        """Somebody else has begun one."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def sighted(self, sighting: Sighting) -> None:
+        if self.done.done():
+            return
+        if not sighting.hand_present:
+            if self._first_ms is not None and sighting.at_ms - self._last_ms >= GONE_AFTER_MS:
+                self.done.set_result(self.concluded())
+            return
+        self._first_ms = sighting.at_ms if self._first_ms is None else self._first_ms
+        self._last_ms = sighting.at_ms
+        if sighting.hint is not None and str(sighting.hint) not in self._hints:
+            self._hints.append(str(sighting.hint))
+        outcome = self._attempt.add(sighting)
+        if outcome is not None:
+            self.done.set_result(self._told(outcome))
+
+    def concluded(self) -> JsonObject | None:
+        """What there is when no further frame comes; None without a hand."""
+        return None if self._first_ms is None else self._told(self._attempt.conclude())
+
+    def _told(self, outcome: Outcome) -> JsonObject:
+        sighting = outcome.sighting
+        first_ms = self._first_ms or 0
+        return {
+            "rehearsal": True,
+            "decision": str(outcome.result.decision),
+            "result": str(outcome.result),
+            "score_q": outcome.score_q,
+            "best_score_q": 0 if sighting is None else score_q_of(sighting),
+            "margin_q": outcome.margin_q,
+            "quality_q": outcome.quality_q,
+            "pad": outcome.pad.to_obj(),
+            "attempts": outcome.attempts,
+            "subject_ref": outcome.subject_ref,
+            "hand": outcome.hand,
+            "hints": self._hints,
+            "thr_id": self._attempt.thr_id,
+            "total_us": 1000 * ((sighting.at_ms if sighting else self._last_ms) - first_ms),
+            "stages_us": _micros(sighting.stage_ms if sighting else {}),
+        }
+
+
+def _micros(stage_ms: Mapping[str, float]) -> list[list[str | int]]:
+    """In the order in which they ran."""
+    return [[name, round(ms * 1000)] for name, ms in stage_ms.items()]

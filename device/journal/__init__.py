@@ -1,0 +1,1 @@
+"""What is kept: verdicts and what became of them, mail, and what waits for the service."""

@@ -1,0 +1,334 @@
+"""The verdict journal: what was promised to a validator, on the disk before the promise leaves.
+
+1. A verdict is durable when `append_verdict` returns. Its number and prev_ref are given inside the
+   transaction that inserts it, so the numbers have no gap and no double, whatever is cut off when.
+2. One verdict for each txn_id, ever. Verdicts and ended transactions are remembered for 30 days of running
+   at least; a verdict stays as long as the service does not have it.
+3. What came of a verdict (decision, passage, outcome_unknown) is added to it and raises its revision; an
+   upload acknowledges the revision it carried, so nothing that arrives meanwhile is lost.
+4. What is about a person is sealed before it is written (`device.journal.seal`).
+5. One thread owns a journal. Errors of the disk come out as JournalError, and then nothing was recorded.
+
+    journal = Journal.open(path, device_id=…, verdict_kid=…, data_key=…, clock=…)
+    stored = journal.append_verdict(txn_id, request_ref, lambda seq, prev_ref: sign(…))
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from device.clock import Clock
+from device.errors import JournalError, SequenceHalted
+from device.journal.mail import MailBoxes
+from device.journal.memory import leave_disk
+from device.journal.opening import create_file, open_file
+from device.journal.reserve import Reserve
+from device.journal.rows import Rows, broken
+from device.journal.upload import Ticket, UploadBatch, UploadQueue
+from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from link1.canonical import JsonObject
+from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict
+from link1.signed import object_ref
+
+__all__ = ["Journal", "StoredVerdict", "Ticket", "TxnMemory", "UploadBatch"]
+
+MEMORY_MS = 30 * 24 * 3600 * 1000
+"""LINK/1 §4: a txn_id is remembered for 30 days at least."""
+MAX_EVIDENCE = 1_000
+"""Someone on the cable can make wrong messages without end; a thousand show all there is to show."""
+PURGE_ROWS = 100
+"""Rows forgotten in one go, so that the thread is never away from a verdict for long."""
+_PROBE_BYTES = 64 * 1024
+_CHECKED_AT_START = 16
+"""The newest verdicts are opened and their chain is followed before any new one is added to it."""
+
+
+class Journal:
+    """The journal of one device and one verdict key."""
+
+    def __init__(self, rows: Rows, clock: Clock) -> None:
+        self._rows = rows
+        self._uploads = UploadQueue(rows)
+        self.mail = MailBoxes(rows, self._uploads)
+        """Inbox position and outbox: in this file, so that a receipt and what it settles are one change."""
+        halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
+        self.halted: str = halted[0] if halted else ""
+        """Why no verdict is numbered any more; empty while they are."""
+        self._clock = clock
+        self._started_ms = clock.monotonic_ms()
+        self._operated_ms = int(
+            rows.execute(
+                "SELECT max(coalesce((SELECT max(operating_ms) FROM verdicts), 0),"
+                " coalesce((SELECT max(operating_ms) FROM ended), 0))"
+            ).fetchone()[0]
+        )
+
+    @staticmethod
+    def create(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
+        """Make the empty journal of newly made keys. Raises JournalError, also when one is there."""
+        create_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+
+    @classmethod
+    def open(cls, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock) -> Self:
+        """Open the journal that `create` made. Raises JournalError, which says the way out."""
+        db, seal = open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+        rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
+        try:
+            with rows.reported():
+                _check_newest(rows)
+                return cls(rows, clock)
+        except BaseException:
+            rows.close()
+            raise
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def leave_disk(self) -> None:
+        """The device is being wiped: close the file and go on in memory, with numbers and nothing else."""
+        leave_disk(self._rows)
+
+    def halt(self, why: str) -> None:
+        """Number no verdict any more, not after a restart either. Raises JournalError."""
+        if not self.halted:
+            with self._rows.transaction():
+                self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
+            self.halted = why
+
+    # Verdicts and transactions
+
+    def append_verdict(
+        self, txn_id: str, request_ref: str, build: Callable[[int, str], JsonObject]
+    ) -> StoredVerdict:
+        """Number the next verdict, have it signed by `build(verdict_seq, prev_ref)`, make it durable.
+
+        Raises JournalError when the txn_id has ended or has a verdict, or when the disk refuses; then no
+        number was used up.
+        """
+        if self.halted:
+            raise SequenceHalted(self.halted)
+        with self._rows.transaction():
+            last = self.last()
+            seq = last.verdict_seq + 1 if last else 1
+            prev_ref = last.verdict_ref if last else PREV_REF_OF_FIRST
+            if self.find_txn(txn_id) is not None:
+                raise JournalError("this txn_id has ended or has a verdict already; it gets no other")
+            wrapper = build(seq, prev_ref)
+            verdict = wrapper["verdict"]
+            if (verdict["verdict_seq"], verdict["prev_ref"], verdict["txn_id"]) != (seq, prev_ref, txn_id):
+                raise JournalError("the signed verdict is not the one that the journal asked for")
+            ref = object_ref(wrapper)
+            sealed = self._rows.sealed(wrapper, "verdicts", ref, seq)
+            self._execute(
+                "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (seq, ref, txn_id, request_ref, sealed, self._now_ms()),
+            )
+        return StoredVerdict(seq, ref, wrapper)
+
+    def find_txn(self, txn_id: str) -> TxnMemory | None:
+        """What the journal remembers of `txn_id`. Raises JournalError."""
+        with self._rows.reported():
+            row = self._execute(
+                "SELECT v.seq, v.ref, v.request_ref, v.sealed,"
+                " (SELECT ref FROM answers WHERE seq = v.seq AND kind = 'decision'),"
+                " (SELECT ref FROM answers WHERE seq = v.seq AND kind = 'passage')"
+                " FROM verdicts v WHERE v.txn_id = ?",
+                (txn_id,),
+            ).fetchone()
+            if row:
+                seq, ref, request_ref, sealed, decision_ref, passage_ref = row
+                wrapper = self._rows.opened(sealed, "verdicts", ref, seq)
+                return TxnMemory(
+                    txn_id,
+                    request_ref,
+                    verdict=StoredVerdict(seq, ref, wrapper),
+                    decision_ref=decision_ref,
+                    passage_ref=passage_ref,
+                )
+            row = self._execute("SELECT request_ref, code FROM ended WHERE txn_id = ?", (txn_id,)).fetchone()
+            return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
+
+    def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> None:
+        """Make it durable that `txn_id` ended without a verdict. A first end stands. Raises JournalError."""
+        with self._rows.transaction():
+            self._execute(
+                "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",
+                (txn_id, request_ref, str(code), self._now_ms()),
+            )
+
+    def last(self) -> LastVerdict | None:
+        """The newest verdict."""
+        with self._rows.reported():
+            row = self._execute("SELECT seq, ref FROM verdicts ORDER BY seq DESC LIMIT 1").fetchone()
+            return LastVerdict(*row) if row else None
+
+    # What came of verdicts
+
+    def record_decision(self, ref: str, wrapper: JsonObject, *, awaits_passage: bool) -> None:
+        """Keep the validator's decision on verdict `ref`; the first one stands. Raises JournalError.
+
+        `awaits_passage`: it was acted upon and a turn sensor will say what came of it.
+        """
+        with self._rows.transaction():
+            if seq := self._insert_answer("decision", ref, wrapper):
+                self._execute(
+                    "UPDATE verdicts SET decided = 1, unknown = 0, revision = revision + 1, awaits ="
+                    " CASE WHEN ? AND NOT EXISTS"
+                    " (SELECT 1 FROM answers a WHERE a.seq = verdicts.seq AND a.kind = 'passage')"
+                    " THEN 'passage' END WHERE seq = ?",
+                    (awaits_passage, seq),
+                )
+
+    def record_passage(self, ref: str, wrapper: JsonObject) -> None:
+        """Keep what the turn sensor said after verdict `ref`; the first one stands. Raises JournalError."""
+        with self._rows.transaction():
+            if seq := self._insert_answer("passage", ref, wrapper):
+                self._execute(
+                    "UPDATE verdicts SET revision = revision + 1, awaits = nullif(awaits, 'passage')"
+                    " WHERE seq = ?",
+                    (seq,),
+                )
+
+    def _insert_answer(self, kind: str, ref: str, wrapper: JsonObject) -> int:
+        """The verdict's number when this is the first answer of its kind, else 0."""
+        row = self._execute("SELECT seq FROM verdicts WHERE ref = ?", (ref,)).fetchone()
+        if row is None:
+            raise JournalError(f"a {kind} answers a verdict that the journal does not hold")
+        answer_ref = object_ref(wrapper)
+        inserted = self._execute(
+            "INSERT OR IGNORE INTO answers (seq, kind, ref, sealed) VALUES (?, ?, ?, ?)",
+            (row[0], kind, answer_ref, self._rows.sealed(wrapper, "answers", answer_ref, row[0])),
+        )
+        return int(row[0]) if inserted.rowcount == 1 else 0
+
+    def record_outcome_unknown(self, ref: str) -> None:
+        """Nothing came within the time allowed. What comes later still completes it. Raises JournalError."""
+        with self._rows.transaction():
+            self._execute(
+                "UPDATE verdicts SET unknown = 1, revision = revision + 1"
+                " WHERE ref = ? AND unknown = 0 AND awaits IS NOT NULL",
+                (ref,),
+            )
+
+    def record_disowned(self, refs: Sequence[str]) -> None:
+        """The validator says it has not acted on these and never will; they are not asked about again."""
+        with self._rows.transaction():
+            for ref in refs:
+                self._execute(
+                    "UPDATE verdicts SET revision = revision + (unknown = 0), unknown = 1, awaits = NULL"
+                    " WHERE ref = ? AND awaits = 'decision'",
+                    (ref,),
+                )
+
+    def record_evidence(self, kind: str, wrapper: JsonObject, txn_id: str | None) -> bool:
+        """Keep a wrong decision or passage; False when this very message is kept already.
+
+        `txn_id`: whose verdict it claims to answer, if that is known. Raises JournalError.
+        """
+        ref = object_ref(wrapper)
+        with self._rows.transaction():
+            if self._execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
+                return False
+            if self._execute("SELECT count(*) FROM evidence").fetchone()[0] < MAX_EVIDENCE:
+                verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
+                seq = verdict[0] if verdict else None
+                self._execute(
+                    "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, ?, ?, ?, ?)",
+                    (ref, kind, seq, self._rows.sealed(wrapper, "evidence", ref, seq or 0), self._now_ms()),
+                )
+            return True
+
+    def close_open_outcomes(self) -> int:
+        """After a start: whatever was waited for before it did not come in time. Returns how many."""
+        with self._rows.transaction():
+            return self._execute(
+                "UPDATE verdicts SET unknown = 1, revision = revision + 1"
+                " WHERE unknown = 0 AND awaits IS NOT NULL"
+            ).rowcount
+
+    def unacknowledged(self, *, after_seq: int, upto_seq: int, limit: int) -> list[LastVerdict]:
+        """Verdicts that still await a decision, or the passage that has to follow one, by rising number."""
+        with self._rows.reported():
+            rows = self._execute(
+                "SELECT seq, ref FROM verdicts WHERE seq > ? AND seq <= ? AND awaits IS NOT NULL"
+                " ORDER BY seq LIMIT ?",
+                (after_seq, upto_seq, limit),
+            ).fetchall()
+            return [LastVerdict(*row) for row in rows]
+
+    # Upload (device.journal_upload)
+
+    def pending_uploads(self) -> int:
+        """How many verdicts the service lacks, or lacks news of."""
+        return self._uploads.pending()
+
+    def next_upload(self, limit: int) -> UploadBatch:
+        """The oldest items to upload, at most `limit`; an empty batch when there are none."""
+        return self._uploads.next(limit)
+
+    def uploaded(self, tickets: Sequence[Ticket], refused: Mapping[int, str] | None = None) -> None:
+        """The service has these. `refused`: index in the batch → the code it refused that item with.
+
+        A refused item is not sent again unless something new is recorded for it. Raises JournalError.
+        """
+        self._uploads.done(tickets, refused or {})
+
+    def maintain(self) -> int:
+        """Forget what is older than 30 days of running, and bring the write-ahead log into the file.
+
+        Call it now and then, when no hand is there, and again while it returns `PURGE_ROWS` or more: that
+        many rows were forgotten, and there may be more. Raises JournalError.
+        """
+        before_ms = self._now_ms() - MEMORY_MS
+        with self._rows.reported():
+            with self._rows.transaction():
+                forgotten = self._execute(
+                    "DELETE FROM ended WHERE txn_id IN"
+                    " (SELECT txn_id FROM ended WHERE operating_ms < ? LIMIT ?)",
+                    (before_ms, PURGE_ROWS),
+                ).rowcount
+                old = self._execute(
+                    "SELECT seq FROM verdicts WHERE operating_ms < ? AND uploaded >= revision"
+                    " AND seq < (SELECT max(seq) FROM verdicts) LIMIT ?",
+                    (before_ms, PURGE_ROWS),
+                ).fetchall()
+                for (seq,) in old:
+                    self._execute("DELETE FROM answers WHERE seq = ?", (seq,))
+                    self._execute("DELETE FROM evidence WHERE seq = ?", (seq,))
+                    self._execute("DELETE FROM verdicts WHERE seq = ?", (seq,))
+                self._execute("DELETE FROM evidence WHERE seq IS NULL AND operating_ms < ?", (before_ms,))
+            self._execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        return forgotten + len(old)
+
+    def probe(self) -> None:
+        """Find out whether there is room for some passages, by writing as much. Raises JournalError."""
+        with self._rows.transaction():
+            self._execute("INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))", (_PROBE_BYTES,))
+
+    def keep_reserve(self) -> bool:
+        """Whether room is reserved for when the disk is full; made where it can be (see `reserve`)."""
+        return self._rows.keep_reserve()
+
+    def _now_ms(self) -> int:
+        """Milliseconds this device has run since the journal was made, as far as entries show."""
+        return self._operated_ms + self._clock.monotonic_ms() - self._started_ms
+
+    def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        return self._rows.execute(sql, parameters)
+
+
+def _check_newest(rows: Rows) -> None:
+    """Follow the chain through the newest verdicts, so that nothing is added to a broken one."""
+    expected: tuple[int, str] | None = None
+    for seq, ref, sealed in rows.execute(
+        "SELECT seq, ref, sealed FROM verdicts ORDER BY seq DESC LIMIT ?", (_CHECKED_AT_START,)
+    ).fetchall():
+        # Below a hole the chain starts anew: older verdicts that were uploaded have been forgotten.
+        if expected is not None and seq == expected[0] and ref != expected[1]:
+            raise broken(f"the chain of verdicts breaks below verdict_seq {seq + 1}")
+        wrapper = rows.opened(sealed, "verdicts", ref, seq)
+        if object_ref(wrapper) != ref or wrapper["verdict"]["verdict_seq"] != seq:
+            raise broken(f"the verdict with verdict_seq {seq} is another one")
+        expected = (seq - 1, wrapper["verdict"]["prev_ref"])

@@ -1,0 +1,137 @@
+"""Where the device's mail stands, and the outbox, in the journal's database (device surface §5).
+
+1. Records of the outbox are numbered from 1 without a gap, as long as the verdict key lives; a number is
+   used up only together with its record.
+2. A record stays until a verified receipt covers its number; then it and the uploads it stood for are
+   settled in one transaction.
+3. The inbox position moves by one, and only after what the record said was made durable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from device.errors import JournalError
+from device.journal.rows import Rows
+from device.journal.upload import Ticket, UploadBatch, UploadQueue
+
+_IN_APPLIED: Final = "in_applied_seq"
+_OUT: Final = "out_seq"
+_OUT_ACKED: Final = "out_acked_seq"
+_REFUSED_SEQ: Final = "refused_seq"
+_REFUSED_CODE: Final = "refused_code"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """The inbox record that the line stands at, and why it is not taken."""
+
+    seq: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class MailPosition:
+    """How far both boxes are. `refused` is None while nothing stops the inbox."""
+
+    in_applied_seq: int
+    out_seq: int
+    out_acked_seq: int
+    refused: RefusedRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRecord:
+    """A sealed record of the outbox: the RFC 8785 bytes of its JSON."""
+
+    seq: int
+    data: bytes
+
+
+class MailBoxes:
+    """The mail's side of a journal. One thread owns it; errors of the disk come out as JournalError."""
+
+    def __init__(self, rows: Rows, uploads: UploadQueue) -> None:
+        self._rows = rows
+        self._uploads = uploads
+
+    def position(self) -> MailPosition:
+        with self._rows.reported():
+            state = dict(self._rows.execute("SELECT name, value FROM mail_state").fetchall())
+        applied = int(state.get(_IN_APPLIED, 0))
+        refused_seq = int(state.get(_REFUSED_SEQ, 0))
+        return MailPosition(
+            in_applied_seq=applied,
+            out_seq=int(state.get(_OUT, 0)),
+            out_acked_seq=int(state.get(_OUT_ACKED, 0)),
+            refused=RefusedRecord(refused_seq, str(state[_REFUSED_CODE])) if refused_seq > applied else None,
+        )
+
+    def begin_inbox(self, next_seq: int) -> None:
+        """Registration said that `next_seq` is the first record for these keys."""
+        with self._rows.transaction():
+            self._raise(_IN_APPLIED, next_seq - 1)
+
+    def applied(self, seq: int, *, acked_upto_seq: int = 0) -> None:
+        """Inbox record `seq` has taken effect; with a receipt, the outbox up to `acked_upto_seq` is settled.
+
+        Raises JournalError when `seq` is not the next one.
+        """
+        with self._rows.transaction():
+            position = self.position()
+            if seq != position.in_applied_seq + 1:
+                raise JournalError(f"inbox record {seq} does not follow {position.in_applied_seq}")
+            self._raise(_IN_APPLIED, seq)
+            upto_seq = min(acked_upto_seq, position.out_seq)
+            carried = self._rows.execute(
+                "SELECT kind, row_id, revision FROM outbox_items WHERE out_seq <= ?", (upto_seq,)
+            ).fetchall()
+            self._uploads.mark([Ticket(*row) for row in carried], {})
+            self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (upto_seq,))
+            self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
+            self._raise(_OUT_ACKED, upto_seq)
+
+    def refused(self, seq: int, code: str) -> None:
+        """Inbox record `seq` is not taken; the line stands until it comes good."""
+        with self._rows.transaction():
+            self._put(_REFUSED_SEQ, seq)
+            self._put(_REFUSED_CODE, code)
+
+    def append(self, record: OutboxRecord, type_: str, carries: Sequence[Ticket] = ()) -> None:
+        """Put a sealed record at the end of the outbox. Raises JournalError when its seq is not the next."""
+        with self._rows.transaction():
+            if record.seq != self.position().out_seq + 1:
+                raise JournalError(f"outbox record {record.seq} is not the next one")
+            self._rows.execute("INSERT INTO outbox VALUES (?, ?, ?)", (record.seq, type_, record.data))
+            for ticket in carries:
+                self._rows.execute(
+                    "INSERT OR REPLACE INTO outbox_items (kind, row_id, revision, out_seq)"
+                    " VALUES (?, ?, ?, ?)",
+                    (ticket.table, ticket.row_id, ticket.revision, record.seq),
+                )
+            self._put(_OUT, record.seq)
+
+    def next_record(self, after_seq: int) -> OutboxRecord | None:
+        """The first record of the outbox behind `after_seq`."""
+        with self._rows.reported():
+            row = self._rows.execute(
+                "SELECT seq, record FROM outbox WHERE seq > ? ORDER BY seq LIMIT 1", (after_seq,)
+            ).fetchone()
+        return OutboxRecord(*row) if row else None
+
+    def unmailed(self, limit: int) -> UploadBatch:
+        """The oldest uploads, at most `limit`, that no record of the outbox carries."""
+        return self._uploads.next_for_mail(limit)
+
+    def _raise(self, name: str, value: int) -> None:
+        self._rows.execute(
+            "INSERT INTO mail_state VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+            (name, value),
+        )
+
+    def _put(self, name: str, value: int | str) -> None:
+        self._rows.execute(
+            "INSERT INTO mail_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )

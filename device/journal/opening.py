@@ -1,0 +1,191 @@
+"""Making the journal's file, and opening it only when it is this device's own and whole.
+
+A journal is made once, when the device's keys are registered, and never again for the same keys: a fresh
+one in the place of a lost one would give verdict_seq 1 a second time and fork the chain of prev_ref. So
+opening never creates, and whatever is wrong ends in a JournalError that says the way out.
+"""
+
+import os
+import secrets
+import sqlite3
+import stat
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from device.errors import JournalError
+from device.files import sync_folder
+from device.journal.schema import APPLICATION_ID, MIGRATIONS, migrate, schema_version
+from device.journal.seal import RowSeal, SealBroken
+
+_WAY_OUT = (
+    "restore the file from this device's own storage, or register the device again with new keys "
+    "(`palmctl factory-reset`, then `palmctl provision`); never put an empty or older journal in its place"
+)
+_MAGIC = b"SQLite format 3\x00"
+_QUICK_CHECK_MAX_BYTES = 16 * 1024 * 1024
+"""A full check takes about a second for 100 MiB; larger journals are checked where they are read."""
+_WAL_KEPT_BYTES = 4 * 1024 * 1024
+"""The log is written over, not made anew: a commit into a file that does not grow is cheaper to sync."""
+_AUTOCHECKPOINT_BYTES = 32 * 1024 * 1024
+"""Only if nobody calls `maintain`. A checkpoint inside an append would cost it milliseconds."""
+_PAGE_BYTES = 512
+"""Every page that a commit touches is written whole, and a passage touches about thirty: with pages of 4096
+bytes it wrote 78 KB to the log, with these 19 KB (docs/DURABILITY.md)."""
+
+
+def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
+    """Make the journal of new keys at `path`: complete or not at all. Raises JournalError."""
+    for present in (path, _beside(path, "-wal")):
+        if present.exists():
+            raise JournalError(f"{present} is already there; a journal is never overwritten")
+    partial = _beside(path, ".partial")
+    try:
+        for left_over in (partial, _beside(partial, "-wal"), _beside(partial, "-shm")):
+            left_over.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        _fill(partial, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+        descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.rename(path)
+        sync_folder(path.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise JournalError(
+            f"the journal {path} cannot be made ({error}); "
+            f"check that {path.parent} exists, belongs to this user and has room"
+        ) from error
+
+
+def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
+    """Open, check and bring up to date. Raises JournalError."""
+    _check_file(path)
+    seal = RowSeal(data_key, "journal")
+    try:
+        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True, timeout=2.0)
+        try:
+            db = Database(connection)
+            _configure(db)
+            _check_identity(db, path, device_id=device_id, verdict_kid=verdict_kid)
+            _check_seal(db, path, seal, verdict_kid)
+            _check_whole(db, path)
+            migrate(db)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise JournalError(f"{path} is in use by another process; only one palmd may run") from error
+        if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            raise JournalError(
+                f"{path} lies where nothing can be written; see `dmesg` for why the file system became "
+                "read-only (a worn-out card does this), remount it or replace the card, and start palmd again"
+            ) from error
+        raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
+    except sqlite3.DatabaseError as error:
+        raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
+    return db, seal
+
+
+def _fill(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
+    connection = sqlite3.connect(path)
+    try:
+        db = Database(connection)
+        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        migrate(db)
+        seal = RowSeal(data_key, "journal")
+        with db.atomic():
+            for name, value in (
+                ("device_id", device_id),
+                ("verdict_kid", verdict_kid),
+                (
+                    "seal_check",
+                    seal.seal(secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0),
+                ),
+            ):
+                db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+    finally:
+        connection.close()
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            magic = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise JournalError(f"{path} is missing although this device has keys; {_WAY_OUT}") from None
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalError(f"{path} is no plain file; {_WAY_OUT}")
+    if magic != _MAGIC:
+        found = "an empty file" if status.st_size == 0 else "something else"
+        raise JournalError(f"{path} is damaged: expected an SQLite database, found {found}; {_WAY_OUT}")
+
+
+def _configure(db: Database) -> None:
+    # Held for the whole run: a second palmd on the same journal would sign a second chain.
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"this file system gives journal mode {mode}, WAL is needed")
+    # WAL with FULL loses nothing that was acknowledged when the power goes; WAL with NORMAL does.
+    db.execute("PRAGMA synchronous = FULL")
+    page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
+    db.execute(f"PRAGMA wal_autocheckpoint = {_AUTOCHECKPOINT_BYTES // page_bytes}")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("BEGIN EXCLUSIVE")
+    db.execute("COMMIT")
+
+
+def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: str) -> None:
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise JournalError(f"{path} is another program's database; {_WAY_OUT}")
+    version = schema_version(db)
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"{path} was written by newer software (version {version}, this one knows {len(MIGRATIONS)}); "
+            "install that software again"
+        )
+    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    if meta.get("device_id") != device_id:
+        raise JournalError(
+            f"{path} belongs to another device than {device_id}; "
+            "put this device's own journal there, or correct [device] id"
+        )
+    if meta.get("verdict_kid") != verdict_kid:
+        raise JournalError(
+            f"{path} belongs to another verdict key than keys/verdict.key; "
+            "keys and journal are one: restore both from the same device"
+        )
+
+
+def _check_seal(db: Database, path: Path, seal: RowSeal, verdict_kid: str) -> None:
+    row = db.execute("SELECT value FROM meta WHERE name = 'seal_check'").fetchone()
+    try:
+        seal.open(row[0] if row else b"", table="meta", row_id=verdict_kid, seq=0)
+    except SealBroken:
+        raise JournalError(
+            f"{path} is sealed with another key than keys/data.key; "
+            "keys and journal are one: restore both from the same device"
+        ) from None
+
+
+def _check_whole(db: Database, path: Path) -> None:
+    if path.stat().st_size > _QUICK_CHECK_MAX_BYTES:
+        return
+    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise JournalError(f"{path} is damaged ({' '.join(found.split())}); {_WAY_OUT}")
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")

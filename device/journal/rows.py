@@ -1,0 +1,78 @@
+"""The rows of the verdict journal: sealed in, opened out, transactions, and one kind of error."""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlite_utils import Database
+
+from device.errors import JournalError
+from device.journal.reserve import Reserve
+from device.journal.seal import RowSeal, SealBroken
+from link1.canonical import JsonObject, canonical_bytes
+
+
+class Rows:
+    """An open journal database with its seal."""
+
+    def __init__(self, db: Database, seal: RowSeal, reserve: Reserve | None = None) -> None:
+        """`reserve`: room on the disk for when there is no other."""
+        self._db = db
+        self._seal = seal
+        self._reserve = reserve
+
+    def close(self) -> None:
+        self._db.close()
+
+    def move_to(self, db: Database) -> None:
+        """Go on in another database; the one before is closed."""
+        before, self._db, self._reserve = self._db, db, None
+        before.close()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        return self._db.execute(sql, parameters)
+
+    def sealed(self, wrapper: JsonObject, table: str, row_id: str, seq: int) -> bytes:
+        """The RFC 8785 bytes of `wrapper`, sealed for this place."""
+        return self._seal.seal(canonical_bytes(wrapper), table=table, row_id=row_id, seq=seq)
+
+    def opened(self, sealed: bytes, table: str, row_id: str, seq: int) -> JsonObject:
+        """What was sealed for this place; raises SealBroken, which `reported` turns into JournalError."""
+        wrapper: JsonObject = json.loads(self._seal.open(sealed, table=table, row_id=row_id, seq=seq))
+        return wrapper
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it is durable at the end, or nothing is and JournalError is raised."""
+        if self._reserve is not None:
+            self._reserve.ease()
+        with self.reported(), self._db.atomic():
+            yield
+
+    def keep_reserve(self) -> bool:
+        """Whether there is room for when the disk is full; made where it can be."""
+        return self._reserve is None or self._reserve.keep()
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """Errors of the database and of the seal as JournalError."""
+        try:
+            yield
+        except SealBroken as error:
+            raise broken(str(error)) from error
+        except sqlite3.Error as error:
+            if self._reserve is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+                self._reserve.give_up()  # not for this one, but for the next
+            raise JournalError(
+                f"the journal cannot be read or written ({error}); check the disk and the room on it"
+            ) from error
+
+
+def broken(what: str) -> JournalError:
+    """The journal holds something that this device never wrote there."""
+    return JournalError(
+        f"the journal is damaged: {what}; restore the state directory of this device, "
+        "or register the device again with new keys"
+    )

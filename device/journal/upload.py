@@ -1,0 +1,114 @@
+"""What of the journal the service does not have yet (POST /v1/verdicts/batch).
+
+Every verdict has a revision, which rises with each thing recorded for it, and a mark of the revision that
+the service has. An item is the verdict with all that is known at the time; its ticket carries the revision,
+so an acknowledgement never covers what came after the item was made. Order does not matter to the service
+and sending again is safe, so a batch may be lost, repeated or answered late.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from device.journal.rows import Rows
+from link1.canonical import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One item of an upload and the revision of it that was sent."""
+
+    table: str
+    row_id: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadBatch:
+    """Items of POST /v1/verdicts/batch; `tickets[i]` belongs to `items[i]`."""
+
+    items: tuple[JsonObject, ...] = field(repr=False)
+    tickets: tuple[Ticket, ...]
+
+
+class UploadQueue:
+    """The upload's side of a journal."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def pending(self) -> int:
+        """How many verdicts the service lacks, or lacks news of."""
+        with self._rows.reported():
+            row = self._rows.execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()
+            return int(row[0])
+
+    def next(self, limit: int) -> UploadBatch:
+        """The oldest items, at most `limit`. Evidence comes once no verdict is left: should the service
+        refuse a whole batch for one wrong answer in it, no verdict is held up.
+        """
+        return self._next(limit, for_mail=False)
+
+    def next_for_mail(self, limit: int) -> UploadBatch:
+        """Like `next`, without what waits in the outbox already, and without verdicts whose outcome is
+        still to come: mail goes once, and a few seconds later is early enough for it.
+        """
+        return self._next(limit, for_mail=True)
+
+    def _next(self, limit: int, *, for_mail: bool) -> UploadBatch:
+        with self._rows.reported():
+            rows = self._rows.execute(
+                "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR awaits IS NOT NULL)"
+                " FROM verdicts v WHERE uploaded < revision AND (NOT ?"
+                " OR (awaits IS NULL OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
+                " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
+                " ORDER BY seq LIMIT ?",
+                (for_mail, limit),
+            ).fetchall()
+            if not rows:
+                return self._next_evidence(limit, for_mail=for_mail)
+            items = tuple(self._item(row[0], row[2], row[3], bool(row[4])) for row in rows)
+            return UploadBatch(items, tuple(Ticket("verdicts", row[0], row[1]) for row in rows))
+
+    def done(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
+        """Mark what a batch carried; `refused` holds the code of each refused item by its index."""
+        with self._rows.transaction():
+            self.mark(tickets, refused)
+
+    def mark(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
+        """`done` inside a transaction of the caller's."""
+        for index, ticket in enumerate(tickets):
+            if ticket.table == "evidence":
+                self._rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
+            else:
+                self._rows.execute(
+                    "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
+                    (ticket.revision, refused.get(index), ticket.row_id),
+                )
+
+    def _item(self, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonObject:
+        item: JsonObject = {"signed_verdict": self._rows.opened(sealed, "verdicts", ref, seq)}
+        for kind, answer_ref, answer in self._rows.execute(
+            "SELECT kind, ref, sealed FROM answers WHERE seq = ?", (seq,)
+        ).fetchall():
+            item[f"signed_{kind}"] = self._rows.opened(answer, "answers", answer_ref, seq)
+        if unknown:
+            item["outcome_unknown"] = True
+        return item
+
+    def _next_evidence(self, limit: int, *, for_mail: bool) -> UploadBatch:
+        """Wrong answers beside the verdict they claim to answer; the others have nothing to stand beside."""
+        rows = self._rows.execute(
+            "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
+            " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
+            " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
+            " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.id LIMIT ?",
+            (for_mail, limit),
+        ).fetchall()
+        items = tuple(
+            {
+                "signed_verdict": self._rows.opened(verdict, "verdicts", verdict_ref, seq),
+                f"signed_{kind}": self._rows.opened(sealed, "evidence", ref, seq),
+            }
+            for _, ref, kind, sealed, seq, verdict_ref, verdict in rows
+        )
+        return UploadBatch(items, tuple(Ticket("evidence", row[0], 1) for row in rows))

@@ -1,0 +1,1 @@
+"""Sealed records that the validator carries: what comes in, what goes out."""

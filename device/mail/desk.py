@@ -1,0 +1,262 @@
+"""The device's mail: what the validator carries in and out, as two carriers of the same signed things.
+
+Chunks are put together on the loop and answered at once; what a whole record does, and what goes into the
+outbox, happens in tasks beside it. Only the newest question of the validator is answered, and none of an
+earlier session. A record that is refused stops the inbox, never a passage.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from cloud_client.contract import MAX_BATCH_ITEMS
+from device.clock import Clock
+from device.errors import JournalError
+from device.journal.mail import MailBoxes, MailPosition, OutboxRecord
+from device.mail.apply import Fault, MailApply, RecordRefused
+from device.mail.inbox import InboxAssembly
+from device.mail.outbox import (
+    MAX_UNSETTLED,
+    OutboxType,
+    OutboxWindow,
+    ReportClock,
+    Sender,
+    Standing,
+    chunk_of,
+    fitting,
+)
+from device.store_thread import StoreThread
+from link1.bodies import MailChunk, MailNone, MailPull
+from link1.canonical import JsonObject
+from link1.device_end import DeviceEnd
+from link1.envelope import MessageType
+from link1.objects import ErrorCode, MailMarks
+
+_log = logging.getLogger(__name__)
+
+_Question = MailChunk | MailPull
+
+
+async def _nobody(_why: str) -> None:
+    """Where nobody asks to hear of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailParts:
+    """What the desk works with. `online`: the network carries verdicts and reports now, so mail need not;
+    `standing`: what a report would say of the device; `kick`: something was queued for the cable;
+    `store_failed`: the journal did not take something; `wipe_collected`: the validator has the word that this
+    device is wiped; `rolled_back`: the service knows of a later state."""
+
+    boxes: MailBoxes
+    journal_thread: StoreThread
+    sender: Sender
+    apply: MailApply
+    end: DeviceEnd
+    clock: Clock
+    online: Callable[[], bool]
+    standing: Callable[[MailPosition], Standing]
+    kick: Callable[[], None]
+    store_failed: Callable[[JournalError], None]
+    wipe_collected: Callable[[], None] = lambda: None
+    rolled_back: Callable[[str], Awaitable[None]] = _nobody
+
+
+class MailDesk:
+    """Answers the validator's `mail` and `mail_pull`. Every method runs on the loop's thread."""
+
+    def __init__(self, parts: MailParts, position: MailPosition) -> None:
+        """`position`: where the boxes stand (`MailBoxes.position`)."""
+        self._parts = parts
+        self._position = position
+        self._inbox = InboxAssembly(position.in_applied_seq)
+        self._window = OutboxWindow()
+        self._reports = ReportClock()
+        self._asked: _Question | None = None
+        self._wiped_seq: int | None = None
+        self._making = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def position(self) -> MailPosition:
+        return self._position
+
+    @property
+    def marks(self) -> MailMarks:
+        """What the signed status says of the mail."""
+        at = self._position
+        return MailMarks(at.in_applied_seq, at.out_seq, at.out_acked_seq)
+
+    async def finish(self) -> None:
+        """Let what has begun come to its end."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The validator's questions
+
+    def session_began(self) -> None:
+        self._reports.want()
+
+    def session_ended(self) -> None:
+        self._asked = None
+
+    def received(self, chunk: MailChunk) -> None:
+        """A piece of an inbox record."""
+        self._asked = chunk
+        answer = self._inbox.take(chunk)
+        if isinstance(answer, bytes):
+            self._spawn(self._judge(answer))
+        elif answer is not None:
+            self._asked = None
+            self._parts.end.send_mail_ack(answer)
+            self._parts.kick()
+
+    def pulled(self, pull: MailPull) -> None:
+        """A question for a record of the outbox."""
+        self._asked = pull
+        if self._wiped_seq is not None and pull.after_seq >= self._wiped_seq:
+            self._parts.wipe_collected()
+        record = self._window.record_for(pull)
+        if record is None:
+            self._spawn(self._look(pull))
+        else:
+            self._answer_pull(pull, record)
+
+    # The inbox
+
+    async def _judge(self, data: bytes) -> None:
+        """Apply a whole record; what it did is durable before it is acknowledged."""
+        parts, seq = self._parts, self._inbox.next_seq
+        try:
+            try:
+                taken = await parts.apply.take(data, seq)
+            except RecordRefused as refused:
+                _log.warning("inbox record %d is refused: %s", seq, refused)
+                code = refused.code
+                await parts.journal_thread.do(lambda: parts.boxes.refused(seq, code))
+                await self._reread()
+                answer = self._inbox.refused(code)
+            else:
+                acked = taken.acked_upto_seq
+                if acked > self._position.out_seq:
+                    await parts.rolled_back("a receipt covers outbox records that are not here")
+                await parts.journal_thread.do(lambda: parts.boxes.applied(seq, acked_upto_seq=acked))
+                await self._reread()
+                self._window.clear()
+                answer = self._inbox.applied()
+                if taken.behind:
+                    self._reports.want()
+        except Fault as error:
+            # Not the record's fault: no answer, and whoever asks again has it judged again.
+            _log.error("inbox record %d cannot be applied now: %s", seq, error)
+            self._inbox.postponed()
+            if isinstance(error, JournalError):
+                parts.store_failed(error)
+            return
+        except BaseException:
+            self._inbox.postponed()
+            raise
+        if isinstance(self._asked, MailChunk) and self._asked.seq == seq:
+            self._asked = None
+            parts.end.send_mail_ack(answer)
+            parts.kick()
+
+    async def _reread(self) -> None:
+        self._position = await self._parts.journal_thread.do(self._parts.boxes.position)
+
+    # The outbox
+
+    async def _look(self, pull: MailPull) -> None:
+        """Find the record that is asked for; where none waits, make one of what the service lacks."""
+        parts = self._parts
+        async with self._making:
+            if self._asked is not pull:
+                return
+            try:
+                record = await parts.journal_thread.do(lambda: parts.boxes.next_record(pull.after_seq))
+                if record is None and await self._make():
+                    record = await parts.journal_thread.do(lambda: parts.boxes.next_record(pull.after_seq))
+            except JournalError as error:
+                _log.error("the outbox cannot be read or written: %s", error)
+                parts.store_failed(error)
+                return
+        if record is not None:
+            self._window.show(record, pull.after_seq)
+        if self._asked is pull:
+            self._answer_pull(pull, record)
+
+    def _answer_pull(self, pull: MailPull, record: OutboxRecord | None) -> None:
+        self._asked = None
+        end = self._parts.end
+        if record is None:
+            end.send_mail_none(MailNone(pull.after_seq))
+        elif (chunk := chunk_of(record, pull.offset)) is not None:
+            end.send_mail(chunk)
+        else:
+            end.send_error(ErrorCode.MALFORMED, MessageType.MAIL_PULL)
+        self._parts.kick()
+
+    async def _make(self) -> bool:
+        """Put the next batch or report into the outbox, if one is due."""
+        if self._wiped_seq is not None:
+            return False  # the keys of a revoked device sign nothing but its wipe
+        return await self._make_batch() or await self._make_report()
+
+    async def _make_batch(self) -> bool:
+        parts = self._parts
+        if parts.online():
+            return False
+        batch = await parts.journal_thread.do(lambda: parts.boxes.unmailed(MAX_BATCH_ITEMS))
+        if not batch.items:
+            return False
+        count = await asyncio.to_thread(fitting, batch.items)
+        await self._append(OutboxType.VERDICTS, {"items": list(batch.items[:count])}, batch.tickets[:count])
+        return True
+
+    async def _make_report(self) -> bool:
+        parts, at = self._parts, self._position
+        standing, now_ms = parts.standing(at), parts.clock.monotonic_ms()
+        if parts.online() and standing.refused is None:
+            return False
+        if at.out_seq - at.out_acked_seq >= MAX_UNSETTLED or not self._reports.due(standing, now_ms):
+            return False
+        await self._append(OutboxType.REPORT, standing.to_body(at.in_applied_seq))
+        self._reports.told(standing, now_ms)
+        return True
+
+    async def wiped(self, wipe_id: str, destroy: Callable[[OutboxRecord], Awaitable[None]]) -> None:
+        """Seal the word that this device is wiped, have the rest destroyed, then offer that word alone.
+
+        `destroy` gets the sealed record, and leaves the boxes in memory. Raises what it raises.
+        """
+        parts = self._parts
+        async with self._making:
+            record = await self._seal(OutboxType.WIPED, {"wipe_id": wipe_id})
+            await destroy(record)
+            await parts.journal_thread.do(lambda: parts.boxes.append(record, OutboxType.WIPED.value))
+            await self._reread()
+            self._window.clear()
+            self._wiped_seq = record.seq
+
+    async def _append(self, type_: OutboxType, body: JsonObject, carries: Any = ()) -> None:
+        parts = self._parts
+        record = await self._seal(type_, body)
+        await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
+        await self._reread()
+
+    async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxRecord:
+        parts, seq = self._parts, self._position.out_seq + 1
+        created_ms = parts.clock.wall_ms()
+        return await asyncio.to_thread(parts.sender.seal, seq, type_, body, created_ms=created_ms)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.critical("the mail has a fault; passages go on", exc_info=task.exception())

@@ -1,0 +1,1 @@
+"""Whom the device believes, and the keys it holds itself."""

@@ -1,0 +1,91 @@
+"""Trust bundles: how pinned keys change after registration (device surface §6).
+
+A bundle adds and revokes; what it does not name stays. It is believed because a root that is pinned already
+certified its signer, and a root is added only with the signature of one that was pinned before, over
+`svc.root.v1 ‖ 0x00 ‖ the new key`, as `root_sig_b64` beside it. A root that is gone vouches for nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from device.errors import TrustError
+from device.trust.policy import read_policy
+from device.trust.trust import Trust, reread
+from link1 import members
+from link1.canonical import JsonObject, b64_decode
+from link1.errors import FormatError, SignatureError
+from link1.keys import SIGNATURE_BYTES, PublicKey
+from link1.members import HEX32
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, verify_object
+
+ROOT_PREFIX: Final = b"svc.root.v1\x00"
+_MAX_ITEMS: Final = 64
+_MAX_REVOKED: Final = 256
+
+
+def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trust:
+    """`trust` after a bundle; `trust` itself when the bundle is not newer than the last one taken.
+
+    Raises TrustError when no pinned root vouches for it, when it would leave the device without a root, or
+    without one that vouches for the configuration in force.
+    """
+    wrapper = dict(signed)
+    try:
+        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
+        signer = certificate.check(SignerPurpose.BUNDLE, list(trust.roots), now_ms)
+        bundle = verify_object(Kind.TRUST_BUNDLE, wrapper, signer)
+        members.version_1(bundle)
+        bundle_seq = members.integer(bundle, "bundle_seq", 1)
+        if bundle_seq <= trust.bundle_seq:
+            return trust
+        # A status from before the bundle must not bring back a validator's key that the bundle revokes.
+        status_at_ms = max(trust.status_at_ms, members.integer(bundle, "issued_at_ms"))
+        numbers = {"bundle_seq": bundle_seq, "status_at_ms": status_at_ms}
+        changed = reread(trust, _changes(trust, bundle) | numbers)
+    except (FormatError, SignatureError) as error:
+        raise TrustError(f"the trust bundle is refused: {error}") from error
+    read_policy(changed.config, roots=changed.roots, taken_at_ms=changed.pinned_at_ms)
+    return changed
+
+
+def _changes(trust: Trust, bundle: JsonObject) -> JsonObject:
+    revoked = members.array(bundle, "revoked_kids", 0, _MAX_REVOKED)
+    if not all(isinstance(kid, str) and HEX32.fullmatch(kid) for kid in revoked):
+        raise FormatError("member revoked_kids is not an array of 32-hex strings")
+    gone = frozenset(revoked)
+    roots = [_vouched_root(trust, item) for item in _items(bundle, "roots")]
+    mail = trust.obj["mail"]
+    seal_keys = [item for item in _items(bundle, "seal_keys") if item.get("kid") not in gone]
+    return {
+        "roots": _merged(trust.obj["roots"], roots, gone),
+        "keys": _merged(trust.obj["keys"], _items(bundle, "keys"), gone),
+        "dbd_keys": _merged(trust.obj["dbd_keys"], _items(bundle, "dbd_keys"), gone),
+        "mail": mail | {"seal_key": seal_keys[0]} if seal_keys else mail,
+    }
+
+
+def _vouched_root(trust: Trust, item: JsonObject) -> JsonObject:
+    root = PublicKey.from_b64(members.member(item, "pub_b64"))
+    if root in trust.roots:
+        return item
+    signature = b64_decode(members.member(item, "root_sig_b64"), length=SIGNATURE_BYTES)
+    for pinned in trust.roots:
+        try:
+            pinned.verify(ROOT_PREFIX + root.raw, signature)
+        except SignatureError:
+            continue
+        return item
+    raise SignatureError("a new root is signed by no root that was pinned before")
+
+
+def _merged(held: list[JsonObject], named: list[JsonObject], gone: frozenset[str]) -> list[JsonObject]:
+    by_kid = {item["kid"]: item for item in held} | {members.text(item, "kid", HEX32): item for item in named}
+    return [item for kid, item in by_kid.items() if kid not in gone]
+
+
+def _items(bundle: JsonObject, name: str) -> list[JsonObject]:
+    items = members.array(bundle, name, 0, _MAX_ITEMS)
+    if not all(isinstance(item, dict) for item in items):
+        raise FormatError(f"member {name} is not an array of objects")
+    return items

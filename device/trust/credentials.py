@@ -1,0 +1,165 @@
+"""The device's keys as credentials of the service manager (systemd.exec(5), LoadCredentialEncrypted=).
+
+    state/credentials/verdict.cred …   encrypted with the machine's TPM, or else with its host key
+    /etc/credstore.encrypted/palm-access.verdict → the file above; systemd looks there by name
+    $CREDENTIALS_DIRECTORY/palm-access.verdict    decrypted, in memory that is never swapped, for one unit
+
+The encrypted files lie in the state directory and not in /etc, so that a wipe can destroy them. A name that
+is missing there does not keep a unit from starting, so a wiped device still says that it is.
+
+With a TPM the card alone is worth nothing to a thief. With the host key, which lies on the same disk, it is a
+matter of form: docs/SECURITY.md says what holds.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from device.errors import KeyStoreError
+from device.files import replace_synced, sync_folder
+from device.trust.keystore import (
+    CREDENTIALS_FOLDER,
+    FileKeys,
+    KeyPurpose,
+    KeySource,
+    KeyStore,
+    checked_key,
+    read_key,
+)
+from device.wipe.wipe import shred
+from link1.keys import KEY_BYTES
+
+CREDSTORE: Final = Path("/etc/credstore.encrypted")
+SYSTEMD: Final = Path("/etc/systemd/system")
+UNIT_KEYS: Final[Mapping[str, tuple[KeyPurpose, ...]]] = {
+    "palmd.service": tuple(KeyPurpose),
+    "palm-syncd.service": (KeyPurpose.HTTP,),
+}
+"""Which unit is given which keys."""
+_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
+_TOOL_WITHIN_S: Final = 60.0
+
+Run = Callable[[Sequence[str], bytes], bytes]
+"""Runs a program with these bytes on its standard input and returns its output. Raises KeyStoreError."""
+
+
+def credential_name(purpose: KeyPurpose) -> str:
+    """As it is written in LoadCredentialEncrypted= and in the encrypted file itself."""
+    return f"palm-access.{purpose}"
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialKeys:
+    """What the service manager has decrypted for this unit."""
+
+    folder: Path
+
+    def read(self, purpose: KeyPurpose) -> bytes:
+        path = self.folder / credential_name(purpose)
+        try:
+            with path.open("rb") as file:
+                return checked_key(path, file.read(KEY_BYTES + 1))
+        except OSError as error:
+            raise KeyStoreError(
+                f"the {purpose} key cannot be read from {path} ({error.strerror}); the unit needs "
+                f"LoadCredentialEncrypted={credential_name(purpose)}"
+            ) from error
+
+
+def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
+    """The credentials of this unit if it was given any of ours, else the key files."""
+    given = environ.get(_VARIABLE)
+    if given:
+        names = {credential_name(purpose) for purpose in KeyPurpose}
+        folder = Path(given)
+        if folder.is_dir() and any(path.name in names for path in folder.iterdir()):
+            return CredentialKeys(folder)
+    return FileKeys(keys_dir)
+
+
+def run_tool(command: Sequence[str], given: bytes) -> bytes:
+    """A program, its standard input, its output. Raises KeyStoreError."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the words are this module's own
+            command, input=given, capture_output=True, timeout=_TOOL_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KeyStoreError(
+            f"{command[0]} cannot be run ({error}); encrypted credentials need systemd 250 or newer"
+        ) from error
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise KeyStoreError(
+            f"{' '.join(command[:2])} failed: {said[-1] if said else 'without a word'}; "
+            "run this as root, and see systemd-creds(1)"
+        )
+    return done.stdout
+
+
+def encrypt_keys(
+    keys_dir: Path, *, with_key: str = "auto", credstore: Path = CREDSTORE, run: Run = run_tool
+) -> bool:
+    """Turn the key files into encrypted credentials, and destroy the files once every one has been read back.
+
+    `with_key`: of systemd-creds(1): auto, host, tpm2 or host+tpm2. To be run as root, once the units have
+    their drop-ins; run again after an interruption, it goes on. False when there was no file left to encrypt
+    or to destroy. Raises KeyStoreError, OSError.
+    """
+    folder = keys_dir.with_name(CREDENTIALS_FOLDER)
+    sealed = {purpose: folder / f"{purpose}.cred" for purpose in KeyPurpose}
+    if not all(path.exists() for path in sealed.values()):
+        KeyStore.open(keys_dir)  # each is a key, not only 32 bytes
+        owner = keys_dir.stat()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.chown(folder, owner.st_uid, owner.st_gid)
+        for purpose, path in sealed.items():
+            name, key = credential_name(purpose), read_key(keys_dir, purpose)
+            data = run(
+                ["systemd-creds", "encrypt", f"--with-key={with_key}", f"--name={name}", "-", "-"], key
+            )
+            if _decrypted(name, data, run) != key:
+                raise KeyStoreError(f"{name} does not come back as it was; the key files stay as they are")
+            replace_synced(path, data, mode=0o600)
+            os.chown(path, owner.st_uid, owner.st_gid)  # the wipe is palmd's, and palmd is not root
+    credstore.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for purpose, path in sealed.items():
+        name = credential_name(purpose)
+        checked_key(path, _decrypted(name, path.read_bytes(), run))
+        link = credstore / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+    sync_folder(credstore)
+    if not keys_dir.is_dir():
+        return False
+    for purpose in KeyPurpose:
+        file = keys_dir / purpose.file_name
+        if file.exists():
+            shred(file)
+    keys_dir.rmdir()
+    sync_folder(keys_dir.parent)
+    return True
+
+
+def drop_in(unit: str) -> str:
+    """What makes the service manager hand that unit its keys, and no others."""
+    names = "".join(f"LoadCredentialEncrypted={credential_name(purpose)}\n" for purpose in UNIT_KEYS[unit])
+    return f"# Keys as encrypted credentials: palmctl keys encrypt.\n[Service]\n{names}"
+
+
+def drop_in_path(unit: str, systemd: Path = SYSTEMD) -> Path:
+    return systemd / f"{unit}.d" / "credentials.conf"
+
+
+def write_drop_ins(systemd: Path = SYSTEMD) -> None:
+    """Write them for both units; a credential that is not there does not keep a unit from starting."""
+    for unit in UNIT_KEYS:
+        path = drop_in_path(unit, systemd)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replace_synced(path, drop_in(unit).encode("ascii"), mode=0o644)
+
+
+def _decrypted(name: str, sealed: bytes, run: Run) -> bytes:
+    return run(["systemd-creds", "decrypt", f"--name={name}", "-", "-"], sealed)

@@ -1,0 +1,110 @@
+"""The trust and the configuration in force, and the one way in which they change.
+
+Whatever carrier brings it: verified first, then durable, then gone by. One change at a time, for two carriers
+may bring one at once. What is not newer than what is held changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from device.errors import StateError, TrustError
+from device.store_thread import StoreThread
+from device.trust.bundle import with_bundle
+from device.trust.policy import Policy, read_policy
+from device.trust.service_status import ServiceStatus
+from device.trust.trust import Pinned, Trust, reread, save_trust, with_dbd_keys, with_service_keys
+from link1.canonical import JsonObject
+
+_log = logging.getLogger(__name__)
+
+
+class Pinning:
+    """`validator_keys_changed` and `policy_changed` are called on the loop, after the change."""
+
+    def __init__(
+        self,
+        pinned: Pinned,
+        policy: Policy,
+        *,
+        path: Path,
+        thread: StoreThread,
+        now_ms: Callable[[], int],
+        validator_keys_changed: Callable[[], None],
+        policy_changed: Callable[[], None],
+    ) -> None:
+        """`path`: of trust.json; `thread`: whose turn a change takes on the disk; `now_ms`: the time to hold
+        validities against (epoch)."""
+        self.policy = policy
+        self._pinned = pinned
+        self._path = path
+        self._thread = thread
+        self._now_ms = now_ms
+        self._validator_keys_changed = validator_keys_changed
+        self._policy_changed = policy_changed
+        self._changing = asyncio.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Nothing changes any more: what was pinned is being destroyed."""
+        self._stopped = True
+
+    async def take_service_keys(self, keys: list[JsonObject]) -> None:
+        """What GET /v1/keys lists. Raises TrustError, StateError."""
+        now_ms = self._now_ms()
+        if await self._pin(lambda trust: with_service_keys(trust, keys, now_ms)):
+            _log.info("pinned %d keys of the service", len(self._pinned.trust.keys))
+
+    async def take_validator_keys(self, status: ServiceStatus) -> None:
+        """The validator keys of a verified status; a status without any changes nothing."""
+        keys: list[JsonObject] = [
+            {
+                "dbd_id": item.dbd_id,
+                "kid": item.public.kid,
+                "pub_b64": item.public.b64,
+                "not_before_ms": item.not_before_ms,
+                "not_after_ms": item.not_after_ms,
+            }
+            for item in status.dbd_keys
+        ]
+        if not keys:
+            return
+        try:
+            changed = await self._pin(lambda trust: with_dbd_keys(trust, keys, status.issued_at_ms))
+        except StateError as error:
+            _log.error("the validator keys of the service are not taken: %s", error)
+            return
+        if changed:
+            _log.info("pinned %d validator keys", len(keys))
+            self._validator_keys_changed()
+
+    async def take_config(self, wrapper: JsonObject) -> None:
+        """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
+        policy = read_policy(wrapper, roots=self._pinned.trust.roots, taken_at_ms=self._now_ms())
+        if policy.config_seq <= self.policy.config_seq:
+            return
+        await self._pin(lambda trust: reread(trust, {"config": wrapper}))
+        self.policy = policy
+        _log.info("configuration %d is in force", policy.config_seq)
+        self._policy_changed()
+
+    async def take_bundle(self, wrapper: JsonObject) -> None:
+        """A signed trust bundle. Raises TrustError when no pinned root vouches for it, StateError."""
+        now_ms = self._now_ms()
+        if await self._pin(lambda trust: with_bundle(trust, wrapper, now_ms=now_ms)):
+            _log.info("trust bundle %d is in force", self._pinned.trust.bundle_seq)
+            self._validator_keys_changed()
+
+    async def _pin(self, change: Callable[[Trust], Trust]) -> bool:
+        """Make what `change` makes of the trust durable, then go by it; False when that is the same."""
+        async with self._changing:
+            trust = change(self._pinned.trust)
+            if self._stopped or trust.obj == self._pinned.trust.obj:
+                return False
+            try:
+                await self._thread.do(lambda: save_trust(self._path, trust))
+            except TrustError as error:
+                raise StateError(str(error)) from error  # the disk's fault, not that of what was signed
+            self._pinned.trust = trust
+            return True

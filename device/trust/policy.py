@@ -1,0 +1,62 @@
+"""The signed configuration of the service: how strict to be, how long to wait (device surface §6).
+
+A pinned root certifies a bundle signer, and that signer signs `config_obj`; the certificate stands beside
+the signature. It is held against the time at which the configuration was taken, not the time of reading: a
+configuration does not stop counting because its signer has retired since.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from device.errors import TrustError
+from device.transactions.decision import Thresholds
+from link1 import members
+from link1.errors import FormatError, SignatureError
+from link1.keys import PublicKey
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, verify_object
+
+GALLERY_TTL_MAX_MS = 6 * 3600 * 1000
+_MAX_WAIT_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the service asks of this device. `attempts`: good captures that it takes to reject a palm."""
+
+    config_seq: int
+    thresholds: Thresholds
+    attempts: int
+    decision_timeout_ms: int
+    passage_timeout_ms: int
+    gallery_ttl_ms: int
+
+
+def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], taken_at_ms: int) -> Policy:
+    """Verify `{config_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
+
+    `taken_at_ms`: epoch milliseconds at which the device took it. Raises TrustError.
+    """
+    wrapper = dict(signed)
+    try:
+        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
+        signer = certificate.check(SignerPurpose.BUNDLE, list(roots), taken_at_ms)
+        return _read(verify_object(Kind.CONFIG, wrapper, signer))
+    except (FormatError, SignatureError) as error:
+        raise TrustError(
+            f"the signed configuration is refused: {error}; "
+            "the service has to send one that a pinned root vouches for"
+        ) from error
+
+
+def _read(obj: Mapping[str, Any]) -> Policy:
+    members.version_1(obj)
+    return Policy(
+        config_seq=members.integer(obj, "config_seq"),
+        thresholds=Thresholds.from_obj(members.nested(obj, "thresholds")),
+        attempts=members.integer(obj, "attempts", 1, 100),
+        decision_timeout_ms=members.integer(obj, "decision_timeout_ms", 1, _MAX_WAIT_MS),
+        passage_timeout_ms=members.integer(obj, "passage_timeout_ms", 1, _MAX_WAIT_MS),
+        gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, GALLERY_TTL_MAX_MS),
+    )

@@ -1,0 +1,319 @@
+"""What registration pinned: who this device is, and whose signatures it believes. Kept in trust.json.
+
+The file is the registration answer (device surface §3) with three changes: `device` is cut down to its
+device_id, `dbd_sign_key` is the list `dbd_keys` with validity (device surface §3, status), and `gate_id`,
+`dbd_id`, `passage_sensor` and `pinned_at_ms` say under what, and when, it was pinned. It holds no secret.
+
+1. The file is replaced as a whole or not at all.
+2. Nothing in it is believed half: one wrong member refuses the file.
+3. Configuration counts only as far as a root pinned here vouches for it (`device.trust.policy`).
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from device.errors import NotProvisioned, TrustError
+from device.files import replace_synced
+from link1 import members
+from link1.canonical import JsonObject, read_strict
+from link1.errors import FormatError
+from link1.keys import PublicKey, SealPublicKey
+from link1.members import NAME
+from link1.sealed import SignerCertificate
+
+MAX_FILE_BYTES = 256 * 1024
+"""A registration answer with every list full stays under 64 KiB."""
+
+_MAX_KEYS = 64
+_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})")
+_USE = re.compile(r"[a-z_]{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceKey:
+    """A signing key that the service publishes (GET /v1/keys). Times are epoch milliseconds."""
+
+    public: PublicKey
+    use: frozenset[str]
+    not_before_ms: int
+    not_after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DbdKey:
+    """A validator's signing key and when it counts: from `not_before_ms` up to before `not_after_ms`."""
+
+    dbd_id: str
+    public: PublicKey
+    not_before_ms: int
+    not_after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What is pinned. `gallery` is (stream, epoch), None for a device without one.
+
+    `config` is the signed configuration as it came; `device.trust.policy` verifies and reads it.
+    """
+
+    device_id: str
+    gate_id: str
+    dbd_id: str
+    tenant_id: str
+    passage_sensor: bool
+    pinned_at_ms: int
+    roots: tuple[PublicKey, ...]
+    keys: tuple[ServiceKey, ...]
+    dbd_keys: tuple[DbdKey, ...]
+    service_id: str
+    mail_seal_key: SealPublicKey
+    signer_certs: tuple[str, ...]
+    inbox_next_seq: int
+    gallery: tuple[str, int] | None
+    terms_version: str
+    config: JsonObject
+    bundle_seq: int
+    """Of the newest trust bundle taken (`device.trust.bundle`); 0 before the first."""
+    status_at_ms: int
+    """issued_at_ms of the status or bundle that `dbd_keys` came with; no older status takes their place."""
+    obj: JsonObject
+    """The members of trust.json as they are written."""
+
+    def service_key(self, kid: str, use: str, at_ms: int | None = None) -> PublicKey | None:
+        """The key `kid` if it is pinned for `use` and, when a time is given, not past its validity."""
+        for key in self.keys:
+            if key.public.kid == kid and use in key.use:
+                over = at_ms is not None and key.not_after_ms is not None and at_ms >= key.not_after_ms
+                return None if over else key.public
+        return None
+
+    def gallery_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
+        """The key that may have signed a gallery head."""
+        return self.service_key(kid, "gallery", at_ms)
+
+    def dbd_key(self, kid: str, at_ms: int) -> PublicKey | None:
+        """The validator's key `kid`, if it is pinned and counts at `at_ms` (epoch milliseconds)."""
+        for key in self.dbd_keys:
+            if (
+                key.dbd_id == self.dbd_id
+                and key.public.kid == kid
+                and key.not_before_ms <= at_ms
+                and (key.not_after_ms is None or at_ms < key.not_after_ms)
+            ):
+                return key.public
+        return None
+
+
+class Pinned:
+    """The trust in force; replaced as a whole when keys are rotated, so that whoever holds this sees it."""
+
+    def __init__(self, trust: Trust) -> None:
+        self.trust = trust
+        self.now_ms: Callable[[], int] | None = None
+        """The time by which a key that has ended no longer counts; set once there is one to go by."""
+
+    def gallery_key(self, kid: str) -> PublicKey | None:
+        """The key that may have signed a gallery head."""
+        return self._key(kid, "gallery")
+
+    def status_key(self, kid: str) -> PublicKey | None:
+        """The key that may have signed a device status."""
+        return self._key(kid, "device_status")
+
+    def _key(self, kid: str, use: str) -> PublicKey | None:
+        return self.trust.service_key(kid, use, None if self.now_ms is None else self.now_ms())
+
+
+def trust_from_registration(
+    answer: Mapping[str, Any],
+    *,
+    device_id: str,
+    gate_id: str,
+    dbd_id: str,
+    passage_sensor: bool,
+    pinned_at_ms: int,
+) -> Trust:
+    """Read the answer of POST /v1/devices/register. Raises TrustError when it is not what was asked for."""
+    try:
+        answered_id = members.text(members.nested(answer, "device"), "device_id", NAME)
+        first_key = members.member(answer, "dbd_sign_key")
+    except FormatError as error:
+        raise TrustError(f"the registration answer is outside the contract: {error}") from error
+    if answered_id != device_id:
+        raise TrustError("the service registered another device_id than the one it was asked to")
+    kept = ("tenant_id", "roots", "keys", "mail", "gallery", "terms_version", "config")
+    first = {} if first_key is None else {"dbd_id": dbd_id, "not_before_ms": 0, "not_after_ms": None}
+    try:
+        return _read(
+            {
+                "v": 1,
+                "device_id": device_id,
+                "gate_id": gate_id,
+                "dbd_id": dbd_id,
+                "passage_sensor": passage_sensor,
+                "pinned_at_ms": pinned_at_ms,
+                # The first key of a dbd_id is valid from 0, so that no early verdict is without one.
+                "dbd_keys": [] if first_key is None else [members.nested(answer, "dbd_sign_key") | first],
+                **{name: members.member(answer, name) for name in kept},
+            }
+        )
+    except FormatError as error:
+        raise TrustError(f"the registration answer is outside the contract: {error}") from error
+
+
+def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) -> Trust:
+    """`trust` with what GET /v1/keys lists now (`published`), at `now_ms` (epoch milliseconds).
+
+    A key that is new here counts only if it appeared before its not_before (partner API, listSigningKeys):
+    one that is to count at once could be anybody's. A known key may be given an end, never another meaning.
+    Raises TrustError.
+    """
+    known = {key["kid"]: key for key in trust.obj["keys"]}
+    try:
+        for item in published:
+            key = _service_key(item)
+            if key.public.kid in known:
+                # An end that has passed is none that the service publishes: such keys are left off the list.
+                if key.not_after_ms is None or key.not_after_ms > now_ms:
+                    known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
+            elif key.not_before_ms > now_ms:
+                known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}
+        return _read(trust.obj | {"keys": list(known.values())})
+    except FormatError as error:
+        raise TrustError(f"the published keys are outside the contract: {error}") from error
+
+
+_SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")
+
+
+def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject], status_at_ms: int) -> Trust:
+    """`trust` with the validator keys of a verified device status; `trust` itself when they are the same, so
+    that a status a minute writes nothing. Raises TrustError."""
+    if dbd_keys == trust.obj["dbd_keys"]:
+        return trust
+    try:
+        return _read(trust.obj | {"dbd_keys": dbd_keys, "status_at_ms": status_at_ms})
+    except FormatError as error:
+        raise TrustError(f"the validator keys are outside the contract: {error}") from error
+
+
+def reread(trust: Trust, changes: JsonObject) -> Trust:
+    """`trust` with some members replaced, read as strictly as the file. Raises FormatError."""
+    return _read(trust.obj | changes)
+
+
+def load_trust(path: Path) -> Trust:
+    """Read trust.json. Raises NotProvisioned when there is none, TrustError when it cannot be believed."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise NotProvisioned(
+            f"{path} is not there: this device is not provisioned; run `palmctl provision`"
+        ) from None
+    except OSError as error:
+        raise TrustError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
+    try:
+        return _read(read_strict(data, max_bytes=MAX_FILE_BYTES))
+    except FormatError as error:
+        raise TrustError(
+            f"{path} is damaged ({error}); restore it from a backup or register the device again"
+        ) from error
+
+
+def save_trust(path: Path, trust: Trust) -> None:
+    """Replace trust.json at once, durably. Raises TrustError when it cannot be written."""
+    text = json.dumps(trust.obj, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    try:
+        replace_synced(path, text.encode("utf-8"), mode=0o644)
+    except OSError as error:
+        raise TrustError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def _read(obj: JsonObject) -> Trust:
+    members.version_1(obj)
+    mail = members.nested(obj, "mail")
+    certs = members.array(mail, "signer_certs", 0, _MAX_KEYS)
+    for cert in certs:
+        SignerCertificate.from_b64(cert)
+    gallery = None if members.member(obj, "gallery") is None else members.nested(obj, "gallery")
+    return Trust(
+        device_id=members.text(obj, "device_id", NAME),
+        gate_id=members.text(obj, "gate_id", NAME),
+        dbd_id=members.text(obj, "dbd_id", NAME),
+        tenant_id=members.text(obj, "tenant_id", NAME),
+        passage_sensor=members.boolean(obj, "passage_sensor"),
+        pinned_at_ms=members.integer(obj, "pinned_at_ms"),
+        roots=tuple(_signing_key(root) for root in members.array(obj, "roots", 1, _MAX_KEYS)),
+        keys=tuple(_service_key(key) for key in members.array(obj, "keys", 0, _MAX_KEYS)),
+        dbd_keys=tuple(_dbd_key(key) for key in members.array(obj, "dbd_keys", 0, _MAX_KEYS)),
+        service_id=members.text(mail, "service_id", NAME),
+        mail_seal_key=_seal_key(members.nested(mail, "seal_key")),
+        signer_certs=tuple(certs),
+        inbox_next_seq=members.integer(mail, "inbox_next_seq", 1),
+        gallery=None
+        if gallery is None
+        else (members.text(gallery, "stream", NAME), members.integer(gallery, "epoch")),
+        terms_version=members.text(obj, "terms_version", NAME),
+        config=members.nested(obj, "config"),
+        bundle_seq=members.integer({"bundle_seq": 0} | obj, "bundle_seq"),
+        status_at_ms=members.integer({"status_at_ms": 0} | obj, "status_at_ms"),
+        obj=obj,
+    )
+
+
+def _signing_key(item: object) -> PublicKey:
+    obj = _object(item)
+    members.one_of(obj, "alg", frozenset({"ed25519"}))
+    key = PublicKey.from_b64(members.member(obj, "pub_b64"))
+    if members.member(obj, "kid") != key.kid:
+        raise FormatError("a kid does not belong to its key")
+    return key
+
+
+def _seal_key(obj: JsonObject) -> SealPublicKey:
+    members.one_of(obj, "alg", frozenset({"x25519"}))
+    key = SealPublicKey.from_b64(members.member(obj, "pub_b64"))
+    if members.member(obj, "kid") != key.kid:
+        raise FormatError("a kid does not belong to its key")
+    return key
+
+
+def _service_key(item: object) -> ServiceKey:
+    obj = _object(item)
+    use = members.array(obj, "use", 1, 16)
+    if not all(isinstance(word, str) and _USE.fullmatch(word) for word in use):
+        raise FormatError("member use is not an array of words")
+    not_after_ms = None if members.member(obj, "not_after") is None else _timestamp_ms(obj, "not_after")
+    return ServiceKey(_signing_key(obj), frozenset(use), _timestamp_ms(obj, "not_before"), not_after_ms)
+
+
+def _dbd_key(item: object) -> DbdKey:
+    obj = _object(item)
+    open_ended = members.member(obj, "not_after_ms") is None
+    return DbdKey(
+        dbd_id=members.text(obj, "dbd_id", NAME),
+        # The status route names no alg beside the key; there is but the one.
+        public=_signing_key({"alg": "ed25519", **obj}),
+        not_before_ms=members.integer(obj, "not_before_ms"),
+        not_after_ms=None if open_ended else members.integer(obj, "not_after_ms"),
+    )
+
+
+def _timestamp_ms(obj: JsonObject, name: str) -> int:
+    text = members.text(obj, name, _TIMESTAMP)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise FormatError(f"member {name} is no moment of the calendar") from None
+
+
+def _object(item: object) -> JsonObject:
+    if not isinstance(item, dict):
+        raise FormatError("an item of a list of keys is not an object")
+    return item

@@ -1,0 +1,1 @@
+"""New models and new software: received, judged, tried, and gone back from."""

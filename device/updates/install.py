@@ -1,0 +1,255 @@
+"""Root's part of a software update: `palm-update.service` runs it when palmd has staged a release.
+
+    copy → signature and hash judged anew → unpacked beside the version in use → its self-test
+         → noted as on trial → `current` switched → daemons restarted → healthy as before? → noted as in force
+                                                                                    └ no → switched back
+
+palmd is trusted with nothing but delivery: the roots are root's own copy (`device.updates.versions`), and
+what is judged is root's own copy of the files. A power cut at any point leaves the old version or the new one
+in `current`; a new one that was on trial then is put back by `--recover`, before palmd starts.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from device.config.config import DeviceConfig, config_path, load_config
+from device.control import read_status
+from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
+from device.health import NOT_SERVING
+from device.trust.provisioning import APP_PACKAGE
+from device.trust.trust import load_trust
+from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
+from device.updates.versions import Installation, Versions
+from link1.canonical import read_strict
+from link1.errors import FormatError
+
+SERVICE_USER: Final = "palm-access"
+RESTART: Final = "systemctl restart palmd.service palm-syncd.service"
+SELF_TEST_WITHIN_S: Final = 180.0
+SETTLED_WITHIN_S: Final = 30.0
+_PIECE_BYTES: Final = 1024 * 1024
+_WATCHED = {str(word) for word in NOT_SERVING} | {"LINK_DOWN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`restart`: a command; `steady_s`: how long a new version serves to count; `within_s`: by then."""
+
+    restart: str = RESTART
+    steady_s: float = 10.0
+    within_s: float = 120.0
+
+
+def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) -> Installation | None:
+    """Install what palmd staged; None when nothing waits that was not settled before.
+
+    Raises UpdateRefused for a file that cannot be read at all; every other refusal is noted and returned.
+    """
+    if recover(versions):
+        _restart(trial)
+    staged = config.device.state_dir / "updates" / "app"
+    if not (staged / "manifest.json").exists():
+        return None
+    newest = versions.newest()
+    wrapper = read_strict(
+        _own_copy(staged / "manifest.json", MAX_MANIFEST_BYTES), max_bytes=MAX_MANIFEST_BYTES
+    )
+    roots = versions.roots(load_trust(config.trust_path))
+    manifest = read_manifest(wrapper, roots=roots, now_ms=time.time_ns() // 1_000_000)
+    if newest is not None and manifest.release_seq <= newest.release_seq:
+        return None
+    before = versions.current
+    try:
+        placed = _place(manifest, staged / "payload", versions)
+        said = _app_version(placed)
+        _self_test(placed, path)
+    except UpdateRefused as refused:
+        print(f"release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
+        return _noted(versions, manifest, before, refused.code)
+    stood = _not_serving(config)
+    versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
+    versions.switch(manifest.version)
+    code = _try_out(config, said, stood, trial)
+    if code:
+        versions.switch(before)
+        outcome = _noted(versions, manifest, before, code)
+        _restart(trial)
+        versions.drop(manifest.version)
+        print(f"release {manifest.release_seq} did not serve ({code}); {before} is back", file=sys.stderr)
+        return outcome
+    return _noted(versions, manifest, before, "")
+
+
+def recover(versions: Versions) -> bool:
+    """Put the old version back where the power went, or the installer died, while a new one was on trial."""
+    newest = versions.newest()
+    if newest is None or not newest.trial:
+        return False
+    versions.switch(newest.back_to)
+    versions.note(Installation(newest.release_seq, newest.version, newest.back_to, False, "died_on_trial"))
+    print(f"{newest.version} was on trial when the power went; {newest.back_to} is back", file=sys.stderr)
+    return True
+
+
+def _noted(versions: Versions, manifest: Manifest, before: str, code: str) -> Installation:
+    outcome = Installation(manifest.release_seq, manifest.version, before, trial=False, code=code)
+    versions.note(outcome)
+    return outcome
+
+
+def _own_copy(path: Path, limit: int) -> bytes:
+    """Read a file that another user owns: never through a link, never more than `limit`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit + 1)
+
+
+def _place(manifest: Manifest, staged: Path, versions: Versions) -> Path:
+    if manifest.kind is not ReleaseKind.APP:
+        raise UpdateRefused("wrong_kind", "a model is not installed this way")
+    shutil.rmtree(versions.incoming, ignore_errors=True)
+    versions.incoming.mkdir(mode=0o700)
+    payload = versions.incoming / "payload"
+    try:
+        _copy(staged, payload, manifest)
+        return versions.place(manifest, payload)
+    finally:
+        shutil.rmtree(versions.incoming)
+
+
+def _copy(staged: Path, payload: Path, manifest: Manifest) -> None:
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as source, payload.open("wb") as copy:
+        while size <= manifest.size and (piece := source.read(_PIECE_BYTES)):
+            size += len(piece)
+            digest.update(piece)
+            copy.write(piece)
+    if size != manifest.size or digest.hexdigest() != manifest.sha256:
+        raise UpdateRefused("bad_hash", "the payload is not what its manifest names; release it again")
+
+
+def _app_version(placed: Path) -> str:
+    """What palmd of this environment says it is: 0.2.0 of the release 0.2.0-1 that a packager made of it."""
+    site_packages = [str(path) for path in placed.glob("lib/python3*/site-packages")]
+    for found in importlib.metadata.distributions(name=APP_PACKAGE, path=site_packages):
+        return found.version
+    raise UpdateRefused("bad_archive", f"the payload holds no {APP_PACKAGE}; pack it again")
+
+
+def _self_test(placed: Path, config: Path) -> None:
+    """The new version judges the configuration, and its own model, as the user that will run it."""
+    for command in (
+        [str(placed / "bin" / "palmd"), "--config", str(config), "--check"],
+        [str(placed / "bin" / "python3"), "-I", "-m", "device.updates.models"],
+    ):
+        as_service: dict[str, Any] = {"user": SERVICE_USER, "group": SERVICE_USER} if _drops_rights() else {}
+        try:
+            done = subprocess.run(  # noqa: S603 - the release itself, after its signature was judged
+                command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False, **as_service
+            )
+        except (subprocess.TimeoutExpired, OSError) as error:
+            raise UpdateRefused("self_test", f"{command[0]} does not run: {error}") from error
+        if done.returncode:
+            why = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+            raise UpdateRefused("self_test", f"the new version failed its self-test: {why[0][:300]}")
+
+
+def _drops_rights() -> bool:
+    try:
+        pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        return False
+    return os.geteuid() == 0
+
+
+def _restart(trial: Trial) -> bool:
+    done = subprocess.run(shlex.split(trial.restart), check=False)  # noqa: S603 - root's own command line
+    return done.returncode == 0
+
+
+def _try_out(config: DeviceConfig, version: str, stood: frozenset[str], trial: Trial) -> str:
+    """Restart, and see whether the new version serves as the old one did. A code when it does not."""
+    _restart(trial)
+    began_s = well_since_s = time.monotonic()
+    answered = False
+    while time.monotonic() - began_s < trial.within_s:
+        told = _status(config)
+        if told is None or told["app"]["version"] != version or _words(told) - stood:
+            well_since_s = time.monotonic()
+        answered = answered or told is not None
+        if time.monotonic() - well_since_s >= trial.steady_s:
+            return ""
+        time.sleep(0.25)
+    return "unhealthy" if answered else "no_start"
+
+
+def _not_serving(config: DeviceConfig) -> frozenset[str]:
+    """What is wrong before the switch, and so no fault of the new version; nothing, where nobody answers."""
+    told = _status(config)
+    return frozenset() if told is None else _words(told)
+
+
+def _status(config: DeviceConfig) -> dict[str, Any] | None:
+    try:
+        return read_status(config.control_socket)
+    except IpcError:
+        return None
+
+
+def _words(told: dict[str, Any]) -> frozenset[str]:
+    return frozenset(item["word"] for item in told["health"] if item["word"] in _WATCHED)
+
+
+def _wait_until(settled: Callable[[], bool], within_s: float) -> None:
+    until_s = time.monotonic() + within_s
+    while not settled() and time.monotonic() < until_s:
+        time.sleep(0.25)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done or nothing to do, 1 failed or put back, 2 wrong usage."""
+    options = argparse.ArgumentParser(prog="palm-update", description="Installs what palmd has staged.")
+    options.add_argument("--config", type=Path, help="configuration file; default as for palmd")
+    options.add_argument("--prefix", type=Path, default=Path("/opt/palm-access"))
+    options.add_argument("--recover", action="store_true", help="only put back what was on trial")
+    options.add_argument("--restart", default=RESTART, help="the command that restarts the daemons")
+    options.add_argument("--steady-s", type=float, default=Trial().steady_s)
+    options.add_argument("--within-s", type=float, default=Trial().within_s)
+    given = options.parse_args(arguments)
+    versions, path = Versions(given.prefix), config_path(given.config)
+    try:
+        if given.recover:
+            recover(versions)
+            return 0
+        config = load_config(path)
+        trial = Trial(given.restart, given.steady_s, given.within_s)
+        manifest = config.device.state_dir / "updates" / "app" / "manifest.json"
+        try:
+            outcome = install(config, path, versions, trial)
+        finally:
+            # palmd reads the outcome and clears its folder. Before that, or where nothing was noted, the path
+            # unit starts this again; not so fast that systemd loses its patience.
+            _wait_until(lambda: not manifest.exists(), SETTLED_WITHIN_S)
+    except (ConfigError, StateError, UpdateRefused, FormatError, OSError, DeviceError) as error:
+        print(f"palm-update: {error}", file=sys.stderr)
+        return 1
+    if outcome is not None and not outcome.code:
+        print(f"{outcome.version} (release {outcome.release_seq}) is in force")
+    return 1 if outcome is not None and outcome.code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

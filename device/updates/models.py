@@ -1,0 +1,148 @@
+"""Which model this start opens, and what becomes of one that cannot be opened."""
+
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from device.config.config import DeviceConfig
+from device.errors import StateError, UpdateRefused
+from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, starting
+from device.updates.store import UpdateStore
+from gallery.errors import GalleryError
+from gallery.peek import peek
+from models.embedding import Embedder
+from models.errors import ModelsError
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+
+NO_MODEL_ID = "none"
+"""Stands in verdicts and status while no model could be loaded."""
+SELF_TEST_WITHIN_S: Final = 120.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """The model in force; `fault` says why `embedder` is None."""
+
+    model_id: str
+    embedder: Embedder | None
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedUpdates:
+    """Updates at the start; `fault` says why `state` is None, and then no update is taken."""
+
+    store: UpdateStore
+    state: UpdateState | None
+    fault: str
+    shipped_id: str
+
+
+def gallery_facts(
+    config: DeviceConfig, data_key: bytes, registered: tuple[str, int] | None
+) -> GalleryFacts | None:
+    """What the gallery on the disk is of; None for a device that has none, or one that cannot be read."""
+    if registered is None:
+        return None
+    try:
+        found = peek(config.gallery_dir, data_key)
+    except GalleryError as error:
+        _log.warning("what the gallery is of cannot be told: %s", error)
+        found = None
+    return GalleryFacts(*found) if found is not None else GalleryFacts(registered[1], None)
+
+
+def open_models(config: DeviceConfig, facts: GalleryFacts | None) -> tuple[OpenedModel, OpenedUpdates]:
+    """Settle what a trial came to, and open the model that belongs to the gallery.
+
+    A model on trial that cannot be opened gives way to the one before at once. With `[model] dir` in the
+    configuration that folder counts, whatever updates brought.
+    """
+    store = UpdateStore(config.device.state_dir)
+    shipped_id = _id_of(config.model.dir or shipped_model_dir())
+    try:
+        state = store.load(facts.epoch if facts is not None else 0)
+        if config.model.dir is None:
+            state = _settled(store, state, starting(state, facts, shipped_id))
+        opened, state = _open(config, store, state)
+        store.tidy(state)
+    except StateError as error:
+        _log.error("updates: %s", error)
+        return _opened(config.model.dir or shipped_model_dir()), OpenedUpdates(
+            store, None, str(error), shipped_id
+        )
+    return opened, OpenedUpdates(store, state, "", shipped_id)
+
+
+def _open(config: DeviceConfig, store: UpdateStore, state: UpdateState) -> tuple[OpenedModel, UpdateState]:
+    if config.model.dir is not None or state.model == SHIPPED:
+        return _opened(config.model.dir or shipped_model_dir()), state
+    opened = _opened(store.model_folder(state.model))
+    if opened.embedder is None and state.trial is not None:
+        _log.error("release %d does not start: %s", state.model, opened.fault)
+        return _open(config, store, _settled(store, state, returned(state, "no_start")))
+    return opened, state
+
+
+def _settled(store: UpdateStore, before: UpdateState, after: UpdateState) -> UpdateState:
+    """`after`, on the disk before anything goes by it."""
+    if after != before:
+        store.save(after)
+    return after
+
+
+def _opened(folder: Path) -> OpenedModel:
+    try:
+        manifest = load_manifest(folder)
+    except ModelsError as error:
+        return OpenedModel(NO_MODEL_ID, None, str(error))
+    try:
+        return OpenedModel(manifest.model_id, open_embedder(manifest), "")
+    except ModelsError as error:
+        return OpenedModel(manifest.model_id, None, str(error))
+
+
+def _id_of(folder: Path) -> str:
+    try:
+        return load_manifest(folder).model_id
+    except ModelsError:
+        return NO_MODEL_ID
+
+
+def self_test(folder: Path) -> str:
+    """Prove a model in a process of its own, for a broken one may take its process down; its model_id.
+
+    Raises UpdateRefused `self_test`.
+    """
+    command = [sys.executable, "-I", "-m", "device.updates.models", str(folder)]
+    try:
+        done = subprocess.run(  # noqa: S603 - this program itself
+            command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UpdateRefused("self_test", f"its self-test took over {SELF_TEST_WITHIN_S:.0f} s") from None
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise UpdateRefused("self_test", f"the model failed its self-test: {why[0][:300]}")
+    return done.stdout.strip()
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m device.updates.models [FOLDER]`: prove the model there, or the shipped one; print its id."""
+    try:
+        manifest = load_manifest(Path(arguments[0]) if arguments else shipped_model_dir())
+        open_embedder(manifest)
+    except ModelsError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(manifest.model_id)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,263 @@
+"""Updates on the disk: what is being received, the models' slots, and the state that says which counts.
+
+    updates/state.json                the UpdateState, replaced as a whole
+    updates/incoming/RELEASE/payload  the payload, each chunk at its place
+    updates/incoming/RELEASE/chunks   which chunks are there: index and CRC-32 of each, 8 bytes
+    updates/app/                      a verified software for palm-update.service
+    models/RELEASE/                   a model's slot
+
+Nothing is believed that is not on the disk: a chunk counts once its bytes and then its note are synced, and a
+note counts only if the bytes under it have its CRC. Whatever the state does not name is removed.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+import threading
+import zlib
+from pathlib import Path
+from typing import Final
+
+from device.errors import StateError, UpdateRefused
+from device.files import replace_synced, sync_folder
+from device.updates.archive import MODEL_LIMITS, unpack
+from device.updates.manifest import Chunk, Manifest
+from device.updates.state import UpdateState
+from link1.canonical import canonical_bytes, read_strict
+from link1.errors import FormatError
+
+MAX_STATE_BYTES: Final = 64 * 1024
+KEEP_FREE_BYTES: Final = 96 * 1024 * 1024
+"""An update never takes the last room from the journal, whose warning begins at 64 MiB."""
+HASH_PIECE_BYTES: Final = 1024 * 1024
+PAUSE_S: Final = 0.004
+"""Between pieces, so that what writes and hashes never holds the disk or a core in one long burst."""
+
+_NOTE = struct.Struct(">II")
+
+
+class UpdateStore:
+    """Everything below `updates` and `models` of one state directory; one thread's at a time."""
+
+    def __init__(self, state_dir: Path, *, pause_s: float = PAUSE_S) -> None:
+        self._updates = state_dir / "updates"
+        self._models = state_dir / "models"
+        self._pause_s = pause_s
+        self.stop = threading.Event()
+        """Set: long work ends between two pieces, with StateError."""
+        self._here: set[int] | None = None
+        """Indices of the chunks that are there; None until the notes were read."""
+
+    @property
+    def app_folder(self) -> Path:
+        return self._updates / "app"
+
+    def model_folder(self, release_seq: int) -> Path:
+        return self._models / str(release_seq)
+
+    def load(self, first_epoch: int) -> UpdateState:
+        """The state; that of a new device, whose model is right for `first_epoch`, where there is none.
+
+        Raises StateError when it cannot be read.
+        """
+        path = self._updates / "state.json"
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_STATE_BYTES + 1)
+        except FileNotFoundError:
+            return UpdateState(home_epoch=first_epoch)
+        except OSError as error:
+            raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
+        try:
+            return UpdateState.from_obj(read_strict(data, max_bytes=MAX_STATE_BYTES))
+        except (FormatError, UpdateRefused) as error:
+            raise StateError(
+                f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "
+                f"update is taken until {self._updates} is moved away and the newest release sent again"
+            ) from error
+
+    def save(self, state: UpdateState) -> None:
+        """Make the state durable. Raises StateError."""
+        path = self._updates / "state.json"
+        try:
+            self._folder(self._updates)
+            replace_synced(path, canonical_bytes(state.to_obj()), mode=0o600)
+        except OSError as error:
+            raise StateError(f"{path} cannot be written ({error.strerror}); check the disk") from error
+
+    def tidy(self, state: UpdateState) -> None:
+        """Remove what the state does not name. Raises StateError."""
+        receiving = {str(state.receiving.release_seq)} if state.receiving else set()
+        slots = {str(slot.release_seq) for slot in state.slots}
+        try:
+            self._keep_only(self._updates / "incoming", receiving)
+            self._keep_only(self._models, slots)
+            if state.app is None:
+                self._remove(self.app_folder)
+        except OSError as error:
+            raise StateError(
+                f"{self._updates} cannot be tidied ({error.strerror}); check the disk"
+            ) from error
+
+    # What is being received
+
+    def begin(self, manifest: Manifest) -> None:
+        """Make room for a payload. Raises UpdateRefused `no_space`, StateError."""
+        folder = self._incoming(manifest)
+        room = shutil.disk_usage(self._updates.parent).free
+        wanted = 3 * manifest.size + KEEP_FREE_BYTES  # packed, unpacked, and what the unpacked one has more
+        if room < wanted:
+            raise UpdateRefused(
+                "no_space",
+                f"the release wants {wanted // 2**20} MiB free, there are {room // 2**20}; make room and "
+                "release it again",
+            )
+        try:
+            self._folder(self._updates)
+            self._folder(folder.parent)
+            self._folder(folder)
+            with (folder / "payload").open("wb") as payload:
+                os.posix_fallocate(payload.fileno(), 0, manifest.size)
+                os.fsync(payload.fileno())
+            # The notes last: with them there, the payload has its room.
+            replace_synced(folder / "chunks", b"", mode=0o600)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
+        self._here = None
+
+    def chunks_here(self, manifest: Manifest) -> frozenset[int]:
+        """Which chunks are there. Raises StateError."""
+        return frozenset(self._indices(manifest))
+
+    def take(self, manifest: Manifest, chunk: Chunk) -> int:
+        """Put a chunk in its place; it is on the disk when this returns. How many are there then.
+
+        A chunk that is there already changes nothing. Raises UpdateRefused `bad_index`, `bad_size`, and
+        StateError.
+        """
+        if chunk.index >= manifest.chunk_count:
+            raise UpdateRefused(
+                "bad_index", f"the release has {manifest.chunk_count} chunks and none of index {chunk.index}"
+            )
+        wanted = manifest.chunk_bytes(chunk.index)
+        if len(chunk.data) != wanted:
+            raise UpdateRefused(
+                "bad_size", f"chunk {chunk.index} has {len(chunk.data)} bytes, {wanted} were announced"
+            )
+        here = self._indices(manifest)
+        if chunk.index not in here:
+            folder = self._incoming(manifest)
+            try:
+                with (folder / "payload").open("r+b") as payload:
+                    payload.seek(chunk.index * manifest.chunk_size)
+                    payload.write(chunk.data)
+                    payload.flush()
+                    os.fdatasync(payload.fileno())
+                with (folder / "chunks").open("r+b") as notes:
+                    notes.seek(len(here) * _NOTE.size)
+                    notes.write(_NOTE.pack(chunk.index, zlib.crc32(chunk.data)))
+                    notes.flush()
+                    os.fdatasync(notes.fileno())
+            except OSError as error:
+                self._here = None
+                raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
+            here.add(chunk.index)
+            self.stop.wait(self._pause_s)
+        return len(here)
+
+    def check_whole(self, manifest: Manifest) -> Path:
+        """The payload, whose SHA-256, read back from the disk, is the manifest's. Raises UpdateRefused
+        `bad_hash`, StateError."""
+        payload = self._incoming(manifest) / "payload"
+        digest = hashlib.sha256()
+        try:
+            with payload.open("rb") as file:
+                while piece := file.read(HASH_PIECE_BYTES):
+                    digest.update(piece)
+                    self._pause()
+        except OSError as error:
+            raise StateError(f"{payload} cannot be read ({error.strerror}); check the disk") from error
+        if digest.hexdigest() != manifest.sha256:
+            raise UpdateRefused(
+                "bad_hash",
+                "the payload is not what its manifest names; release it again with a new release_seq",
+            )
+        return payload
+
+    # What becomes of it
+
+    def unpack_model(self, manifest: Manifest, payload: Path) -> Path:
+        """Unpack into the inactive slot. Raises UpdateRefused `bad_archive`, StateError."""
+        folder = self.model_folder(manifest.release_seq)
+        try:
+            self._remove(folder)  # left by an attempt that was cut off
+            self._folder(self._models)
+            self._folder(folder)
+            unpack(payload, folder, MODEL_LIMITS)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
+        return folder
+
+    def hand_over_app(self, manifest: Manifest, payload: Path) -> None:
+        """Put a verified software where `palm-update.service` takes it from; the manifest's name comes last,
+        and starts that service. Raises StateError."""
+        folder = self.app_folder
+        try:
+            self._remove(folder)
+            self._folder(folder)
+            os.link(payload, folder / "payload")
+            sync_folder(folder)
+            replace_synced(folder / "manifest.json", canonical_bytes(manifest.wrapper), mode=0o600)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
+
+    def _indices(self, manifest: Manifest) -> set[int]:
+        """Read the notes and hold each against the bytes it is about; what is not whole is forgotten."""
+        if self._here is not None:
+            return self._here
+        folder = self._incoming(manifest)
+        good: dict[int, int] = {}
+        try:
+            noted = (folder / "chunks").read_bytes()
+            with (folder / "payload").open("rb") as payload:
+                for index, crc in _NOTE.iter_unpack(noted[: len(noted) // _NOTE.size * _NOTE.size]):
+                    if index >= manifest.chunk_count or index in good:
+                        continue
+                    payload.seek(index * manifest.chunk_size)
+                    if zlib.crc32(payload.read(manifest.chunk_bytes(index))) == crc:
+                        good[index] = crc
+            kept = b"".join(_NOTE.pack(index, crc) for index, crc in good.items())
+            if kept != noted:
+                replace_synced(folder / "chunks", kept, mode=0o600)
+        except FileNotFoundError:
+            self.begin(manifest)  # the power went between the state and its folder
+            self._here = set()
+            return self._here
+        except OSError as error:
+            raise StateError(f"{folder} cannot be read ({error.strerror}); check the disk") from error
+        self._here = set(good)
+        return self._here
+
+    def _pause(self) -> None:
+        if self.stop.wait(self._pause_s):
+            raise StateError("the program ends")
+
+    def _incoming(self, manifest: Manifest) -> Path:
+        return self._updates / "incoming" / str(manifest.release_seq)
+
+    def _folder(self, path: Path) -> None:
+        if not path.is_dir():
+            path.mkdir(mode=0o700)
+            sync_folder(path.parent)
+
+    def _keep_only(self, folder: Path, names: set[str]) -> None:
+        if folder.is_dir():
+            for entry in folder.iterdir():
+                if entry.name not in names:
+                    self._remove(entry)
+
+    def _remove(self, folder: Path) -> None:
+        if folder.exists():
+            shutil.rmtree(folder)
+            sync_folder(folder.parent)

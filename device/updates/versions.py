@@ -1,0 +1,175 @@
+"""The versions of the software under /opt/palm-access, as root's installer sees them.
+
+    versions/VERSION    an environment; `current` and `previous` are links to two of them
+    update.json         what the last installation came to, or that one is on trial; replaced as a whole
+    roots.json          the roots that releases must go back to: root's own copy, which palmd cannot write
+    incoming/           root's own copy of what palmd staged
+
+While update.json says `trial`, whoever starts next puts the old version back.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from device.errors import UpdateRefused
+from device.files import replace_synced, sync_folder
+from device.trust.bundle import ROOT_PREFIX
+from device.trust.trust import Trust
+from device.updates.archive import APP_LIMITS, unpack
+from device.updates.manifest import Manifest
+from link1 import members
+from link1.canonical import b64_decode, read_strict
+from link1.errors import FormatError, SignatureError
+from link1.keys import SIGNATURE_BYTES, PublicKey
+
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]{0,63}")
+_PYTHON = re.compile(r"^version = (3\.[0-9]{1,2})$", re.MULTILINE)
+_MAX_FILE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The newest one. `code` is empty for one in force; `back_to` is the version before."""
+
+    release_seq: int
+    version: str
+    back_to: str
+    trial: bool
+    code: str = ""
+
+
+class Versions:
+    """Everything below one prefix. Raises OSError where the disk is at fault."""
+
+    def __init__(self, prefix: Path) -> None:
+        self._prefix = prefix
+
+    @property
+    def incoming(self) -> Path:
+        return self._prefix / "incoming"
+
+    def folder(self, version: str) -> Path:
+        return self._prefix / "versions" / version
+
+    @property
+    def current(self) -> str:
+        return (self._prefix / "current").readlink().name
+
+    def newest(self) -> Installation | None:
+        """What update.json says. Raises UpdateRefused when it cannot be read."""
+        path = self._prefix / "update.json"
+        try:
+            obj = read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
+            return Installation(**obj)
+        except FileNotFoundError:
+            return None
+        except (FormatError, TypeError) as error:
+            raise UpdateRefused(
+                "updates_unusable", f"{path} is damaged ({error}); remove it after a look at `current`"
+            ) from error
+
+    def note(self, installation: Installation) -> None:
+        """Make it durable."""
+        text = json.dumps(asdict(installation)).encode("ascii")
+        replace_synced(self._prefix / "update.json", text, mode=0o644)
+
+    def place(self, manifest: Manifest, payload: Path) -> Path:
+        """Unpack a payload into its folder, beside what is in use. Raises UpdateRefused."""
+        version = manifest.version
+        if _VERSION.fullmatch(version) is None:
+            raise UpdateRefused("bad_version", "the version cannot be the name of a folder; name it 1.2.3")
+        if version == self.current:
+            raise UpdateRefused("version_in_use", f"{version} is in use; give the release another version")
+        fresh = self.folder(f".{version}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o755, parents=True)
+        try:
+            unpack(payload, fresh, APP_LIMITS)
+            self._link_python(fresh)
+            if (fresh / "VERSION").read_text(encoding="ascii").strip() != version:
+                raise UpdateRefused("bad_version", f"the payload is not version {version}; pack it again")
+        except (UpdateRefused, UnicodeDecodeError, FileNotFoundError) as error:
+            shutil.rmtree(fresh)
+            if isinstance(error, UpdateRefused):
+                raise
+            raise UpdateRefused("bad_archive", f"the payload is no environment ({error})") from error
+        shutil.rmtree(self.folder(version), ignore_errors=True)
+        fresh.rename(self.folder(version))
+        sync_folder(self.folder(version).parent)
+        return self.folder(version)
+
+    def switch(self, version: str) -> None:
+        """Make `current` that version, at once and durably; `previous` the one before."""
+        before = self.current
+        if before != version:
+            self._link("previous", before)
+            self._link("current", version)
+
+    def drop(self, version: str) -> None:
+        """Remove a version that is not in use."""
+        if version != self.current:
+            shutil.rmtree(self.folder(version), ignore_errors=True)
+
+    def roots(self, trust: Trust) -> tuple[PublicKey, ...]:
+        """The roots of `trust` that root's own copy vouches for, which is brought up to date.
+
+        The first time they are taken as provisioning pinned them.
+        """
+        path = self._prefix / "roots.json"
+        try:
+            held = read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
+            known = [PublicKey.from_b64(text) for text in members.array(held, "roots", 1, 64)]
+        except FileNotFoundError:
+            known = list(trust.roots)
+        except FormatError as error:
+            raise UpdateRefused("untrusted", f"{path} is damaged ({error}); restore it") from error
+        good = [root for root in trust.roots if root in known or _vouched(root, trust, known)]
+        if not good:
+            raise UpdateRefused(
+                "untrusted",
+                f"no root that this device trusts is in {path}; if it was provisioned with another service "
+                "on purpose, remove that file as root",
+            )
+        text = json.dumps({"roots": [root.b64 for root in good]}).encode("ascii")
+        if not path.exists() or path.read_bytes() != text:
+            replace_synced(path, text, mode=0o644)
+        return tuple(good)
+
+    def _link_python(self, folder: Path) -> None:
+        """The links to the system's interpreter, which a release does not carry."""
+        found = _PYTHON.search((folder / "pyvenv.cfg").read_text(encoding="utf-8"))
+        if found is None or not Path(f"/usr/bin/python{found[1]}").exists():
+            raise UpdateRefused(
+                "other_python", "the release is made for a Python that this system does not have"
+            )
+        name = f"python{found[1]}"
+        for link, goal in ((name, f"/usr/bin/{name}"), ("python3", name), ("python", name)):
+            (folder / "bin" / link).symlink_to(goal)
+        sync_folder(folder / "bin")
+
+    def _link(self, name: str, version: str) -> None:
+        fresh = self._prefix / f".{name}.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(Path("versions") / version)
+        fresh.rename(self._prefix / name)
+        sync_folder(self._prefix)
+
+
+def _vouched(root: PublicKey, trust: Trust, known: list[PublicKey]) -> bool:
+    """Whether one of the known roots signed this one, as a trust bundle has it."""
+    named = [item for item in trust.obj["roots"] if item.get("pub_b64") == root.b64]
+    try:
+        signature = b64_decode(named[0].get("root_sig_b64"), length=SIGNATURE_BYTES)
+    except FormatError:
+        return False
+    for one in known:
+        try:
+            one.verify(ROOT_PREFIX + root.raw, signature)
+        except SignatureError:
+            continue
+        return True
+    return False

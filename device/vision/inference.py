@@ -1,0 +1,182 @@
+"""The inference thread: takes the latest frame, does what is wanted with it, tells the loop."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import cv2
+
+from device.vision.capture import FrameSlot
+from device.vision.recognition import Interest, Look, Recogniser
+from models.frames import Frame
+
+IDLE_EVERY_MS: Final = 100
+"""While nobody asks for a passage, a hand is looked for at this rate, and previewed."""
+CODE_EVERY_MS: Final = 200
+"""How often a QR code is looked for, where one is awaited and no open hand is in view."""
+FRAME_WAIT_S: Final = 0.25
+GAP_MS: Final = 1_000
+"""After so long without a frame nothing is known of the hand that was in view."""
+UNDELIVERED_MOST: Final = 8
+"""Results that the loop has not taken yet; what comes beyond is dropped and counted."""
+LOG_EVERY_FAULTS: Final = 100
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecognitionFault:
+    """A frame on which vision or the model failed. `consecutive`: such frames in a row, this one included."""
+
+    at_ms: int
+    error: str
+    consecutive: int
+
+
+class Listener(Protocol):
+    """Who is told. Called on the loop's thread."""
+
+    def on_look(self, look: Look) -> None:
+        """An examined frame, in order."""
+
+    def on_code(self, payload: str) -> None:
+        """The text of a QR code in view; told again and again while it is there."""
+
+    def on_fault(self, fault: RecognitionFault) -> None:
+        """Recognition failed on a frame; with enough in a row the device is not ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceCounters:
+    """Since the start: frames examined, frames that failed, results the loop was too slow to take."""
+
+    examined: int
+    faults: int
+    undelivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    interest: Interest
+    codes: bool
+
+
+class InferenceThread:
+    """Runs `recogniser` over the frames of `slot`.
+
+    `set_interest` is called on the loop's thread. A result that was made for another interest than the one
+    in force when the loop takes it is let go: it answers a question nobody asks any more.
+    """
+
+    def __init__(
+        self,
+        slot: FrameSlot,
+        recogniser: Recogniser,
+        loop: asyncio.AbstractEventLoop,
+        listener: Listener,
+        *,
+        now_ms: Callable[[], int],
+        watch: Callable[[Frame, Look | None], None] = lambda _frame, _look: None,
+    ) -> None:
+        """`watch` is called on this thread with every examined frame, and must return at once."""
+        self._slot = slot
+        self._recogniser = recogniser
+        self._loop = loop
+        self._listener = listener
+        self._now_ms = now_ms
+        self._watch = watch
+        self._wanted = _Wanted(Interest.IDLE, codes=False)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+        self._room = threading.BoundedSemaphore(UNDELIVERED_MOST)
+        self._examined = self._faults = self._consecutive = self._undelivered = 0
+        self._last_frame_ms = self._last_idle_ms = self._last_code_ms = now_ms()
+        self.heartbeat_ms = now_ms()
+        """When the thread last showed life: at least every `FRAME_WAIT_S`, unless a frame takes longer."""
+
+    @property
+    def counters(self) -> InferenceCounters:
+        """See InferenceCounters."""
+        return InferenceCounters(self._examined, self._faults, self._undelivered)
+
+    def set_interest(self, interest: Interest, *, codes: bool) -> None:
+        """What to do with the frames from now on; `codes`: look for QR codes when no open hand is in view."""
+        self._wanted = _Wanted(interest, codes)
+
+    def start(self) -> None:
+        """Starts the thread, once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 3.0) -> bool:
+        """Ends the thread; False when it had not ended after `timeout_s`."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        # OpenCV's pool would spin on the core that the next frame needs.
+        cv2.setNumThreads(1)
+        while not self._stop.is_set():
+            self.heartbeat_ms = self._now_ms()
+            frame = self._slot.take(FRAME_WAIT_S)
+            if frame is None:
+                continue
+            try:
+                self._examine(frame, self._wanted)
+                self._consecutive = 0
+            except Exception as error:  # noqa: BLE001 -- whatever one frame does, the next must be looked at
+                self._failed(frame, error)
+
+    def _examine(self, frame: Frame, wanted: _Wanted) -> None:
+        if frame.at_ms - self._last_frame_ms > GAP_MS:
+            self._recogniser.forget()
+        self._last_frame_ms = frame.at_ms
+        if wanted.interest in (Interest.IDLE, Interest.PREVIEW):
+            if frame.at_ms - self._last_idle_ms < IDLE_EVERY_MS:
+                return
+            self._last_idle_ms = frame.at_ms
+        look = self._recogniser.look(frame, wanted.interest)
+        self._examined += 1
+        self._watch(frame, look)
+        if look is not None:
+            self._tell_look(look)
+        open_hand = look is not None and look.hand is not None
+        if wanted.codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
+            self._last_code_ms = frame.at_ms
+            payload = self._recogniser.read_code(frame)
+            if payload is not None:
+                self._tell(lambda: self._listener.on_code(payload))
+
+    def _failed(self, frame: Frame, error: Exception) -> None:
+        self._faults += 1
+        self._consecutive += 1
+        if self._faults % LOG_EVERY_FAULTS == 1:
+            _log.error("recognition failed on a frame (%d so far)", self._faults, exc_info=error)
+        fault = RecognitionFault(frame.at_ms, type(error).__name__, self._consecutive)
+        self._tell(lambda: self._listener.on_fault(fault))
+
+    def _tell_look(self, look: Look) -> None:
+        def take() -> None:
+            if look.interest is self._wanted.interest:
+                self._listener.on_look(look)
+
+        self._tell(take)
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        if not self._room.acquire(blocking=False):
+            self._undelivered += 1
+            return
+
+        def take() -> None:
+            self._room.release()
+            call()
+
+        try:
+            self._loop.call_soon_threadsafe(take)
+        except RuntimeError:
+            # The loop is closed: the program is ending, and nobody is there to be told.
+            self._room.release()
+            self._stop.set()

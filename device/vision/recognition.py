@@ -1,0 +1,211 @@
+"""A frame's journey from the camera to what a verdict is made of.
+
+    camera frame → hand → palm crop → quality → liveness → vector → match → Sighting
+
+`Recogniser.look` is that journey, in the order it happens; `device.transactions.decision` takes the Sighting
+from there.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from device.enrolment.captures import HandName, PalmCapture
+from device.enrolment.effects import EnrolmentLook
+from device.transactions.decision import Candidate, Sighting, Thresholds
+from device.vision.tracked_hand import TrackedHand
+from gallery.gallery import Match
+from link1.objects import GalleryMark, GuideHint, Pad
+from models.crop import cut_palm
+from models.frames import Frame
+from models.hand import Hand, HandFinder, PartialHand
+from models.liveness import LivenessCheck, PadResult
+from models.qr import read_qr
+from models.quality import Quality, assess
+
+
+class Interest(Enum):
+    """What is wanted of the frames now."""
+
+    IDLE = auto()
+    """Whether there is a hand; nothing more."""
+    PREVIEW = auto()
+    """How good it is to see, for somebody who sets the camera up."""
+    PASSAGE = auto()
+    """Who it is."""
+    ENROLMENT = auto()
+    """Good captures, matched with nobody."""
+
+
+class Embeds(Protocol):
+    """The model."""
+
+    def embed(self, crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Palm crops (n, 112, 112) uint8 to vectors (n, 512) float32 of unit length."""
+
+
+class Searches(Protocol):
+    """What is asked of the gallery, from the inference thread, while pages are applied in another."""
+
+    def search(self, probes: npt.NDArray[np.float32]) -> Match:
+        """The person nearest to the probes (n, 512) of one hand."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """One examined frame: the sighting, which hand it showed, and for enrolment the capture, if good.
+
+    `seen` and `quality` are for a preview: where the hand is, and how good a capture of it would be.
+    """
+
+    interest: Interest
+    frame_number: int
+    sighting: Sighting
+    hand: HandName | None = None
+    capture: PalmCapture | None = None
+    seen: Hand | PartialHand | None = None
+    quality: Quality | None = None
+
+    def for_enrolment(self) -> EnrolmentLook:
+        """What enrolment makes use of."""
+        return EnrolmentLook(self.sighting.hand_present, self.hand, self.sighting.hint, self.capture)
+
+
+@dataclass(slots=True)
+class StageTimes:
+    """Milliseconds of each stage, by its name, in the order they ran."""
+
+    stage_ms: dict[str, float] = field(default_factory=dict)
+    _since_s: float = field(default_factory=time.perf_counter)
+
+    def end(self, stage: str) -> None:
+        """`stage` ends here; the next begins."""
+        now_s = time.perf_counter()
+        self.stage_ms[stage] = (now_s - self._since_s) * 1000.0
+        self._since_s = now_s
+
+
+class Recogniser:
+    """Everything between a frame and a Sighting. Keeps what belongs to the hand in view; one thread's."""
+
+    def __init__(
+        self,
+        embedder: Embeds | None,
+        gallery: Callable[[], Searches | None],
+        thresholds: Callable[[], Thresholds],
+        liveness: LivenessCheck | None = None,
+    ) -> None:
+        """`embedder` is None where no model could be loaded: hands are seen then, and not examined.
+
+        `gallery` gives None while there is none to search; `thresholds` gives those in force. `liveness`:
+        another check than the built-in cues alone.
+        """
+        self._embedder = embedder
+        self._gallery = gallery
+        self._thresholds = thresholds
+        self._finder = HandFinder()
+        self._liveness = liveness or LivenessCheck()
+        self._tracked = TrackedHand()
+
+    def look(self, frame: Frame, interest: Interest) -> Look | None:
+        """The journey of one frame, as far as `interest` wants it to go.
+
+        None where the finder missed a hand that was in view a moment ago: it says nothing either way.
+        """
+        thresholds, times = self._thresholds(), StageTimes()
+
+        hand = self._finder.look(frame)
+        if self._tracked.see(hand, frame):
+            self._liveness.reset()
+        times.end("hand")
+        if hand is None and self._tracked.there:
+            return None
+        if interest is Interest.IDLE or not isinstance(hand, Hand) or self._embedder is None:
+            return _without_capture(frame, interest, hand, times)
+
+        crop = cut_palm(frame, hand)
+        times.end("crop")
+
+        quality = assess(frame, hand, crop, self._tracked.previous)
+        self._tracked.judged(hand, frame)
+        times.end("quality")
+
+        pad = self._liveness.check(frame, hand, crop)
+        times.end("liveness")
+
+        floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
+        good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
+        capture, match = None, None
+        if good:
+            vector = self._embedder.embed(crop[np.newaxis])[0]
+            times.end("vector")
+            if interest is Interest.PASSAGE:
+                probe = self._tracked.fuse(vector, quality.quality_q, thresholds.accept_q / 20_000)
+                match = self._search(probe)
+                times.end("match")
+            else:
+                capture = PalmCapture(hand.handedness, vector, quality.quality_q, _pad(pad), frame.at_ms)
+        sighting = Sighting(
+            hand_present=True,
+            at_ms=frame.at_ms,
+            hint=_hint(quality.hint or hand.hint),
+            quality_q=quality.quality_q,
+            pad=_pad(pad),
+            score=match.score if match and match.best else None,
+            margin=match.margin if match else None,
+            candidate=_candidate(match),
+            good=good,
+            gallery=_mark(match),
+            stage_ms=times.stage_ms,
+        )
+        return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality)
+
+    def read_code(self, frame: Frame) -> str | None:
+        """The text of a QR code in the frame, if there is one."""
+        return read_qr(frame)
+
+    def forget(self) -> None:
+        """The frames were interrupted: what was in view may have gone."""
+        self._tracked.forget()
+        self._liveness.reset()
+
+    def _search(self, probe: npt.NDArray[np.float32]) -> Match | None:
+        gallery = self._gallery()
+        return gallery.search(probe[np.newaxis]) if gallery is not None else None
+
+
+def _without_capture(
+    frame: Frame, interest: Interest, hand: Hand | PartialHand | None, times: StageTimes
+) -> Look:
+    """Nothing to capture: no hand, one that does not show its palm, or nobody asks."""
+    hint = _hint(hand.hint) if hand is not None else None
+    sighting = Sighting(hand is not None, frame.at_ms, hint, stage_ms=times.stage_ms)
+    handedness = hand.handedness if isinstance(hand, Hand) else None
+    return Look(interest, frame.number, sighting, handedness, seen=hand)
+
+
+def _pad(pad: PadResult) -> Pad:
+    return Pad(pad.res, pad.mech, pad.score_q)
+
+
+def _hint(word: str | None) -> GuideHint | None:
+    return GuideHint(word) if word is not None else None
+
+
+def _candidate(match: Match | None) -> Candidate | None:
+    if match is None or match.best is None:
+        return None
+    return Candidate(match.best.subject_ref, match.best.hand, match.best.onboard_ref)
+
+
+def _mark(match: Match | None) -> GalleryMark | None:
+    """The state that was searched: a verdict names it, whatever has been applied since."""
+    if match is None:
+        return None
+    position = match.position
+    return GalleryMark(position.stream, position.epoch, position.seq, position.head16)

@@ -1,0 +1,235 @@
+"""The wipe: what a revoked or reset device destroys, in which order, and how it finishes after any cut.
+
+One small file, `wipe.json`, is the whole memory of it, replaced safely at each step:
+
+    (absent) → erasing → erased → confirmed        ordered by the service
+    (absent) → erasing → (absent, folder empty)    ordered by the technician
+
+1. `erasing` is on the disk, with the sealed record `svc.device.wiped` in it, before anything is destroyed.
+2. From then on every start goes on where the last one was cut off. Each step may be done again.
+3. Keys go first: data, seal and verdict key are overwritten, synced, unlinked, and the folder is synced; then
+   every other file of the state directory. Without the data key, what a medium keeps of those is noise.
+4. The http key goes last, when the service knows (device surface §4). Until then it can do two things there:
+   fetch the status and acknowledge the wipe.
+5. `confirmed` stays: the device says NOT_READY, and why, through restarts, until a technician resets it.
+
+Overwriting a file is a logical erasure: flash may keep an old copy of the page (docs/SECURITY.md).
+"""
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from device.errors import StateError
+from device.files import replace_synced, sync_folder
+from device.trust.keystore import KeyPurpose
+from link1 import members
+from link1.canonical import JsonObject, read_strict
+from link1.errors import FormatError
+from link1.members import NAME
+
+FILE_NAME: Final = "wipe.json"
+SECRET_FOLDERS: Final = ("keys", "keys.partial", "credentials")
+"""Everything in these is overwritten before it is unlinked."""
+SPARED: Final = frozenset({FILE_NAME, "lost+found"})
+"""Names in the state directory that a wipe leaves."""
+WIPED: Final = (
+    "NOT_READY: the service has revoked this device, and everything on it is destroyed; to use it again, run "
+    "`palmctl factory-reset` and provision it with a new token"
+)
+"""What people are told of a wiped device."""
+REPLY_WITHIN_S: Final = 0.5
+"""So long a process that has nothing more to do stays, for whoever asked to hear that it is done."""
+
+_MAX_FILE_BYTES: Final = 64 * 1024
+_ORDER: Final = (KeyPurpose.DATA, KeyPurpose.SEAL, KeyPurpose.VERDICT)
+
+
+class WipeStage(StrEnum):
+    ERASING = "erasing"
+    ERASED = "erased"
+    """Everything but the http key is gone; the service does not know yet."""
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """How far it is. `wipe_id` is the service's; None when a technician ordered it.
+
+    `record` is the sealed outbox record that tells the service, to be carried by mail or by hand.
+    """
+
+    stage: WipeStage
+    wipe_id: str | None
+    device_id: str
+    gate_id: str
+    dbd_id: str
+    record: JsonObject | None = None
+
+    def to_obj(self) -> JsonObject:
+        return {
+            "v": 1,
+            "stage": str(self.stage),
+            "wipe_id": self.wipe_id,
+            "device_id": self.device_id,
+            "gate_id": self.gate_id,
+            "dbd_id": self.dbd_id,
+            "record": self.record,
+        }
+
+
+class WipeUnfinished(StateError):
+    """Something could not be destroyed; every start tries again."""
+
+
+def read_wipe(state_dir: Path) -> Wipe | None:
+    """The wipe that was begun here, if any. Raises StateError when the file cannot be believed."""
+    path = state_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
+    try:
+        obj = read_strict(data, max_bytes=_MAX_FILE_BYTES)
+        members.version_1(obj)
+        return Wipe(
+            stage=WipeStage(members.one_of(obj, "stage", frozenset(WipeStage))),
+            wipe_id=None if members.member(obj, "wipe_id") is None else members.text(obj, "wipe_id", NAME),
+            device_id=members.text(obj, "device_id", NAME),
+            gate_id=members.text(obj, "gate_id", NAME),
+            dbd_id=members.text(obj, "dbd_id", NAME),
+            record=None if members.member(obj, "record") is None else members.nested(obj, "record"),
+        )
+    except FormatError as error:
+        raise StateError(
+            f"{path} is damaged ({error}): a wipe was begun here; run `palmctl factory-reset` to finish it"
+        ) from error
+
+
+def begin_wipe(state_dir: Path, wipe: Wipe) -> None:
+    """Make the order durable; from here on it finishes by itself. Raises OSError."""
+    try:
+        _save(state_dir, wipe)
+    except OSError:
+        # A full disk must not keep the keys alive: the gallery is the largest thing and would go anyway.
+        shutil.rmtree(state_dir / "gallery", ignore_errors=True)
+        _save(state_dir, wipe)
+
+
+def finish_wipe(state_dir: Path) -> Wipe | None:
+    """Go on with a wipe that was begun, whatever cut it off; None when there is none, or none any more.
+
+    To be called while nothing in the state directory is open, at every start. Raises WipeUnfinished.
+    """
+    wipe = read_wipe(state_dir)
+    if wipe is None:
+        return None
+    # Also once it is erased: whatever was written here since has no business here.
+    _erase(state_dir, keep_http=wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED)
+    if wipe.wipe_id is None:
+        _drop(state_dir / FILE_NAME)
+        return None
+    if wipe.stage is WipeStage.ERASING:
+        wipe = replace(wipe, stage=WipeStage.ERASED)
+        _save(state_dir, wipe)
+    return wipe
+
+
+def confirm_wipe(state_dir: Path) -> Wipe | None:
+    """The service knows, or its record was handed over: the http key goes. Raises WipeUnfinished, OSError."""
+    wipe = finish_wipe(state_dir)
+    if wipe is None or wipe.stage is WipeStage.CONFIRMED:
+        return wipe
+    _save(state_dir, replace(wipe, stage=WipeStage.CONFIRMED, record=None))
+    return finish_wipe(state_dir)
+
+
+def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> None:
+    """The technician's wipe: nothing stays, and nobody is told. Raises WipeUnfinished, OSError."""
+    if not state_dir.is_dir():
+        return
+    begin_wipe(state_dir, Wipe(WipeStage.ERASING, None, device_id, gate_id, dbd_id))
+    finish_wipe(state_dir)
+
+
+def _save(state_dir: Path, wipe: Wipe) -> None:
+    replace_synced(state_dir / FILE_NAME, json.dumps(wipe.to_obj()).encode("utf-8"), mode=0o600)
+
+
+def _erase(state_dir: Path, *, keep_http: bool) -> None:
+    http = state_dir / "keys" / KeyPurpose.HTTP.file_name
+    kept = {http, state_dir / "credentials" / f"{KeyPurpose.HTTP}.cred"} if keep_http else set()
+    left: list[str] = []
+    for path in _secrets(state_dir):
+        if path not in kept:
+            _try(shred, path, left)
+    for path in sorted(state_dir.iterdir()):
+        if path.name not in SPARED:
+            _remove(path, kept, left)
+    sync_folder(state_dir)
+    if left:
+        raise WipeUnfinished(
+            f"the wipe could not destroy {', '.join(sorted(left))}; check the disk, and start palmd again "
+            "or run `palmctl factory-reset` as root: the wipe goes on where it was"
+        )
+
+
+def _secrets(state_dir: Path) -> list[Path]:
+    """Every file that holds key bytes, in the order in which they go."""
+    order = [purpose.value for purpose in _ORDER]
+    found = [path for folder in SECRET_FOLDERS for path in _files_in(state_dir / folder)]
+    return sorted(found, key=lambda path: order.index(path.stem) if path.stem in order else len(order))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def shred(path: Path) -> None:
+    """Overwrite, sync, unlink, sync the folder: no cut brings back a key that was destroyed."""
+    status = path.lstat()
+    if stat.S_ISREG(status.st_mode):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(descriptor, bytes(status.st_size))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    _drop(path)
+
+
+def _drop(path: Path) -> None:
+    path.unlink()
+    sync_folder(path.parent)
+
+
+def _remove(path: Path, kept: set[Path], left: list[str]) -> None:
+    """Unlink a file, or a folder with all that is in it but what is `kept`."""
+    if path.is_symlink() or not path.is_dir():
+        if path not in kept:
+            _try(Path.unlink, path, left)
+        return
+    for child in sorted(path.iterdir()):
+        _remove(child, kept, left)
+    if not any(path in keep.parents for keep in kept if keep.exists()):
+        _try(Path.rmdir, path, left)
+
+
+def _try(destroy: Callable[[Path], None], path: Path, left: list[str]) -> None:
+    try:
+        destroy(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        left.append(str(path))

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from models.evaluation_measures import Comparisons, identification, verification
+
+
+def comparisons(people: int, pictures: int, noise: float, seed: int = 0) -> Comparisons:
+    """Two palms a person, two sessions, unit vectors scattered around each palm's own."""
+    rng = np.random.default_rng(seed)
+    palms = np.repeat(np.arange(2 * people), pictures)
+    centres = rng.standard_normal((2 * people, 64))
+    vectors = centres[palms] + noise * rng.standard_normal((len(palms), 64))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    sessions = np.tile(np.arange(pictures) % 2, 2 * people)
+    return Comparisons((vectors @ vectors.T).astype(np.float32), palms // 2, palms, sessions)
+
+
+def test_pairs_of_one_person_s_two_palms_are_left_out() -> None:
+    measured = verification(comparisons(10, 4, 0.3), across_sessions=False)
+    assert (measured.people, measured.palms) == (10, 20)
+    assert measured.mated == 20 * 6
+    assert measured.non_mated == (80 * 79 // 2) - 20 * 6 - 10 * 16
+
+
+def test_across_sessions_only_pairs_of_two_days_count() -> None:
+    measured = verification(comparisons(10, 4, 0.3), across_sessions=True)
+    assert measured.mated == 20 * 4
+
+
+def test_separate_palms_have_no_errors_and_confused_ones_half() -> None:
+    clear = verification(comparisons(30, 4, 0.2), across_sessions=False)
+    assert clear.eer.value == 0.0
+    confused = verification(comparisons(30, 4, 40.0), across_sessions=False)
+    assert confused.eer.value == pytest.approx(0.5, abs=0.06)
+    assert confused.eer.low <= confused.eer.value <= confused.eer.high
+
+
+def test_the_interval_narrows_with_more_people() -> None:
+    few = verification(comparisons(8, 4, 2.4), across_sessions=False).eer
+    many = verification(comparisons(120, 4, 2.4), across_sessions=False).eer
+    assert many.high - many.low < few.high - few.low
+
+
+def test_rates_are_stated_only_where_the_comparisons_reach() -> None:
+    measured = verification(comparisons(10, 4, 1.0), across_sessions=False)  # some 2,900 non-mated pairs
+    assert [fmr for fmr, _, _ in measured.fnmr_at_fmr] == [1e-2]
+    fmr, fnmr = measured.det
+    assert fmr[0] >= 10 / measured.non_mated * 0.99
+    assert np.all(np.diff(fnmr) <= 0)
+
+
+def test_open_set_search_finds_the_known_and_lets_no_stranger_in() -> None:
+    clear = identification(comparisons(60, 4, 0.2))
+    assert (clear.enrolled, clear.searches) == (120, 240)  # the second session's two pictures
+    assert clear.fpir == (1e-2,)
+    assert clear.fnir == (0.0,)
+    assert identification(comparisons(60, 4, 40.0)).fnir[0] > 0.9

@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.errors import EvaluationSetError
+from models.evaluation import capture_people
+from models.evaluation_report import write_report
+from models.evaluation_run import acquire, evaluate
+from models.evaluation_sets import read_set
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.synthesis.person import make_person
+from models.synthesis.render import Pose, render_frame
+
+FIRST_PERSON = 30_500_000
+
+
+def silent(_stage: str, _done: int, _of: int) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six generated people, both palms, three captures each in two sessions, as crops on disk."""
+    root = tmp_path_factory.mktemp("crops")
+    shown = capture_people(6, 3, "rgb", first=FIRST_PERSON)
+    for number, (crop, hand) in enumerate(zip(shown.crops, shown.hands, strict=True)):
+        folder = root / f"p{hand // 2}" / ("L" if hand % 2 == 0 else "R") / f"day{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / f"{number}.png"), crop)
+    return root
+
+
+def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: Path) -> None:
+    found = read_set(crops)
+    acquired = acquire(found, "crops", 0, silent)
+    embedder = open_embedder(load_manifest(shipped_model_dir()))
+    done = evaluate(found, acquired, "crops", embedder, silent)
+    assert [m.name for m in done.methods] == ["model", "model, nine probes", "Gabor code, untrained"]
+    assert done.methods[0].verification.eer.value < 0.05
+    assert done.methods[0].across is not None
+
+    page = write_report(done, tmp_path / "out", "palm-test")
+    text = page.read_text("utf-8")
+    assert "palm-test" in text
+    assert "http" not in text  # it needs no other file and no network
+    assert text.count("data:image/png;base64,") == 4
+    record = json.loads((page.parent / "report.json").read_text("utf-8"))
+    assert record["pictures"] == len(found.pictures)
+    det = cv2.imread(str(page.parent / "det.png"))
+    assert det is not None
+    assert det.shape == (560, 880, 3)
+
+
+def test_whole_hands_are_found_and_cut_and_failures_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for who in range(2):
+        for number in range(2):
+            frame = render_frame(make_person(FIRST_PERSON + 50 + who), "R", Pose(), "rgb", rng)
+            folder = tmp_path / f"{who}" / "R" / "1"
+            folder.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(folder / f"{number}.png"), frame)
+    cv2.imwrite(str(tmp_path / "0" / "R" / "1" / "black.png"), np.zeros((480, 640, 3), dtype=np.uint8))
+    (tmp_path / "0" / "R" / "1" / "broken.jpg").write_bytes(b"no picture")
+    found = read_set(tmp_path)
+    assert found.kind == "hands"
+    acquired = acquire(found, "hands", 1, silent)
+    assert acquired.crops.shape == (4, 112, 112)
+    assert (acquired.failures.no_hand, acquired.failures.unreadable) == (1, 1)
+
+
+def test_too_little_to_compare_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "0" / "R" / "1"
+    folder.mkdir(parents=True)
+    cv2.imwrite(str(folder / "a.png"), np.zeros((64, 64), dtype=np.uint8))
+    with pytest.raises(EvaluationSetError, match="too few to compare"):
+        acquire(read_set(tmp_path), "crops", 0, silent)

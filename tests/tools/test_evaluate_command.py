@@ -1,0 +1,46 @@
+"""`palmctl evaluate` on a small folder of generated crops."""
+
+import json
+from pathlib import Path
+
+import cv2
+import pytest
+from click.testing import CliRunner
+
+from models.evaluation import capture_people
+from tools.palmctl import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("set")
+    shown = capture_people(3, 2, "rgb", first=30_600_000)
+    for number, (crop, hand) in enumerate(zip(shown.crops, shown.hands, strict=True)):
+        place = root / f"p{hand // 2}" / "LR"[hand % 2] / "1"
+        place.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(place / f"{number}.png"), crop)
+    return root
+
+
+def test_json_is_one_object_and_the_report_is_said_elsewhere(folder: Path, tmp_path: Path) -> None:
+    call = ["evaluate", str(folder), "--kind", "crops", "--out", str(tmp_path / "out"), "--json"]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["layout"] == "plain"
+    assert [method["name"] for method in told["methods"]][2] == "Gabor code, untrained"
+    assert (tmp_path / "out" / "report.html").exists()
+    assert "report.html" in result.stderr
+
+
+def test_people_reads_as_a_table(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["evaluate", str(folder), "--kind", "crops", "--people", "2"])
+    assert result.exit_code == 0, result.output
+    assert "2 people, 4 palms" in result.stdout
+    assert "nine probes" in result.stdout
+
+
+def test_a_folder_without_a_set_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["evaluate", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "person/hand/session/picture" in result.output
