@@ -25,6 +25,7 @@ from models.crop import cut_palm
 from models.frames import Frame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
+from models.probes import probe_crops
 from models.qr import read_qr
 from models.quality import Quality, assess
 
@@ -146,7 +147,10 @@ class Recogniser:
             times.end("vector")
             if interest is Interest.PASSAGE:
                 probe = self._tracked.fuse(vector, quality.quality_q, thresholds.accept_q / 20_000)
-                match = self._search(probe)
+                match = self._search(probe[np.newaxis])
+                if match is not None and not _settled(match, thresholds):
+                    slipped = self._embedder.embed(probe_crops(crop)[1:])
+                    match = self._search(np.concatenate([probe[np.newaxis], slipped]))
                 times.end("match")
             else:
                 capture = PalmCapture(hand.handedness, vector, quality.quality_q, _pad(pad), frame.at_ms)
@@ -174,9 +178,15 @@ class Recogniser:
         self._tracked.forget()
         self._liveness.reset()
 
-    def _search(self, probe: npt.NDArray[np.float32]) -> Match | None:
+    def _search(self, probes: npt.NDArray[np.float32]) -> Match | None:
         gallery = self._gallery()
-        return gallery.search(probe[np.newaxis]) if gallery is not None else None
+        return gallery.search(probes) if gallery is not None else None
+
+
+def _settled(match: Match, thresholds: Thresholds) -> bool:
+    """Somebody is clearly this one person: no need to look whether the crop has slipped a little."""
+    sure = match.score * 10_000 >= thresholds.accept_q
+    return sure and (match.margin is None or match.margin * 10_000 >= thresholds.margin_q)
 
 
 def _without_capture(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import torch
+from torch import nn
 
 from models.crop_geometry import CROP_SIZE
 from models.training.network import PalmNet
@@ -14,7 +15,7 @@ from models.training.network import PalmNet
 OPSET = 17
 
 
-def export_onnx(net: PalmNet, path: Path) -> None:
+def export_onnx(net: nn.Module, path: Path) -> None:
     """Write the network: ``crops`` (n, 112, 112) uint8 to ``vectors`` (n, 512) float32 of unit length."""
     net = net.eval().to(memory_format=torch.contiguous_format)
     example = torch.zeros((2, CROP_SIZE, CROP_SIZE), dtype=torch.uint8)

@@ -44,9 +44,10 @@ EXTRAPOLATED_FMR: Final = 1e-7
 _HOW: Final = (
     "accept_q: over generated people the model never saw, the higher of the threshold counted for a false "
     f"match rate of {COUNTED_FMR:g} and the one extrapolated for {EXTRAPOLATED_FMR:g} (generalised Pareto "
-    "tail over the highest thousandth), worst look, rounded up. margin_q: 99th percentile of a stranger's "
+    "tail over the highest thousandth), worst look, rounded up; no lower than trials on real palms called "
+    "for, see docs/MODEL.md. margin_q: 99th percentile of a stranger's "
     "distance between the best and the second-best person, at most half of what 99 % of known people keep. "
-    "quality_q, enrol_quality_q and pad_q: given by hand, see docs/MODEL.md. Not validated on real palms."
+    "quality_q, enrol_quality_q and pad_q: given by hand, see docs/MODEL.md. Not validated at a gate."
 )
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 
@@ -75,7 +76,13 @@ def accept_cosine(non_mated: NDArray[np.float32]) -> float:
 
 
 def choose_thresholds(
-    thr_id: str, scored: list[Scored], *, quality_q: int, enrol_quality_q: int, pad_q: int
+    thr_id: str,
+    scored: list[Scored],
+    *,
+    accept_least_q: int,
+    quality_q: int,
+    enrol_quality_q: int,
+    pad_q: int,
 ) -> Thresholds:
     """The worst look decides, rounded up to a hundredth of a cosine."""
     accept = max(accept_cosine(s.non_mated) for s in scored)
@@ -84,7 +91,7 @@ def choose_thresholds(
     margin = min(margin, *(s.search.known_gap_p01 / 2 for s in scored))
     return Thresholds(
         thr_id,
-        accept_q=100 * math.ceil(accept * 100),
+        accept_q=max(accept_least_q, 100 * math.ceil(accept * 100)),
         margin_q=100 * max(0, math.floor(margin * 100)),
         quality_q=quality_q,
         pad_q=pad_q,
@@ -144,6 +151,12 @@ def _manifest(
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Model folder.")
 @click.option("--people", default=150, show_default=True, help="Evaluation people, both hands.")
 @click.option("--occasions", default=4, show_default=True, help="Captures of each hand and look.")
+@click.option(
+    "--accept-least-q",
+    default=0,
+    show_default=True,
+    help="accept_q is no lower: what `palmctl evaluate` on real palms calls for.",
+)
 @click.option("--quality-q", default=45, show_default=True)
 @click.option("--enrol-quality-q", default=65, show_default=True)
 @click.option("--pad-q", default=5000, show_default=True)
@@ -154,6 +167,7 @@ def main(
     out: Path,
     people: int,
     occasions: int,
+    accept_least_q: int,
     quality_q: int,
     enrol_quality_q: int,
     pad_q: int,
@@ -165,6 +179,7 @@ def main(
     thresholds = choose_thresholds(
         f"{model_id}-t1",
         list(scored.values()),
+        accept_least_q=accept_least_q,
         quality_q=quality_q,
         enrol_quality_q=enrol_quality_q,
         pad_q=pad_q,

@@ -23,7 +23,7 @@ from tools.release import manifest_obj, pack_files, pack_model, republish
 
 ROOT = SigningKey.from_seed(b"\x21" * 32)
 SIGNER = SigningKey.from_seed(b"\x22" * 32)
-OTHER_MODEL = "palm-gen-2"
+OTHER_MODEL = "palm-next"
 
 
 def now_ms() -> int:
@@ -92,7 +92,7 @@ def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
     state = store.load(1)
     store.tidy(state)
     given: dict[str, Any] = {
-        "opened": OpenedUpdates(store, state, "", "palm-gen-1"),
+        "opened": OpenedUpdates(store, state, "", "palm-gen-2"),
         "roots": lambda: (ROOT.public,),
         "app_version": "0.1.0",
         "model_pinned": False,

@@ -123,13 +123,13 @@ def test_simulated_attack_regression_reflection_across_the_hand(look: Look) -> N
         across = hand.palm_width_px * (0.5 if s % 2 else -0.5)
         middle = float(hand.centre[0]) + across, float(hand.centre[1])
         shown = list(shone_upon(film, middle, 0.18 * hand.palm_width_px))
-        found.update(pad.res for _, _, pad in watched(shown))
+        found.update(pad.res for _, _, pad in watched(shown)[1:])  # one frame alone accuses nobody
         height, width = film[0].shape[:2]
         palm = cv2.resize(hand.mask, (width, height), interpolation=cv2.INTER_LINEAR) > 60
         for lit, plain in zip(shown, film, strict=True):
             lit[palm] = plain[palm]
         assert all(pad.res != "fail" for _, _, pad in watched(shown))
-    assert found["fail"] == found.total() >= 6
+    assert found["fail"] == found.total() >= 4
 
 
 def test_only_cues_that_spoke_are_named() -> None:

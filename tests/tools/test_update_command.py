@@ -70,7 +70,7 @@ def test_a_folder_that_is_no_software_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp_path: Path) -> None:
-    republish(shipped_model_dir(), "palm-gen-2", tmp_path / "model")
+    republish(shipped_model_dir(), "palm-next", tmp_path / "model")
 
     def operate(*arguments: str) -> dict[str, Any]:
         done = CliRunner().invoke(cloud, [*arguments, "--data", str(tmp_path / "cloud"), "--json"])
@@ -88,13 +88,13 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     manifest = read_manifest(release.wrapper, roots=[root], now_ms=time.time_ns() // 1_000_000)
     assert (manifest.release_seq, manifest.name, manifest.size) == (
         told["release_seq"],
-        "palm-gen-2",
+        "palm-next",
         told["size"],
     )
     (tmp_path / "payload").write_bytes(b"".join(data for _, data in release.chunks()))
     (tmp_path / "slot").mkdir()
     unpack(tmp_path / "payload", tmp_path / "slot", MODEL_LIMITS)
-    assert load_manifest(tmp_path / "slot").model_id == "palm-gen-2"
+    assert load_manifest(tmp_path / "slot").model_id == "palm-next"
 
 
 @pytest.mark.parametrize("command", [["status"], ["rollback"], ["apply"]])

@@ -30,7 +30,7 @@ from tools.demo.waiting import wait_until
 from tools.release import republish
 from tools.virtual_camera import VirtualCamera
 
-NEW_MODEL = "palm-gen-2"
+NEW_MODEL = "palm-next"
 
 
 def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: str) -> Somebody:
