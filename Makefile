@@ -54,7 +54,7 @@ pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
 	$(BIN)/python -m tools.packaging.deb
 
-deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/INSTALL.md whole (root; about ten minutes)
+deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/INSTALL.md whole (root; about 20 minutes)
 	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees tests/docs/trees -n 0 --timeout 1800 -x
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
@@ -69,7 +69,8 @@ train: $(VENV)/ready ## make the palm model anew into build/train (about an hour
 	$(TRAIN_PYTHON) -m models.training.train --minutes 32 --people 4000 --seed 1 \
 	  --out build/train/net --cache build/train-cache
 	$(TRAIN_PYTHON) -m models.training.fit --net build/train/net --out build/train --cache build/train-cache
-	$(BIN)/python -m models.training.publish --run build/train --model-id palm-gen-local --out build/train/model
+	$(BIN)/python -m models.training.publish --run build/train --model-id palm-gen-local --out build/train/model \
+	  --accept-least-q 4600
 
 train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/train-hand (about 50 minutes on one core)
 	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt

@@ -1,7 +1,8 @@
 """Find the hand in a frame and say where its palm lies.
 
-Geometry only, no learning: a hand is a region that stands out from its background (``hand_mask``) and whose
-outline shows five fingers in a row (``hand_shape``). The finger valleys then fix place, size and direction of
+Two ways. Learnt: two small networks (``hand_network``) see hands before anything and at any angle. By shape:
+a hand is a region that stands out from its background (``hand_mask``) and whose outline shows five fingers in
+a row (``hand_shape``); that needs no model. Either way the finger valleys fix place, size and direction of
 the palm, because they move least when fingers do.
 """
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.frames import Frame
 from models.hand_mask import Silhouette, View, channels, learnt_silhouette, make_view, silhouette
+from models.hand_network import HandNetwork, NetworkHand, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
 Hint = Literal["closer", "farther", "center", "open_hand", "hold_still"]
@@ -26,6 +28,17 @@ SURE: Final = 0.55
 """A likeness at which no other way of seeing is tried."""
 LEAST: Final = 0.3
 """A likeness below which five rises in a row are not believed to be a hand."""
+
+LEARNT_SURE: Final = 0.85
+"""The networks' chance of an open hand from which on they are believed."""
+
+AGREES: Final = 0.8
+DENIES: Final = 0.1
+"""The second network's chance for a hand found by its shape, from and below which it has its way."""
+SAME_PLACE: Final = 0.07
+"""Valleys nearer to each other than this, in palm widths, are the same; the outline's are the steadier."""
+SAME_REGION: Final = 0.7
+"""Intersection over union of two masks of one hand."""
 
 MIN_PALM_SHARE: Final = 0.17
 MAX_PALM_SHARE: Final = 0.6
@@ -68,7 +81,12 @@ class PartialHand:
 class HandFinder:
     """Finds one hand a frame. Remembers only which way of seeing worked last, so as to try it first."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: HandNetwork | Literal["shipped"] | None = "shipped") -> None:
+        """``network`` None: by shape alone, as where the package comes without networks.
+
+        Raises ``ManifestError`` or ``ModelFileError`` where the shipped networks are not what they should be.
+        """
+        self._network = shipped_network() if network == "shipped" else network
         self._favourite: str | None = None
 
     def find(self, frame: Frame) -> Hand | None:
@@ -79,6 +97,20 @@ class HandFinder:
     def look(self, frame: Frame) -> Hand | PartialHand | None:
         """The open hand, or a hand that is closed or cut off by the frame, or nothing. Never raises."""
         view = make_view(frame.pixels, WORK_WIDTH_PX)
+        seen = self._by_shape(frame, view)
+        if self._network is None:
+            return seen
+        if isinstance(seen, Hand):
+            agreed = _second_opinion(self._network, frame, view, seen)
+            if agreed is not None:
+                return agreed
+            seen = PartialHand(seen.centre, 0.0, "open_hand")
+        learnt = self._network.look(view)
+        if learnt is not None and learnt.open_chance >= LEARNT_SURE:
+            return _hand(frame, view, _of_network(view, learnt))
+        return seen
+
+    def _by_shape(self, frame: Frame, view: View) -> Hand | PartialHand | None:
         best: tuple[OpenHand, Silhouette, str] | None = None
         blob: tuple[Blob | OpenHand, Silhouette] | None = None
         ways = channels(view)
@@ -94,11 +126,12 @@ class HandFinder:
                     break
             elif isinstance(shape, Blob) and _hand_like(view, figure, shape):
                 blob = blob or (shape, figure)
-        if best is not None and best[0].likeness < SURE:
+        if best is not None and best[0].likeness < SURE and self._network is None:
+            # Takes milliseconds; the networks see in less time what an outline cannot show.
             best = self._better_outline(view, best)
         if best is not None and best[0].likeness >= LEAST:
             self._favourite = best[2]
-            return _hand(frame, view, best[0], best[1])
+            return _hand(frame, view, _of_shape(best[0], best[1]))
         if blob is None and best is not None and _hand_like(view, best[1], best[0]):
             blob = best[0], best[1]
         return None if blob is None else _partial(view, blob[0])
@@ -114,14 +147,60 @@ class HandFinder:
         return best
 
 
-def _hand(frame: Frame, view: View, shape: OpenHand, figure: Silhouette) -> Hand | PartialHand | None:
-    valleys = view.to_frame(shape.valleys)
-    centre = view.to_frame(shape.centre)
-    matrix = similarity_from_valleys(valleys, shape.handedness)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What either way found, in pixels of the view."""
+
+    valleys: NDArray[np.float64]
+    centre: NDArray[np.float64]
+    handedness: Handedness
+    confidence: float
+    mask: NDArray[np.uint8]
+
+
+def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
+    return _Found(shape.valleys, shape.centre, shape.handedness, shape.likeness, figure.mask)
+
+
+def _of_network(view: View, seen: NetworkHand) -> _Found:
+    mask = seen.mask
+    coarse = silhouette(mask)
+    # The network's mask is rough at the edges; colours draw them, where they tell hand from ground.
+    finer = None if coarse is None else learnt_silhouette(view, coarse)
+    if finer is not None and _overlap(finer.mask, mask) >= SAME_REGION:
+        mask = finer.mask
+    return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, mask)
+
+
+def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+    both = cv2.countNonZero(cv2.bitwise_and(one, other))
+    return both / max(1, cv2.countNonZero(cv2.bitwise_or(one, other)))
+
+
+def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) -> Hand | PartialHand | None:
+    """A hand found by its shape, with the network's valleys where they differ; None where it denies it."""
+    opinion = network.look_at(view.light, view.from_frame(hand.valleys), hand.handedness)
+    if opinion is None:
+        return hand
+    valleys, chance = opinion
+    if chance < DENIES:
+        return None
+    better = view.to_frame(valleys).astype(np.float32)
+    away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
+    if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:
+        return hand
+    found = _Found(valleys, view.from_frame(hand.centre), hand.handedness, hand.confidence, hand.mask)
+    return _hand(frame, view, found)
+
+
+def _hand(frame: Frame, view: View, found: _Found) -> Hand | PartialHand:
+    """The hand with what its place in the frame says of it."""
+    valleys, centre = view.to_frame(found.valleys), view.to_frame(found.centre)
+    matrix = similarity_from_valleys(valleys, found.handedness)
     width_px = CROP_SIZE / math.hypot(matrix[0, 0], matrix[1, 0])
     inside = _inside_share(frame, matrix)
     if inside < 0.9:
-        return PartialHand(centre.astype(np.float32), shape.likeness, "center")
+        return PartialHand(centre.astype(np.float32), found.confidence, "center")
     share = width_px / min(frame.width, frame.height)
     hint: Hint | None = None
     if share > MAX_PALM_SHARE:
@@ -135,9 +214,9 @@ def _hand(frame: Frame, view: View, shape: OpenHand, figure: Silhouette) -> Hand
         centre=centre.astype(np.float32),
         palm_width_px=width_px,
         angle_deg=-math.degrees(math.atan2(matrix[1, 0], matrix[0, 0])),
-        handedness=shape.handedness,
-        confidence=shape.likeness,
-        mask=figure.mask,
+        handedness=found.handedness,
+        confidence=found.confidence,
+        mask=found.mask,
         mask_scale=view.scale,
         at_ms=frame.at_ms,
         hint=hint,

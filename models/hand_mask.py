@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BORDER_PX: Final = 5
+_COLOURS: Final = 16 * 32 * 32
 _OPENING: Final = np.ones((3, 3), np.uint8)
 
 
@@ -31,6 +32,10 @@ class View:
     def to_frame(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points of the small view in frame pixels (pixel centres are integers on both sides)."""
         return np.asarray((points + 0.5) / self.scale - 0.5)
+
+    def from_frame(self, points: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Points of the frame in pixels of the small view."""
+        return np.asarray((points + 0.5) * self.scale - 0.5, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,22 +101,27 @@ def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:
 
 def learnt_silhouette(view: View, seed: Silhouette) -> Silhouette | None:
     """The region whose colours are more often those of the seed's inside than of its outside."""
-    image = view.ycrcb if view.ycrcb is not None else view.light[:, :, None]
-    planes = list(range(image.shape[2]))
-    bins = [32] if len(planes) == 1 else [16, 32, 32]
-    ranges = [0.0, 256.0] * len(planes)
-    inside = cv2.erode(seed.mask, _OPENING, iterations=2)
-    outside = cv2.bitwise_not(cv2.dilate(seed.mask, _OPENING, iterations=3))
+    bins = _colour_bins(view)
+    inside = cv2.erode(seed.mask, _OPENING, iterations=2) > 0
+    outside = cv2.dilate(seed.mask, _OPENING, iterations=3) == 0
     odds = []
     for region in (inside, outside):
-        histogram = cv2.calcHist([image], planes, region, bins, ranges)
-        total = float(histogram.sum())
+        counts = np.bincount(bins[region], minlength=_COLOURS).astype(np.float32)
+        total = float(counts.sum())
         if total < 50.0:
             return None
-        odds.append(cv2.calcBackProject([image], planes, histogram * (2e4 / total), ranges, 1.0))
-    hand, ground = (cv2.blur(o.astype(np.float32), (3, 3)) + 0.5 for o in odds)
+        odds.append((counts * np.float32(2e4 / total))[bins])
+    hand, ground = (cv2.blur(np.minimum(o, np.float32(255.0)), (3, 3)) + 0.5 for o in odds)
     found = _largest(np.where(hand > ground, 255, 0).astype(np.uint8))
     return None if found is None else replace(seed, mask=found[0], contour=found[1], area=found[2])
+
+
+def _colour_bins(view: View) -> NDArray[np.int32]:
+    """Which of ``_COLOURS`` each pixel (h, w) has: 16 shades by 32 by 32 tints, or 32 shades of grey."""
+    if view.ycrcb is None:
+        return (view.light >> 3).astype(np.int32)
+    light, red, blue = (view.ycrcb[:, :, k].astype(np.int32) for k in range(3))
+    return np.asarray((light >> 4 << 10) | (red >> 3 << 5) | (blue >> 3), dtype=np.int32)
 
 
 def _from_border(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -90,6 +90,14 @@ def load_manifest(folder: Path) -> ModelManifest:
 
     Raises ``ManifestError`` for an absent or wrong manifest, ``ModelFileError`` for a wrong file.
     """
+    manifest = _parse(folder, read_manifest(folder))
+    for file in manifest.files:
+        check_file(folder / file.name, file)
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The object in ``folder``/manifest.json; ``ManifestError`` where there is none."""
     path = folder / MANIFEST_NAME
     try:
         raw = json.loads(path.read_bytes())
@@ -99,10 +107,7 @@ def load_manifest(folder: Path) -> ModelManifest:
         raise ManifestError(f"{path} is not JSON; install the model again") from e
     if not isinstance(raw, dict):
         raise ManifestError(f"{path} must hold an object, found {type(raw).__name__}")
-    manifest = _parse(folder, raw)
-    for file in manifest.files:
-        _check_file(folder / file.name, file)
-    return manifest
+    return raw
 
 
 def open_embedder(manifest: ModelManifest, threads: int = 1) -> Embedder:
@@ -130,7 +135,8 @@ def known_crop() -> NDArray[np.uint8]:
     return np.asarray(ground - lines + texture, dtype=np.uint8)
 
 
-def _check_file(path: Path, file: ModelFile) -> None:
+def check_file(path: Path, file: ModelFile) -> None:
+    """Compare a file with what a manifest says of it; ``ModelFileError`` where it differs."""
     try:
         content = path.read_bytes()
     except OSError as e:
@@ -152,8 +158,8 @@ def _parse(folder: Path, raw: dict[str, Any]) -> ModelManifest:
         raise ManifestError(f"{path}: files must be a list of at least one file")
     return ModelManifest(
         folder=folder,
-        model_id=_text(path, raw, "model_id", _MODEL_ID),
-        files=tuple(_file(path, entry) for entry in files),
+        model_id=text_member(path, raw, "model_id", _MODEL_ID),
+        files=tuple(file_entry(path, entry) for entry in files),
         thresholds=_thresholds(path, raw.get("thresholds")),
         known_answer=_known_answer(path, raw.get("self_test")),
         training=_mapping(path, raw, "training"),
@@ -161,13 +167,14 @@ def _parse(folder: Path, raw: dict[str, Any]) -> ModelManifest:
     )
 
 
-def _file(path: Path, raw: object) -> ModelFile:
+def file_entry(path: Path, raw: object) -> ModelFile:
+    """One of the ``files`` of the manifest at ``path``."""
     if not isinstance(raw, dict):
         raise ManifestError(f"{path}: every entry of files must be an object")
     return ModelFile(
-        _text(path, raw, "name", _FILE_NAME),
-        _whole(path, raw, "size", 1, 1 << 31),
-        _text(path, raw, "sha256", _SHA256),
+        text_member(path, raw, "name", _FILE_NAME),
+        whole_member(path, raw, "size", 1, 1 << 31),
+        text_member(path, raw, "sha256", _SHA256),
     )
 
 
@@ -175,12 +182,12 @@ def _thresholds(path: Path, raw: object) -> Thresholds:
     if not isinstance(raw, dict):
         raise ManifestError(f"{path}: thresholds must be an object")
     return Thresholds(
-        _text(path, raw, "thr_id", _MODEL_ID),
-        accept_q=_whole(path, raw, "accept_q", 1, 10_000),
-        margin_q=_whole(path, raw, "margin_q", 0, 10_000),
-        quality_q=_whole(path, raw, "quality_q", 0, 100),
-        pad_q=_whole(path, raw, "pad_q", 0, 10_000),
-        enrol_quality_q=_whole(path, raw, "enrol_quality_q", 0, 100),
+        text_member(path, raw, "thr_id", _MODEL_ID),
+        accept_q=whole_member(path, raw, "accept_q", 1, 10_000),
+        margin_q=whole_member(path, raw, "margin_q", 0, 10_000),
+        quality_q=whole_member(path, raw, "quality_q", 0, 100),
+        pad_q=whole_member(path, raw, "pad_q", 0, 10_000),
+        enrol_quality_q=whole_member(path, raw, "enrol_quality_q", 0, 100),
     )
 
 
@@ -201,18 +208,25 @@ def _known_answer(path: Path, raw: object) -> NDArray[np.float32]:
     return vector
 
 
-def _text(path: Path, raw: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
+def text_member(path: Path, raw: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
+    """A text of the manifest at ``path``; ``ManifestError`` unless all of it matches."""
     value = raw.get(name)
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ManifestError(f"{path}: {name} must match {pattern.pattern}, found {value!r}")
     return value
 
 
-def _whole(path: Path, raw: Mapping[str, Any], name: str, low: int, high: int) -> int:
+def whole_member(path: Path, raw: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    """A whole number of the manifest at ``path``."""
     value = raw.get(name)
     if type(value) is not int or not low <= value <= high:
         raise ManifestError(f"{path}: {name} must be a whole number from {low} to {high}, found {value!r}")
     return value
+
+
+def id_pattern(longest: int) -> re.Pattern[str]:
+    """The form of a model's id with at most ``longest`` characters."""
+    return re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{longest - 1}}}")
 
 
 def _mapping(path: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,19 +1,36 @@
 """Is this capture good enough to be recognised, and if not, what should the person do?
 
-Every component is 0..100 and the weakest one is the quality: a sharp picture of half a palm is half a palm.
+Six components, 0..100 each, say what is wrong (in the spirit of ISO/IEC 29794-1); ``quality_q`` says what it
+comes to: how likely this capture is to be rejected although the right person is enrolled. The mapping from
+one to the other was fitted on generated captures (``models.training.calibrate_quality``) and lies in
+``quality_calibration.json``: docs/QUALITY.md shows how well it predicts.
 """
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
+from models.errors import ManifestError
 from models.frames import Frame
 from models.hand import Hand, Hint
+from models.quality_occlusion import foreign_share
+
+Component = Literal["sharpness", "exposure", "coverage", "pose", "occlusion", "motion"]
+COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
+
+CALIBRATION_PATH: Final = Path(__file__).with_name("quality_calibration.json")
+WORST_LIMIT: Final = 30
+"""``quality_q`` is at most this much above the weakest component. One flaw cannot be offset by five virtues:
+below 15 in any component no passage (45), below 35 no enrolment (65), whatever the fit says."""
 
 HINT_BELOW: Final = 60
 """A component under this gives the person a hint."""
@@ -28,43 +45,102 @@ _NOISE_IN_FINE: Final = 0.23
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How good a capture is, 0..100 each; ``quality_q`` is the least of the others."""
+    """How good a capture is, 0..100 each: what it comes to, and of what it is made."""
 
     quality_q: int
     sharpness: float
     exposure: float
     coverage: float
     pose: float
+    occlusion: float
+    """100: nothing but palm in the crop."""
     motion: float
     hint: Hint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """From components to ``quality_q``: a logistic regression, and what its log odds are on the scale.
+
+    Every component adds ``linear * f + square * f²`` to the log odds of a false non-match, where ``f`` is
+    what it lacks (1 at component 0, 0 at 100). No weight is negative and ``knots`` only fall, so that a
+    better component never lowers the quality.
+    """
+
+    faultless: float
+    """Log odds with every component at 100."""
+    weights: Mapping[Component, tuple[float, float]]
+    knots: tuple[tuple[float, float], ...]
+    """Log odds, rising, and the quality at each; straight between, level beyond."""
+
+    def log_odds(self, parts: Mapping[Component, float]) -> float:
+        """Of a false non-match in one comparison at the operating threshold."""
+        sum_ = self.faultless
+        for name, (linear, square) in self.weights.items():
+            lacks = 1.0 - parts[name] / 100.0
+            sum_ += linear * lacks + square * lacks * lacks
+        return sum_
+
+    def fitted(self, parts: Mapping[Component, float]) -> float:
+        """0..100, as the captures of the fit would have it."""
+        odds, points = zip(*self.knots, strict=True)
+        return float(np.interp(self.log_odds(parts), odds, points))
+
+    def quality(self, parts: Mapping[Component, float]) -> float:
+        """0..100: the fitted one, but at most ``WORST_LIMIT`` above the weakest component."""
+        return min(self.fitted(parts), WORST_LIMIT + min(parts.values()))
 
 
 def assess(frame: Frame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None) -> Quality:
     """Judge one capture: ``crop`` (112, 112) uint8 of ``hand`` in ``frame``; ``previous`` is the hand before.
 
-    Never raises. ``quality_q`` measured on generated captures (40 people, least / 5 % / median / 95 %):
-
-    ====================================  =====================  =====================
-    capture                               colour                 near infrared
-    ====================================  =====================  =====================
-    held before a working camera          100 / 100 / 100 / 100  68 / 75 / 95 / 100
-    defocus of 2.5 pixels                 46 / 48 / 64 / 83      18 / 23 / 40 / 57
-    defocus of 4 pixels                   0 / 0 / 16 / 29        0 / 0 / 5 / 19
-    defocus of 7.5 pixels, dark, noisy    0 / 0 / 0 / 25         0 / 0 / 13 / 34
-    exposure 0.3 of normal                72 / 82 / 100 / 100    69 / 76 / 95 / 100
-    exposure 0.15 of normal               18 / 23 / 38 / 49      28 / 31 / 38 / 40
-    ====================================  =====================  =====================
-
-    Photographs of real hands, in focus on plain grounds: 58 to 100 where the palm is 280 pixels wide or more.
+    Never raises.
     """
-    parts = {
+    parts = components(frame, hand, crop, previous)
+    return Quality(round(shipped_calibration().quality(parts)), **parts, hint=_hint(hand, parts))
+
+
+def components(
+    frame: Frame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None
+) -> dict[Component, float]:
+    """What :func:`assess` judges by, 0..100 each."""
+    return {
         "sharpness": sharpness(crop),
         "exposure": _exposure(crop),
         "coverage": _coverage(frame, hand),
         "pose": _pose(frame, hand),
+        "occlusion": _ramp(foreign_share(frame, hand, crop), 0.35, 0.03),
         "motion": _motion(hand, previous),
     }
-    return Quality(quality_q=round(min(parts.values())), **parts, hint=_hint(hand, parts))
+
+
+@cache
+def shipped_calibration() -> Calibration:
+    """The mapping that comes with this package."""
+    return read_calibration(CALIBRATION_PATH)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The mapping in a file that ``models.training.calibrate_quality`` wrote. Raises ``ManifestError``."""
+    try:
+        raw = json.loads(path.read_bytes())
+        found = Calibration(
+            float(raw["faultless"]),
+            {name: (float(raw["weights"][name][0]), float(raw["weights"][name][1])) for name in COMPONENTS},
+            tuple((float(odds), float(quality)) for odds, quality in raw["knots"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
+        raise ManifestError(
+            f"{path} must hold faultless, knots, and two weights for each of {', '.join(COMPONENTS)} "
+            f"({type(e).__name__}); install the package again"
+        ) from e
+    weights = [weight for pair in found.weights.values() for weight in pair]
+    steps = np.diff(np.array(found.knots), axis=0) if len(found.knots) > 1 else np.zeros((1, 2))
+    if not (math.isfinite(found.faultless + sum(weights)) and min(weights) >= 0.0):
+        raise ManifestError(f"{path}: every weight must be 0 or more; install the package again")
+    if not ((steps[:, 0] > 0.0).all() and (steps[:, 1] < 0.0).all()):
+        raise ManifestError(f"{path}: along knots log odds must rise and quality fall; install it again")
+    return found
 
 
 def sharpness(crop: NDArray[np.uint8]) -> float:
@@ -130,7 +206,7 @@ def _motion(hand: Hand, previous: Hand | None) -> float:
     return _ramp(speed, 6.0, 1.5)
 
 
-def _hint(hand: Hand, parts: dict[str, float]) -> Hint | None:
+def _hint(hand: Hand, parts: Mapping[Component, float]) -> Hint | None:
     if hand.hint is not None:
         return hand.hint
     weakest = min(parts, key=lambda name: parts[name])
@@ -138,6 +214,8 @@ def _hint(hand: Hand, parts: dict[str, float]) -> Hint | None:
         return None
     if weakest == "coverage":
         return "center"
+    if weakest == "occlusion":
+        return "open_hand"
     if weakest == "pose":
         return "closer" if hand.palm_width_px < 110.0 else "open_hand"
     return "hold_still"

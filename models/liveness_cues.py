@@ -1,0 +1,141 @@
+"""Single cues of the liveness check: each a number that a picture of a hand raises and a hand does not."""
+
+import math
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from models.crop_geometry import similarity_from_valleys
+from models.frames import Frame
+from models.hand import WORK_WIDTH_PX, Hand
+
+WINDOW_PX: Final = 128
+BURNT: Final = 248
+GLARE_SHARE: Final = (0.0008, 0.06)
+"""Least and most of the frame that a lamp's reflection takes; less is noise, more is too much light."""
+GLARE_SIDES: Final = 0.15
+"""Least part of a reflection on the palm, and least part beside the hand, if it lies across the outline."""
+PALM_SPAN: Final = (0.08, 0.92)
+BESIDE_SPAN: Final = (-0.12, 1.12)
+"""Across the palm crop: what surely is palm, and beyond what there surely is none."""
+BURNT_HAND: Final = 205.0
+"""A hand as light as this on the whole is lit too strongly for a reflection to tell anything."""
+
+
+class Spectrum:
+    """Narrow peaks in the spectrum of the palm: something regular that skin has not."""
+
+    def __init__(self) -> None:
+        self._window = np.outer(np.hanning(WINDOW_PX), np.hanning(WINDOW_PX)).astype(np.float32)
+        at = np.abs(np.arange(WINDOW_PX) - WINDOW_PX // 2)
+        # Finer than creases, which have peaks of their own. JPEG's 8x8 blocks need no exception: down to
+        # quality 40 they leave peaks no higher than noise does.
+        self._counted = np.asarray(np.hypot(*np.meshgrid(at, at)) > 0.10 * WINDOW_PX)
+
+    def peak(self, plane: NDArray[np.uint8] | NDArray[np.float32], hand: Hand) -> float:
+        """How far the strongest peak stands above its surroundings, as a log ratio; 0 for a frame too small.
+
+        ``plane`` (H, W): the frame's lightness, or a difference of its colours.
+        """
+        left, top = _palm_corner(hand, plane.shape)
+        if min(plane.shape) < WINDOW_PX:
+            return 0.0
+        patch = plane[top : top + WINDOW_PX, left : left + WINDOW_PX].astype(np.float32)
+        patch -= cv2.GaussianBlur(patch, (0, 0), 6.0)
+        spectrum = cv2.dft(patch * self._window, flags=cv2.DFT_COMPLEX_OUTPUT)
+        power = cv2.magnitude(spectrum[:, :, 0], spectrum[:, :, 1])
+        level = np.fft.fftshift(np.log(power + 1.0)).astype(np.float32)
+        return float((level - cv2.blur(level, (15, 15)))[self._counted].max())
+
+
+def red_against_blue(frame: Frame) -> NDArray[np.float32]:
+    """Red minus blue (H, W): in it a screen's sub-pixels and a print's inks stand apart, skin is smooth."""
+    pixels = frame.pixels
+    return np.asarray(cv2.subtract(pixels[:, :, 2], pixels[:, :, 0], dtype=cv2.CV_32F), dtype=np.float32)
+
+
+def small_grey(grey: NDArray[np.uint8], hand: Hand) -> NDArray[np.float32]:
+    """The frame at the size of the hand's mask."""
+    height, width = hand.mask.shape
+    way = cv2.INTER_AREA if grey.shape[1] > WORK_WIDTH_PX else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(grey, (width, height), interpolation=way), dtype=np.float32)
+
+
+def glare_across(small: NDArray[np.float32], hand: Hand) -> bool:
+    """Whether a lamp's reflection lies across the palm's outline, as on glass or glossy paper.
+
+    What shines on skin ends where the skin ends, and what shines behind the hand is covered by it; only
+    something smooth before both shines over the outline. ``small``: the frame at the size of the hand's mask.
+    Judged by the valleys and not by the mask, for a mask goes around a reflection.
+    """
+    burnt = np.asarray(small >= BURNT, dtype=np.uint8)
+    inside = hand.mask > 0
+    if not burnt.any() or float(small[inside].mean() if inside.any() else 255.0) > BURNT_HAND:
+        return False
+    matrix = similarity_from_valleys(hand.valleys, hand.handedness, size=1)
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(burnt)
+    for label in range(1, count):
+        area = int(stats[label, cv2.CC_STAT_AREA])
+        if not GLARE_SHARE[0] <= area / small.size <= GLARE_SHARE[1]:
+            continue
+        y, x = np.nonzero(labels == label)
+        in_frame = np.stack([x + 0.5, y + 0.5]) / hand.mask_scale - 0.5
+        across, down = matrix[:, :2] @ in_frame + matrix[:, 2:] + 0.5
+        on_palm = (across > PALM_SPAN[0]) & (across < PALM_SPAN[1]) & (down > 0.0) & (down < 1.0)
+        beside = (across < BESIDE_SPAN[0]) | (across > BESIDE_SPAN[1])
+        if min(float(on_palm.mean()), float(beside.mean())) >= GLARE_SIDES:
+            return True
+    return False
+
+
+def valleys_in_mask(hand: Hand) -> NDArray[np.float64]:
+    """(3, 2): the finger valleys in the pixels of the mask."""
+    return np.asarray((hand.valleys[1:].astype(np.float64) + 0.5) * hand.mask_scale - 0.5)
+
+
+def moved_along(
+    before: NDArray[np.float32],
+    now: NDArray[np.float32],
+    masks: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+    moved: NDArray[np.float64],
+) -> float | None:
+    """Parallax: 0 where the surroundings stood still while the hand moved, to 1.5 where they moved with it.
+
+    ``before``, ``now`` (h, w) and the hand's ``masks`` in them; ``moved`` (2,) in their pixels. None where
+    the hand hardly moved or the surroundings are too plain to tell.
+    """
+    dx, dy = (round(float(d)) for d in moved)
+    if not 3 <= max(abs(dx), abs(dy)) <= 60:
+        return None
+    shift = np.array([[1.0, 0.0, dx], [0.0, 1.0, dy]])
+    size = (now.shape[1], now.shape[0])
+    carried = cv2.warpAffine(before, shift, size, borderMode=cv2.BORDER_REPLICATE)
+    seen = cv2.warpAffine(np.full_like(masks[0], 255), shift, size) > 0
+    free = _ring(masks[1]) & seen & (cv2.dilate(masks[0], np.ones((7, 7), np.uint8)) == 0)
+    if int(free.sum()) < 200:
+        return None
+    still = float(np.abs(now - before)[free].mean())
+    along = float(np.abs(now - carried)[free].mean())
+    if max(still, along) < 2.5:
+        return None
+    return float(np.clip(math.log((still + 0.7) / (along + 0.7)), 0.0, 1.5))
+
+
+def _palm_corner(hand: Hand, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Left and top of the window on the middle of the palm crop, in frame pixels."""
+    middle = hand.valleys[1:].mean(axis=0)
+    turn = math.radians(hand.angle_deg)
+    down = 0.57 * hand.palm_width_px
+    x, y = float(middle[0]) - math.sin(turn) * down, float(middle[1]) + math.cos(turn) * down
+    half = WINDOW_PX // 2
+    height, width = shape[0], shape[1]
+    left = int(np.clip(x - half, 0, max(0, width - WINDOW_PX)))
+    return left, int(np.clip(y - half, 0, max(0, height - WINDOW_PX)))
+
+
+def _ring(mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    near = cv2.dilate(mask, np.ones((11, 11), np.uint8))
+    far = cv2.dilate(near, np.ones((31, 31), np.uint8))
+    return np.asarray((far > 0) & (near == 0))
