@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-all fuzz power lint unit bench evaluate quality train train-hand lock clean deb deb-test hil pictures
+.PHONY: help demo test test-long test-all fuzz power soak lint unit bench evaluate quality train train-hand lock clean deb deb-test hil pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,9 +23,12 @@ lint: $(VENV)/ready ## style, types, and the walls between the packages
 	$(BIN)/lint-imports
 
 unit: $(VENV)/ready ## the tests alone
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
 
-test-all: test ## `make test`, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)
+test-long: $(VENV)/ready ## what takes over half a minute each: whole key rotations, an old card, software updates on trial
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
+
+test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)
 	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/test_carrier_with_server.py \
 	  -n $(JOBS) --dist worksteal
 
@@ -34,6 +37,11 @@ fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable'
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states (needs strace)
 	PYTHONPATH=tests/power:tests/device:tests/gallery $(BIN)/python tests/power/power_sweep.py --at-least 5000
+
+# How long the soak lasts: `make soak MINUTES=240` for half a night.
+soak: MINUTES = 10
+soak: $(VENV)/ready ## a busy gate at which cable, camera, server, clock and disk fail in turn, and an audit (root for the disk)
+	$(BIN)/python -m tools.soak --minutes $(MINUTES) --out build/soak.json
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json

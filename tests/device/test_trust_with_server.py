@@ -20,7 +20,7 @@ from device.clock import SystemClock
 from link1.canonical import b64_encode
 from tools.bench.verdict_latency import FolderWriter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 WITHIN_S = 90.0
 PUBLISHED = ("gallery", "device_status")
 CERTIFIED = ("post", "bundle")

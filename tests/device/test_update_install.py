@@ -146,7 +146,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
         one.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_good_version_serves_and_a_broken_one_is_put_back_by_itself(
     board: Board, payloads: dict[str, bytes]
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_good_version_serves_and_a_broken_one_is_put_back_by_itself(
     assert (board.prefix / "previous").readlink().name == OLD
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_software_from_a_stick_goes_all_the_way(board: Board, payloads: dict[str, bytes]) -> None:
     """palmctl → palmd → its state directory → root's installer → the new palmd, which clears up."""
     payload = payloads["good"]

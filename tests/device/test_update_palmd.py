@@ -46,7 +46,7 @@ async def mailed(validator: Validator, device: Device, seq: int, type_: str, bod
     assert settled.state is MailState.APPLIED, settled.code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_kills_while_a_release_comes_from_a_stick_lose_nothing(device: Device) -> None:
     payload = model_payload(shipped_id())

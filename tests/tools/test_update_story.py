@@ -77,7 +77,7 @@ def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: 
     return Somebody(name, make_person(int(palms[0].subject_ref, 16)), subject)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
     stage, narrator = Stage(tmp_path / "logs"), Narrator(as_json=True)

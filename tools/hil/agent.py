@@ -107,6 +107,10 @@ class Agent:
     def do_time(self) -> dict[str, Any]:
         return {"at_s": now_s()}
 
+    def do_sleep(self, seconds: float) -> dict[str, Any]:
+        time.sleep(seconds)
+        return {"at_s": now_s()}
+
 
 def main() -> None:
     agent = Agent()

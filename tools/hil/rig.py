@@ -1,7 +1,6 @@
 """The hardware of the rig: a camera that shows what it is told, and a cable that can be pulled out."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +64,7 @@ class Rig:
         self.drop_pictures(USUAL_DROPS)
         machine.run("udevadm", "control", "--start-exec-queue")
         self.wait_run("palmd to open the camera", START_WITHIN_S, "sh", "-c", _CAMERA_IS_OPEN)
-        time.sleep(1.0)  # between opening and choosing a format
+        machine.sleep(1.0)  # between opening and choosing a format
         # What goes out must have the format that palmd has chosen, or vivid joins nothing.
         told = machine.run("v4l2-ctl", "-d", capture, "--get-fmt-video").stdout
         pixels = next((name for name in BYTES_A_PIXEL if f"'{name}'" in told), None)
@@ -107,7 +106,9 @@ class Rig:
     def wait_empty(self) -> None:
         """Until the film is over."""
         self.wait("the film to end", 60, lambda: self.machine.ask("shown")["waiting"] == 0)
-        time.sleep(1.5)  # by the contract the hand must be seen to have left; what is there is not told
+        self.machine.sleep(
+            1.5
+        )  # by the contract the hand must be seen to have left; what is there is not told
 
     # ---- cable
 
@@ -141,7 +142,7 @@ class Rig:
     ) -> tuple[float, dict[str, Any]]:
         """The next line of the validator's that is `wanted`, and when it came; lines before it are passed
         over. Raises ScenarioFailed."""
-        deadline = time.monotonic() + within_s
+        deadline_s = self.machine.now_s() + within_s
         if self._validator is None:
             raise HilError("no validator runs")
         while True:
@@ -157,10 +158,10 @@ class Rig:
                     self.verdicts.append(told)
                 if wanted(told):
                     return line.at_s, told
-            if time.monotonic() > deadline:
+            if self.machine.now_s() > deadline_s:
                 last = [line.text[:200] for line in lines[-4:]]
                 raise ScenarioFailed(f"no {what} within {within_s:.0f} s; the validator's last lines: {last}")
-            time.sleep(_POLL_S)
+            self.machine.sleep(_POLL_S)
 
     def await_event(self, name: str, within_s: float) -> tuple[float, dict[str, Any]]:
         return self.await_line(name, within_s, lambda told: told.get("event") == name)
@@ -179,11 +180,11 @@ class Rig:
     # ---- waiting
 
     def wait(self, what: str, within_s: float, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + within_s
+        deadline_s = self.machine.now_s() + within_s
         while not ready():
-            if time.monotonic() > deadline:
+            if self.machine.now_s() > deadline_s:
                 raise ScenarioFailed(f"waited {within_s:.0f} s in vain for {what}")
-            time.sleep(_POLL_S)
+            self.machine.sleep(_POLL_S)
 
     def wait_run(self, what: str, within_s: float, *argv: str) -> None:
         """Until a command there succeeds."""

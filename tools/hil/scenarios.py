@@ -4,7 +4,6 @@ Times are spans between two readings of the machine's own clock. An emulated pro
 times slower than a board: they say that something happens at all and in time, not how fast a device is.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +87,7 @@ def unplug_with_hand(rig: Rig, _stage: Stage) -> Figures:
     """The cable is pulled out while the hand is before the camera: the verdict finds no validator."""
     before = len(rig.verdicts)
     rig.show("known")
-    time.sleep(0.5)
+    rig.machine.sleep(0.5)
     figures = _outage(rig)
     if len(rig.verdicts) == before:
         # Either the verdict was made meanwhile and is given again, or the hand is asked for anew.
@@ -190,7 +189,7 @@ def _outage(rig: Rig) -> Figures:
     """Pull the plug for a while; the link must be proven within 2 s of both ends having their port."""
     rig.unplug_cable()
     rig.await_event("link_down", 20)
-    time.sleep(OUTAGE_S)
+    rig.machine.sleep(OUTAGE_S)
     plugged_s = rig.plug_cable()
     opened_s, _ = rig.await_line("open port", 20, _port_opened)
     up_s, _ = rig.await_event("link_up", 20)
