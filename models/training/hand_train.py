@@ -117,7 +117,8 @@ def train(name: str, minutes: float, seed: int, out: Path, cache: Path) -> None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), 5.0)
         optimizer.step()
         for key, value in parts.items():
-            means[key] = 0.98 * means.get(key, float(value)) + 0.02 * float(value)
+            now = float(value.detach())
+            means[key] = 0.98 * means.get(key, now) + 0.02 * now
         steps += 1
         seconds += time.monotonic() - started
         if steps % _LOG_EVERY == 0:

@@ -89,9 +89,9 @@ class Agent:
         threading.Thread(target=self._screen.run, args=(node,), daemon=True).start()
         return {"films": list(self._films)}
 
-    def do_play(self, film: str, repeat: int, rounds: int) -> dict[str, Any]:
-        """A film `rounds` times, each picture `repeat` times, then the empty scene again."""
-        pictures = [picture for picture in self._films[film] for _ in range(repeat)] * rounds
+    def do_play(self, film: str, repeat: int) -> dict[str, Any]:
+        """A film, each picture `repeat` times, then the empty scene again."""
+        pictures = [picture for picture in self._films[film] for _ in range(repeat)]
         self._shown_by().play([*pictures, *self._films["empty"]])
         return {"pictures": len(pictures), "at_s": now_s()}
 

@@ -142,6 +142,8 @@ def running(image: Image, console: Path) -> Iterator[Machine]:
 
 
 def _command(image: Image, channel: str) -> list[str]:
+    # The guest's clock counts its instructions, 1 ns each, so that emulation makes for a board of a thousand
+    # million instructions a second, whatever the host's own speed and load; while it idles, real time passes.
     # KVM is not asked for: where there is one inside another machine it may hang.
     return [
         *(QEMU, "-accel", "tcg", "-icount", "shift=0,sleep=on", "-cpu", "max", "-m", str(MEMORY_MIB)),

@@ -1,7 +1,7 @@
 """What the rig makes a device go through. Each scenario leaves it served and with an empty scene.
 
-Times are spans between two readings of the machine's own clock. An emulated processor is five to twenty
-times slower than a board: they say that something happens at all and in time, not how fast a device is.
+Times are spans between two readings of the machine's own clock, which counts instructions: what the host does
+meanwhile does not change them (tools.hil.machine).
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 from tools.hil.rig import START_WITHIN_S, USUAL_DROPS, Rig, ScenarioFailed
 from tools.hil.stage import CONFIG, DEVICE_PORT, VALIDATOR_PORT, Stage
 
-VERDICT_WITHIN_S = 90.0
+VERDICT_WITHIN_S = 20.0
 SERVED_AGAIN_WITHIN_S = 2.0
 """LINK/1 §1: after any outage RSTACK comes within 2 s of bytes flowing again."""
 HEALTH_WITHIN_S = 20.0
@@ -55,8 +55,8 @@ def accept(rig: Rig, stage: Stage) -> Figures:
     """The palm of somebody in the gallery."""
     begun_s = rig.show("known")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
-    _expect(verdict, "accept", "MATCH", stage.known_subject)
     rig.wait_empty()
+    _expect(verdict, "accept", "MATCH", stage.known_subject)
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
@@ -64,23 +64,19 @@ def reject(rig: Rig, _stage: Stage) -> Figures:
     """The palm of somebody who is not."""
     begun_s = rig.show("stranger")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
-    _expect(verdict, "reject", "NO_MATCH", None)
     rig.wait_empty()
+    _expect(verdict, "reject", "NO_MATCH", None)
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
-def next_hand(rig: Rig) -> Figures:
-    """After a fault: the next hand gets its verdict. Which one, is for `accept` and `reject`: liveness wants
-    two pictures within a quarter of a second, and a busy machine emulates a board slower than that."""
-    begun_s = rig.show("known")
-    at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
-    rig.wait_empty()
-    return {"verdict_after_s": round(at_s - begun_s, 2), "result": verdict["result"]}
+def next_hand(rig: Rig, stage: Stage) -> Figures:
+    """After a fault: the next hand is known again."""
+    return accept(rig, stage)
 
 
-def unplug_armed(rig: Rig, _stage: Stage) -> Figures:
+def unplug_armed(rig: Rig, stage: Stage) -> Figures:
     """The cable is pulled out while a request waits for a hand."""
-    return _outage(rig) | next_hand(rig)
+    return _outage(rig) | next_hand(rig, stage)
 
 
 def unplug_with_hand(rig: Rig, _stage: Stage) -> Figures:
@@ -107,7 +103,7 @@ def unplug_at_verdict(rig: Rig, _stage: Stage) -> Figures:
     return figures
 
 
-def camera_stalls(rig: Rig, _stage: Stage) -> Figures:
+def camera_stalls(rig: Rig, stage: Stage) -> Figures:
     """The camera goes on without delivering pictures; then it delivers again."""
     stalled_s = rig.drop_pictures(100)
     told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
@@ -116,10 +112,10 @@ def camera_stalls(rig: Rig, _stage: Stage) -> Figures:
     return {
         "told_after_s": round(told_s - stalled_s, 1),
         "well_after_s": round(well_s - mended_s, 1),
-    } | next_hand(rig)
+    } | next_hand(rig, stage)
 
 
-def camera_corrupts(rig: Rig, _stage: Stage) -> Figures:
+def camera_corrupts(rig: Rig, stage: Stage) -> Figures:
     """Half of the pictures is lost, and some that come are marked as damaged by the driver."""
     rig.drop_pictures(USUAL_DROPS + 20)
     begun_s = rig.show("known")
@@ -128,10 +124,11 @@ def camera_corrupts(rig: Rig, _stage: Stage) -> Figures:
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
     rig.drop_pictures(USUAL_DROPS)
     rig.wait_empty()
-    return {"verdict_after_s": round(at_s - begun_s, 2), "result": verdict["result"]}
+    _expect(verdict, "accept", "MATCH", stage.known_subject)
+    return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
-def camera_unplugged(rig: Rig, _stage: Stage) -> Figures:
+def camera_unplugged(rig: Rig, stage: Stage) -> Figures:
     """The camera disappears and comes back as a new one."""
     gone_s = rig.set_camera("disconnect=1")
     told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
@@ -143,19 +140,19 @@ def camera_unplugged(rig: Rig, _stage: Stage) -> Figures:
         "told_after_s": round(told_s - gone_s, 1),
         "well_after_s": round(well_s - back_s, 1),
     }
-    return figures | next_hand(rig)
+    return figures | next_hand(rig, stage)
 
 
-def core_killed(rig: Rig, _stage: Stage) -> Figures:
+def core_killed(rig: Rig, stage: Stage) -> Figures:
     """palmd is killed; systemd starts it again and the validator never notices more than a silence."""
     killed_s = rig.machine.now_s()
     rig.machine.run("systemctl", "kill", "--signal=KILL", "palmd")
     up_s, _ = rig.await_event("link_up", START_WITHIN_S)
     rig.await_line("serving", START_WITHIN_S, _serves)
-    return {"served_after_s": round(up_s - killed_s, 1)} | next_hand(rig)
+    return {"served_after_s": round(up_s - killed_s, 1)} | next_hand(rig, stage)
 
 
-def other_way_round(rig: Rig, _stage: Stage) -> Figures:
+def other_way_round(rig: Rig, stage: Stage) -> Figures:
     """The device is the USB host and the validator the peripheral: the same cable, the other ends."""
     rig.stop_validator()
     swap = f"s|{DEVICE_PORT}|/dev/swap|; s|{VALIDATOR_PORT}|{DEVICE_PORT}|; s|/dev/swap|{VALIDATOR_PORT}|"
@@ -163,7 +160,7 @@ def other_way_round(rig: Rig, _stage: Stage) -> Figures:
     rig.machine.run("systemctl", "restart", "palmd", timeout_s=120)
     rig.start_validator(DEVICE_PORT)
     rig.await_line("serving", START_WITHIN_S, _serves)
-    return next_hand(rig)
+    return next_hand(rig, stage)
 
 
 def nothing_lost(rig: Rig, _stage: Stage) -> Figures:
