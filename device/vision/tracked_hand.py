@@ -30,7 +30,9 @@ class TrackedHand:
         self.previous: Hand | None = None
         """The same hand a moment ago, for judging its motion."""
         self._previous_at_ms = 0
+        self._where: Hand | None = None
         self._last_seen_ms: int | None = None
+        self._missed = False
         self._frame_shape: tuple[int, ...] = ()
         self._vectors = np.zeros((PROBES, EMBEDDING_SIZE), np.float32)
         self._qualities: list[int] = []
@@ -41,14 +43,17 @@ class TrackedHand:
         if frame.at_ms - self._previous_at_ms > PREVIOUS_MS:
             self.previous = None
         unseen_ms = 0 if self._last_seen_ms is None else frame.at_ms - self._last_seen_ms
-        gone = unseen_ms >= GONE_MS
+        # Time in which no frame was without the hand is not absence: a slow board spends it on looking.
+        gone = unseen_ms >= GONE_MS and (seen is None or self._missed)
         if seen is None and not gone:
+            self._missed = True
             return False
         other = gone or (seen is not None and not self._could_be_same(seen, frame))
         if other:
             self.forget()
         if seen is not None:
             self._last_seen_ms, self._frame_shape = frame.at_ms, frame.pixels.shape
+            self._missed = False
         return other
 
     @property
@@ -58,7 +63,7 @@ class TrackedHand:
 
     def judged(self, hand: Hand, frame: Frame) -> None:
         """`frame` has been judged with `previous`; the next is judged with `hand`."""
-        self.previous, self._previous_at_ms = hand, frame.at_ms
+        self.previous, self._previous_at_ms, self._where = hand, frame.at_ms, hand
 
     def fuse(
         self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float
@@ -84,14 +89,14 @@ class TrackedHand:
 
     def forget(self) -> None:
         """Nothing of the hand is kept."""
-        self.previous = None
-        self._last_seen_ms = None
+        self.previous = self._where = self._last_seen_ms = None
+        self._missed = False
         self._forget_vectors()
 
     def _could_be_same(self, seen: Hand | PartialHand, frame: Frame) -> bool:
         if self._last_seen_ms is not None and frame.pixels.shape != self._frame_shape:
             return False
-        before = self.previous
+        before = self._where
         if before is None:
             return True
         moved_px = float(np.hypot(*(seen.centre - before.centre)))

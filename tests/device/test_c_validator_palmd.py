@@ -116,7 +116,8 @@ class Relay:
     def _spoil(self, data: bytes) -> list[bytes]:
         if self.cut:
             return []
-        if self._rng.random() >= self.share:
+        first = self.share > 0 and not self.damaged  # always damaged: a short run may draw none
+        if not first and self._rng.random() >= self.share:
             return [data]
         self.damaged += 1
         start = self._rng.randrange(len(data))

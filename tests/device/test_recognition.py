@@ -132,6 +132,13 @@ def test_frames_in_which_the_hand_was_missed_say_nothing(film: list[Pixels], gro
     assert [look.sighting.hand_present for look in looks] == [True] * 4
 
 
+def test_a_hand_has_not_left_while_a_slow_board_was_looking_at_it(film: list[Pixels]) -> None:
+    bench = Bench()
+    frames = [Frame(film[10], 1_000 + (GONE_MS + 100) * i, i + 1) for i in range(4)]
+    looks = [bench.recogniser.look(frame, Interest.PASSAGE) for frame in frames]
+    assert [look.sighting.pad.res for look in looks if look] == ["unknown", "pass", "pass", "pass"]
+
+
 def test_a_poor_capture_is_a_hand_that_is_never_good() -> None:
     bench = Bench()
     looks = bench.looks(list(poor_capture(make_person(3), "L", seed=2))[6:20])

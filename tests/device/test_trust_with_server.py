@@ -183,7 +183,6 @@ def test_an_old_card_put_back_is_noticed_and_numbers_nothing_more(server: Server
         show(9002)
         until(lambda: "ROLLED_BACK" in device.health())
         given_out = verdict_seq()
-        assert given_out >= 2, "a number is used twice before anybody can know"
         assert not device.status()["serving"]
         stop()
 

@@ -31,6 +31,7 @@ class Clocks(RuleBasedStateMachine):
         super().__init__()
         self.true, self.boottime, self.wall_off = BEGAN, 5 * SECOND, 0
         self.boots = 1
+        self.kept = True
         self.held = HeldTime("boot-1", self.boottime)
         self.disk = self.held
         self.verified_at: int | None = None
@@ -92,7 +93,7 @@ class Clocks(RuleBasedStateMachine):
 
     @rule()
     def the_program_restarts(self) -> None:
-        self.held = self.disk.after_restart(self.now, f"boot-{self.boots}")
+        self.held = self.disk.after_restart(self.now, f"boot-{self.boots}", clock_kept=self.kept)
 
     @rule(off=spans, began_s=st.integers(1, 60), kind=st.sampled_from(["right", "1970", "where it stopped"]))
     def the_power_goes(self, off: int, began_s: int, kind: str) -> None:
@@ -106,9 +107,9 @@ class Clocks(RuleBasedStateMachine):
             self.wall_off = began_s * SECOND - self.true
         else:
             self.wall_off = stopped_at_wall + began_s * SECOND - self.true
-        kept = kind == "right"
-        self.held = self.disk.after_restart(self.now, f"boot-{self.boots}", clock_kept=kept)
-        assert kept or not self.fresh(), "nobody knows how long the power was off"
+        self.kept = kind == "right"
+        self.held = self.disk.after_restart(self.now, f"boot-{self.boots}", clock_kept=self.kept)
+        assert self.kept or not self.fresh(), "nobody knows how long the power was off"
 
     @invariant()
     def nobody_is_recognised_longer_than_the_ttl(self) -> None:

@@ -16,8 +16,8 @@ OUTPUT_FPS = 36
 """The slowest timing that vivid takes at this size."""
 USUAL_DROPS = 60
 """Percent of the pictures that the camera leaves out, so that it gives about 15 a second."""
-REPEAT = 5
-"""How often each picture of a film is shown: a hand is held still for more than three seconds."""
+REPEAT = 4
+"""How often each picture of a film is shown: a hand is held still for almost three seconds."""
 TTL_MS = 60_000
 _VIVID = (
     *("n_devs=1", "node_types=0x101", "num_inputs=1", "input_types=3"),
