@@ -130,11 +130,12 @@ def camera_corrupts(rig: Rig, stage: Stage) -> Figures:
 
 def camera_unplugged(rig: Rig, stage: Stage) -> Figures:
     """The camera disappears and comes back as a new one."""
-    gone_s = rig.set_camera("disconnect=1")
+    gone_s = rig.machine.now_s()
+    rig.set_camera("disconnect=1")
     told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
     rig.unload_camera()
-    rig.plug_camera()
     back_s = rig.machine.now_s()
+    rig.plug_camera()
     well_s = rig.await_health("CAMERA_FAULT", False, HEALTH_WITHIN_S)
     figures: Figures = {
         "told_after_s": round(told_s - gone_s, 1),
