@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 from device import sd_notify
-from device.bulk_turn import BulkTurn
 from device.carrier.carrier import LinkState
 from device.clock import Clock
 from device.enrolment.desk import EnrolmentDesk
@@ -97,7 +96,6 @@ class Core:
         """Gets an exception when the core cannot go on; `device.palmd` ends then."""
         self._timer: asyncio.TimerHandle | None = None
         self._capture_wanted = False
-        self.bulk = BulkTurn()
         self._status_due = False
         self._told = ""
         self._want: Callable[[Interest, bool], None] = lambda _interest, _codes: None
@@ -153,6 +151,7 @@ class Core:
 
     async def finish(self) -> None:
         """Let what is on its way to the disk arrive."""
+        self.opened.bulk_turn.hand_seen(False)
         if self._timer is not None:
             self._timer.cancel()
         await self.mail.finish()
@@ -162,7 +161,7 @@ class Core:
 
     def on_look(self, look: Look) -> None:
         """An examined frame: the enrolment's while one captures, else the gate's."""
-        self.bulk.hand_seen(look.sighting.hand_present)
+        self.opened.bulk_turn.hand_seen(look.sighting.hand_present)
         enrolment = self._enrolment
         if enrolment is not None and enrolment.capturing:
             enrolment.look(look.for_enrolment())

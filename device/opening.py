@@ -5,10 +5,12 @@ out. A gallery or model that cannot be opened takes away recognition and nothing
 says so in its health, and answers hands with NOT_READY.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from device.bulk_turn import BulkTurn
 from device.clock import Clock, has_kept_time
 from device.config.config import DeviceConfig
 from device.errors import TrustError
@@ -46,6 +48,7 @@ class Opened:
     model_fault: str
     gallery: Gallery | None
     gallery_fault: str
+    bulk_turn: BulkTurn
     updates: UpdateDesk
     pad_network: PadNetwork | None
 
@@ -69,8 +72,9 @@ async def open_device(
     facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
     model, updates = await journal_thread.do(lambda: open_models(config, facts))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
+    bulk_turn = BulkTurn()
     gallery, gallery_fault = await gallery_thread.do(
-        lambda: _open_gallery(config, pinned, keys, model.model_id, clock)
+        lambda: _open_gallery(config, pinned, keys, model.model_id, clock, pause=bulk_turn.wait)
     )
     pinned.now_ms = lambda: known_time_ms(gallery, clock)
     return Opened(
@@ -86,6 +90,7 @@ async def open_device(
         model_fault="; ".join(filter(None, (model.fault, pad_fault))),
         gallery=gallery,
         gallery_fault=gallery_fault,
+        bulk_turn=bulk_turn,
         updates=UpdateDesk(
             UpdateParts(
                 opened=updates,
@@ -153,7 +158,13 @@ def _open_pad_network(config: DeviceConfig) -> tuple[PadNetwork | None, str]:
 
 
 def _open_gallery(
-    config: DeviceConfig, pinned: Pinned, keys: KeyStore, model_id: str, clock: Clock
+    config: DeviceConfig,
+    pinned: Pinned,
+    keys: KeyStore,
+    model_id: str,
+    clock: Clock,
+    *,
+    pause: Callable[[], None],
 ) -> tuple[Gallery | None, str]:
     if pinned.trust.gallery is None:
         return None, "the service registered this device without a gallery"
@@ -169,6 +180,7 @@ def _open_gallery(
             now=gallery_now(clock),
             boot_id=boot_id(),
             clock_kept=has_kept_time(),
+            pause=pause,
         )
     except GalleryError as error:
         return None, f"{error}; once {config.gallery_dir} is moved away, the service fills a new one"

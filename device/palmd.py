@@ -148,7 +148,6 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
                 gallery_thread=gallery_thread.executor,
                 clock=clock,
                 events=core,
-                bulk_turn=core.bulk.wait,
             )
         )
         people = make_people(core, desk, clock)
@@ -176,6 +175,7 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
             loop,
             core,
             now_ms=clock.monotonic_ms,
+            examining=opened.bulk_turn.examining,
             watch=people.preview.offer,
         )
         pump = CablePump(

@@ -4,6 +4,7 @@ from device.clock import Clock
 from device.core import APP_PACKAGE, Core
 from device.enrolment.desk import EnrolmentDesk
 from device.opening import gallery_now
+from device.updates import control as updates
 from device.vision.capture import CaptureCounters
 from device.vision.inference import InferenceCounters
 from link1.canonical import JsonObject
@@ -45,6 +46,7 @@ def describe(
         "gallery": _gallery(core, clock),
         "cloud": {"online": core.cloud.online, "detail": core.cloud.detail},
         "mail": _mail(core),
+        "updates": updates.told(core.opened.updates),
         "model_id": opened.model_id,
         "thr_id": core.policy.thresholds.thr_id,
         "txn_id": core.gate.open_txn_id,

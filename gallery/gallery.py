@@ -36,6 +36,7 @@ from gallery.codes import Coder
 from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
 from gallery.index import Candidate, Index, batched, check_scan, simd_level
+from gallery.pace import Pause, at_once, paced
 from gallery.records import Held, Position, Staging
 from gallery.seal import Sealer, Template
 from gallery.staging import forget_staging, is_overtaken, is_whole, stage_page
@@ -49,6 +50,13 @@ from gallery.stream import (
     read_snapshot_page,
     verify_head,
 )
+
+BULK_BYTES: Final = 64 * 1024
+"""A page of deltas of this size has some twenty templates and takes a few milliseconds; a tombstone is far
+smaller and never waits."""
+
+ROWS_A_PIECE: Final = 256
+"""Rows read from the store between two pauses: about two milliseconds."""
 
 REMEMBER_TIME_MS: Final = 60_000
 """How much time may pass between two notes of it on the disk: what a power cut can take off the age."""
@@ -96,13 +104,21 @@ class Gallery:
     """See the module. Built by `open`."""
 
     def __init__(
-        self, store: Store, view: _View, staging: Staging | None, model_id: str, key_of: KeyOf
+        self,
+        store: Store,
+        view: _View,
+        staging: Staging | None,
+        model_id: str,
+        key_of: KeyOf,
+        *,
+        pause: Pause,
     ) -> None:
         self._store = store
         self._view = view
         self._staging = staging
         self._model_id = model_id
         self._key_of = key_of
+        self._pause = pause
         self._lock = threading.Lock()
         self._closed = False
 
@@ -119,13 +135,15 @@ class Gallery:
         now: GalleryNow,
         boot_id: str = "",
         clock_kept: bool = True,
+        pause: Pause = at_once,
     ) -> Gallery:
         """Open the store in `folder`, making it where there is none, and build the match set.
 
         `data_key` has 32 bytes. `stream` and `epoch` are what registration gave; a store that is further
         on keeps its epoch. `boot_id` (/proc/sys/kernel/random/boot_id) tells a restart of the program from
         one of the machine; without it, every start counts as the latter. `clock_kept`: this machine has a
-        clock that runs on without power.
+        clock that runs on without power. `pause` is called between the pieces of whatever takes long, and may
+        wait: for something that must not be held up by it.
         Raises StoreError (wrong key, damage, another stream), GalleryError when FAISS does not compute
         rightly here.
         """
@@ -143,7 +161,7 @@ class Gallery:
         except BaseException:
             store.close()
             raise
-        return cls(store, view, staging, model_id, gallery_key)
+        return cls(store, view, staging, model_id, gallery_key, pause=pause)
 
     @property
     def position(self) -> Position:
@@ -186,6 +204,8 @@ class Gallery:
 
     def apply_deltas(self, page_bytes: bytes, now: GalleryNow) -> Applied:
         """Take an answer of the deltas route. Raises PageRefused, StoreError; then nothing has changed."""
+        if len(page_bytes) > BULK_BYTES:
+            self._pause()
         page = read_delta_page(page_bytes, self._key_of)
         with self._writing() as view:
             held, head = view.held, page.head
@@ -227,19 +247,23 @@ class Gallery:
         Pages may come again, or from the beginning again, at any time: what was staged is known by its
         hash. Raises PageRefused, StoreError; then the gallery in use has not changed.
         """
-        page = read_snapshot_page(page_bytes, self._key_of)
+        self._pause()
+        page = read_snapshot_page(page_bytes, self._key_of, self._pause)
         with self._writing() as view:
             held, head = view.held, page.head
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
             time = held.time.with_head(head.issued_at_ms, now, stands=False)
             with self._store.transaction():
-                staging = stage_page(self._store, view.index.coder, page, self._staging, held.generation)
+                staging = stage_page(
+                    self._store, view.index.coder, page, self._staging, held.generation, pause=self._pause
+                )
                 held = replace(held, time=time)
                 self._store.save_state("held", held.position.seq, held.to_obj())
-            self._staging = staging
+            before, self._staging = self._staging, staging
             self._view = replace(view, held=held)
-            self._store.keep_only(held.generation, staging.generation)
+            if before is None or before.generation != staging.generation:
+                self._store.keep_only(held.generation, staging.generation, pause=self._pause)
             if page.has_more:
                 return Applied(held.position, done=False, behind=True)
             if not is_whole(self._store, staging):
@@ -250,13 +274,14 @@ class Gallery:
                 )
             time = time.with_head(head.issued_at_ms, now, stands=True)
             switched = Held(_position(head), staging.generation, staging.count, time)
-            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id)
+            self._pause()
+            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id, self._pause)
             with self._store.transaction():
                 self._store.save_state("held", head.seq, switched.to_obj())
                 forget_staging(self._store)
             self._staging = None
             self._view = fresh
-            self._store.keep_only(switched.generation)
+            self._store.keep_only(switched.generation, pause=self._pause)
         return Applied(switched.position)
 
     def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
@@ -315,7 +340,7 @@ class Gallery:
         with self._store.transaction():
             forget_staging(self._store)
         self._staging = None
-        self._store.keep_only(self._view.held.generation)
+        self._store.keep_only(self._view.held.generation, pause=self._pause)
 
     def _save(self, held: Held) -> None:
         with self._store.transaction():
@@ -345,14 +370,14 @@ def _resumed(
     return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
 
 
-def _built(store: Store, held: Held, index: Index, model_id: str) -> _View:
+def _built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> _View:
     """The match set of a generation, out of its rows."""
     count = 0
     foreign = False
 
     def matchable() -> Iterator[tuple[int, Template]]:
         nonlocal count, foreign
-        for number, template in store.templates(held.generation):
+        for number, template in paced(store.templates(held.generation), pause, ROWS_A_PIECE):
             count += 1
             foreign = foreign or template.model_id != model_id
             if is_matchable(template, model_id):

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from gallery.changes import templates_of
 from gallery.codes import Coder
+from gallery.pace import Pause, at_once, paced
 from gallery.records import Position, Staging
 from gallery.store import Store
-from gallery.stream import SnapshotPage, StagedEntry, state_of
+from gallery.stream import ENTRIES_A_PIECE, SnapshotPage, StagedEntry, state_of
 
 
 def stage_page(
-    store: Store, coder: Coder, page: SnapshotPage, staging: Staging | None, generation_in_use: int
+    store: Store,
+    coder: Coder,
+    page: SnapshotPage,
+    staging: Staging | None,
+    generation_in_use: int,
+    *,
+    pause: Pause = at_once,
 ) -> Staging:
     """Stage the entries of a page that are not staged yet; what it became part of."""
     fresh = None
@@ -27,7 +34,8 @@ def stage_page(
         staging, fresh = Staging.of(page.head, taken + 1), page.entries
         store.drop_staged()
         store.save_state("staging", page.head.seq, staging.to_obj())
-    for template, one in zip(templates_of([one.entry for one in fresh], coder), fresh, strict=True):
+    templates = templates_of([one.entry for one in fresh], coder)
+    for template, one in paced(zip(templates, fresh, strict=True), pause, ENTRIES_A_PIECE):
         store.put(staging.generation, template, page.head.seq)
         store.stage(template.template_id, one.sha256)
     return staging
@@ -55,8 +63,8 @@ def _not_staged_yet(store: Store, entries: tuple[StagedEntry, ...]) -> tuple[Sta
     """The entries after the last staged one; None when those before it are not the ones that are staged."""
     if not entries:
         return entries
-    last = store.last_staged()
-    known = store.staged_from(bytes.fromhex(entries[0].entry.template_id))
+    ids = [bytes.fromhex(one.entry.template_id) for one in entries]
+    last, known = store.last_staged(), store.staged_between(ids[0], ids[-1])
     again = [one for one in entries if bytes.fromhex(one.entry.template_id) <= last]
     if any(known.get(bytes.fromhex(one.entry.template_id)) != one.sha256 for one in again):
         return None

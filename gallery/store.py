@@ -26,6 +26,7 @@ from typing import Final
 from sqlite_utils import Database
 
 from gallery.errors import StoreError
+from gallery.pace import Pause, at_once
 from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
@@ -34,8 +35,8 @@ FILE_NAME: Final = "gallery.db"
 
 _SCHEMA_VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 65_536
-_ROWS_A_DELETE: Final = 4_096
-"""About 5 MiB of write-ahead log: dropping an old generation needs no second copy of it on the disk."""
+_ROWS_A_DELETE: Final = 2_048
+"""About 3 MiB of write-ahead log: dropping an old generation needs no second copy of it on the disk."""
 _SCHEMA: Final = """
 CREATE TABLE state (name TEXT PRIMARY KEY, seq INTEGER NOT NULL, sealed BLOB NOT NULL);
 CREATE TABLE template (
@@ -153,10 +154,10 @@ class Store:
         """The largest staged template_id; empty when nothing is staged."""
         return bytes(self._db.execute("SELECT max(template_id) FROM staged").fetchone()[0] or b"")
 
-    def staged_from(self, template_id: bytes) -> dict[bytes, bytes]:
-        """Hashes of the staged entries from `template_id` on, by template_id."""
+    def staged_between(self, first: bytes, last: bytes) -> dict[bytes, bytes]:
+        """Hashes of the staged entries from one template_id to another, both included, by template_id."""
         rows = self._db.execute(
-            "SELECT template_id, sha256 FROM staged WHERE template_id >= ?", [template_id]
+            "SELECT template_id, sha256 FROM staged WHERE template_id BETWEEN ? AND ?", [first, last]
         )
         return dict(rows.fetchall())
 
@@ -168,8 +169,11 @@ class Store:
         """Forget the hashes of staged entries."""
         self._db.execute("DELETE FROM staged")
 
-    def keep_only(self, *keep: int) -> None:
-        """Delete the rows of every generation but these, some at a time, and leave no trace of them."""
+    def keep_only(self, *keep: int, pause: Pause = at_once) -> None:
+        """Delete the rows of every generation but these, some at a time, and leave no trace of them.
+
+        `pause` is called between the times.
+        """
         marks = ", ".join("?" * len(keep))
         statement = (
             "DELETE FROM template WHERE number IN "  # noqa: S608 - only question marks are put in
@@ -178,6 +182,7 @@ class Store:
         dropped = False
         while self._db.execute(statement, list(keep)).rowcount > 0:
             dropped = True
+            pause()
         if dropped:
             self.scrub()
 

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gallery.errors import PageRefused, RefusalCode
+from gallery.pace import Pause, at_once, paced
 from link1 import members
 from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
@@ -46,6 +47,8 @@ VECTOR_BYTES: Final = 4 * VECTOR_LENGTH
 SALT_BYTES: Final = 16
 MAX_DELTAS: Final = 500
 MAX_ENTRIES: Final = 200
+ENTRIES_A_PIECE: Final = 16
+"""Entries read or staged between two pauses: about two milliseconds."""
 MAX_DELTA_PAGE_BYTES: Final = 2 << 20
 """500 deltas of at most 3,340 bytes each make 1.6 MiB; the rest is room for members of later versions."""
 MAX_SNAPSHOT_PAGE_BYTES: Final = 1 << 20
@@ -320,7 +323,7 @@ def read_delta_page(data: bytes, key_of: KeyOf) -> DeltaPage:
     return DeltaPage(head, deltas, has_more)
 
 
-def read_snapshot_page(data: bytes, key_of: KeyOf) -> SnapshotPage:
+def read_snapshot_page(data: bytes, key_of: KeyOf, pause: Pause = at_once) -> SnapshotPage:
     """Parse and check one page of a snapshot; its `state` can be compared only after the last page.
 
     Raises PageRefused: `malformed` or `bad_signature`.
@@ -329,7 +332,11 @@ def read_snapshot_page(data: bytes, key_of: KeyOf) -> SnapshotPage:
         head, items, has_more = _parse_page(data, MAX_SNAPSHOT_PAGE_BYTES, MAX_ENTRIES, key_of)
         if head.state is None:
             raise FormatError("the head of a snapshot carries no state")
-        entries = tuple(StagedEntry(Entry.from_obj(item), entry_sha256(item)) for item in items)
+        pause()
+        entries = tuple(
+            StagedEntry(Entry.from_obj(item), entry_sha256(item))
+            for item in paced(items, pause, ENTRIES_A_PIECE)
+        )
         if any(b.entry.template_id <= a.entry.template_id for a, b in pairwise(entries)):
             raise FormatError("the entries do not stand by rising template_id")
     except FormatError as error:

@@ -103,15 +103,6 @@ class CoreEvents(Protocol):
         ...
 
 
-BULK_BYTES: Final = 64 * 1024
-"""A page of deltas of this size has some twenty templates and takes a few milliseconds; a tombstone is far
-smaller and never waits."""
-
-
-async def _at_once() -> None:
-    """For a desk beside which no camera runs."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeskParts:
     """What the desk works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
@@ -129,8 +120,6 @@ class DeskParts:
     events: CoreEvents
     wipe_id: Callable[[], str | None] = lambda: None
     """Of a wipe that is done and that the service has to be told of."""
-    bulk_turn: Callable[[], Awaitable[None]] = _at_once
-    """Waits until a page may be begun."""
 
 
 class CarrierDesk:
@@ -213,8 +202,6 @@ class CarrierDesk:
         )
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
-        if len(request.payload) > BULK_BYTES:
-            await self._parts.bulk_turn()
         gallery = self._serving_gallery()
         await self._on(
             self._parts.gallery_thread, lambda: gallery.apply_deltas(request.payload, self._gallery_now())
@@ -223,7 +210,6 @@ class CarrierDesk:
         return reply(**_position(gallery))
 
     async def _gallery_snapshot(self, request: Packet) -> Packet:
-        await self._parts.bulk_turn()
         gallery = self._serving_gallery()
         applied = await self._on(
             self._parts.gallery_thread,

@@ -36,7 +36,9 @@ from device.errors import IpcError, IpcRefused
 from device.ipc import IpcClient, Packet
 
 CORE_ANSWERS_S: Final = 60.0
-"""The longest work of the core is the last page of a large snapshot, which rebuilds the index."""
+LAST_PAGE_TAKES_S: Final = 1_200.0
+"""With a million templates the last page rebuilds the index and overwrites the rows before for a minute, and
+does it between the hands at a busy gate."""
 
 WAIT_MS: Final = 30_000
 NO_GALLERY_S: Final = 30.0
@@ -183,7 +185,7 @@ class GalleryLane:
                 taken = await core.call("gallery.deltas", page.body)
                 elapsed_s = (self._around.clock.monotonic_ms() - asked_ms) / 1000
                 return course.deltas_taken(_read_position(taken.header), elapsed_s)
-            taken = await core.call("gallery.snapshot", page.body)
+            taken = await core.call("gallery.snapshot", page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
             _log.warning("gallery: the core does not take a page: %s", error)
             position = await _position_of(core)

@@ -58,7 +58,9 @@ def _of_daemon(case: Case, port: str) -> Finding:
         )  # fmt: skip
     cable = case.status["cable"]
     if cable["state"] != "up" and cable["message"] != "open":
-        return fail(NAME, f"{port}: {cable['message']}", "plug the cable in, or correct [link] port")
+        message = str(cable["message"])
+        what = message if port in message else f"{port}: {message}"
+        return fail(NAME, what, "plug the cable in, or correct [link] port")
     return ok(NAME, f"palmd holds {port}")
 
 

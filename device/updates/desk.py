@@ -78,6 +78,11 @@ class UpdateDesk:
         return self._parts.opened.fault
 
     @property
+    def app_version(self) -> str:
+        """Of the software that runs."""
+        return self._parts.app_version
+
+    @property
     def model_id(self) -> str:
         """Of the model in force; after a way back, of the one that the next start takes."""
         shipped_id, state = self._parts.opened.shipped_id, self._state

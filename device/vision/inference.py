@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -80,14 +81,17 @@ class InferenceThread:
         *,
         now_ms: Callable[[], int],
         watch: Callable[[Frame, Look | None], None] = lambda _frame, _look: None,
+        examining: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`watch` is called on this thread with every examined frame, and must return at once."""
+        """`examining` is entered around the examination of each frame. `watch` is called on this thread with
+        every examined frame, and must return at once."""
         self._slot = slot
         self._recogniser = recogniser
         self._loop = loop
         self._listener = listener
         self._now_ms = now_ms
         self._watch = watch
+        self._examining = examining
         self._wanted = _Wanted(Interest.IDLE, codes=False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
@@ -138,7 +142,8 @@ class InferenceThread:
             if frame.at_ms - self._last_idle_ms < IDLE_EVERY_MS:
                 return
             self._last_idle_ms = frame.at_ms
-        look = self._recogniser.look(frame, wanted.interest)
+        with self._examining():
+            look = self._recogniser.look(frame, wanted.interest)
         self._examined += 1
         self._watch(frame, look)
         if look is not None:

@@ -153,6 +153,9 @@ class Recogniser:
                     match = self._search(np.concatenate([probe[np.newaxis], slipped]))
                 times.end("match")
             else:
+                # The runtime's buffers hold what the vector was made from until a black crop overwrites them;
+                # then only the capture's own copy is left, which enrolment overwrites.
+                self._embedder.embed(np.zeros_like(crop)[np.newaxis])
                 capture = PalmCapture(hand.handedness, vector, quality.quality_q, _pad(pad), frame.at_ms)
         sighting = Sighting(
             hand_present=True,

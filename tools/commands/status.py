@@ -52,6 +52,7 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
 
 def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     """Show it again and again until interrupted; a daemon that goes away is waited for."""
+    import signal
     import time
     from datetime import datetime
 
@@ -59,9 +60,17 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     from device.errors import IpcError
     from tools.live_status import Recent, plain_line, screen, summary
 
+    interrupted = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     recent, live = Recent(), sys.stdout.isatty() and not as_json
     with _whole_screen(live):
-        while True:
+        while not interrupted:
             clock, due_s = datetime.now().astimezone().strftime("%H:%M:%S"), time.monotonic() + every_s
             try:
                 told = read_status(socket)
@@ -75,6 +84,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
                 shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
             click.echo(_redrawn(shown) if live else line, nl=not live)
             time.sleep(max(0.0, due_s - time.monotonic()))
+        raise KeyboardInterrupt  # again: Python drops one that falls into a weak reference's callback
 
 
 @contextmanager
@@ -114,6 +124,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         ("cloud", cloud["detail"]),
         ("mail", _mail(told["mail"])),
         ("model", f"{told['model_id']}, thresholds {told['thr_id']}"),
+        ("updates", _updates(told["updates"])),
         ("enrolment", told["enrolment"]["step"]),
         ("waiting", f"{told['uploads_waiting']} items to upload"),
     ]
@@ -125,6 +136,26 @@ def lines(told: dict[str, Any]) -> list[str]:
         rows.append(("latency", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency['count']} verdicts"))
     rows += [("health", f"{item['word']}: {item['detail']}") for item in told["health"]]
     return [head, *(f"  {name:<10}{text}" for name, text in rows)]
+
+
+def _updates(updates: dict[str, Any]) -> str:
+    """What is under way, in one line; `palmctl update status` has the rest."""
+    if not updates["usable"]:
+        return f"none is taken: {updates['fault']}"
+    receiving, arrived, failed = updates["receiving"], updates["app_waiting"], updates["failed"]
+    model, said = updates["model"], []
+    if receiving is not None:
+        share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
+        said.append(f"release {receiving['release_seq']} {receiving['kind']}: {share}")
+    if arrived is not None:
+        said.append(f"release {arrived['release_seq']} app: palm-update installs it")
+    if model["waiting"] is not None:
+        said.append(f"release {model['waiting']['release_seq']} model: waits for its gallery epoch")
+    if model["on_trial"]:
+        said.append(f"release {model['release_seq']} model: on trial")
+    if failed is not None:
+        said.append(f"release {failed['release_seq']} {failed['kind']}: failed, {failed['code']}")
+    return "; ".join(said) or f"nothing under way, newest release {updates['release_seq'] or 'none'}"
 
 
 def _mail(mail: dict[str, Any]) -> str:

@@ -79,11 +79,12 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
 def lines(told: dict[str, Any]) -> list[str]:
     """The state of updates for a person, a fact a line."""
     if not told["usable"]:
-        return [f"no update is taken: {told['fault']}"]
+        return [f"{'software':<10}{told['app_version']}", f"no update is taken: {told['fault']}"]
     model, receiving, app, failed = told["model"], told["receiving"], told["app_waiting"], told["failed"]
     of = "shipped" if not model["release_seq"] else f"release {model['release_seq']}"
     rows = [
         ("newest", f"release {told['release_seq']}" if told["release_seq"] else "none was ever taken"),
+        ("software", told["app_version"]),
         ("model", f"{model['model_id']}, {of}{', on trial' if model['on_trial'] else ''}"),
     ]
     if model["waiting"] is not None:
@@ -98,7 +99,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
         rows.append(("receiving", f"release {receiving['release_seq']} {receiving['kind']}: {share}"))
     if app is not None:
-        rows.append(("software", f"{app['version']}, release {app['release_seq']}: palm-update installs it"))
+        rows.append(("arrived", f"{app['version']}, release {app['release_seq']}: palm-update installs it"))
     if failed is not None:
         rows.append(("failed", f"release {failed['release_seq']} {failed['kind']}: {failed['code']}"))
     return [f"{name:<10}{text}" for name, text in rows]
