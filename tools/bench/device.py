@@ -154,6 +154,7 @@ def _over(loaded: dict[str, Any], quiet: dict[str, Any]) -> float:
 def _idle_share(board: Board, config: DeviceConfig, empty: bytes) -> float:
     """Of one core, while the camera shows an empty gate and a request waits for nobody."""
     camera = FolderWriter(Path(config.camera.source.removeprefix("file:")))
+    camera.clear()
     text = board.config_path.read_text(encoding="utf-8")
     slow = board.config_path.with_name("idle.toml")
     slow.write_text(text.replace(f"fps = {config.camera.fps}", f"fps = {IDLE_FPS}"), encoding="utf-8")

@@ -86,6 +86,7 @@ def measure_latency(
         cable.unlink(missing_ok=True)
         cable.symlink_to(pair.left)
         writer = FolderWriter(camera)
+        writer.clear()
         writer.put(empty)
         with running_palmd(board.config_path):
             return asyncio.run(_passages(board, films, empty, writer, pair.right, beside))
@@ -101,6 +102,11 @@ class FolderWriter:
 
     def make_folder(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what another writer left: a daemon that finds its names takes ours for shown before."""
+        for old in self._folder.iterdir():
+            old.unlink()
 
     def put(self, picture: bytes) -> None:
         self._number += 1
