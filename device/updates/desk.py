@@ -10,6 +10,7 @@ passage waits. What is under way when the power goes is taken up again by the ne
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,8 +80,11 @@ class UpdateDesk:
 
     @property
     def app_version(self) -> str:
-        """Of the software that runs."""
-        return self._parts.app_version
+        """Of the software that runs: its package's (0.2.0-1), or its own (0.2.0) where no package brought it."""
+        try:
+            return (Path(sys.prefix) / "VERSION").read_text(encoding="ascii").strip()
+        except OSError:
+            return self._parts.app_version
 
     @property
     def model_id(self) -> str:
