@@ -80,7 +80,7 @@ class UpdateDesk:
 
     @property
     def app_version(self) -> str:
-        """Of the software that runs: its package's (0.2.0-1), or its own (0.2.0) where no package brought it."""
+        """Of the software that runs: its package (0.2.0-1), or itself (0.2.0) where no package brought it."""
         try:
             return (Path(sys.prefix) / "VERSION").read_text(encoding="ascii").strip()
         except OSError:
