@@ -163,6 +163,9 @@ class ValidatorMail:
     def tick(self, now_ms: int) -> None:
         """Ask anew what was not answered in time, or ask the next question."""
         if self._asked is not None and now_ms >= self._answer_by_ms:
+            if isinstance(self._asked, MailPull):
+                # It may be what we asked that cannot be answered: the record from its beginning.
+                self._incoming = _Incoming()
             self._asked = None
         self._ask(now_ms)
 
@@ -267,6 +270,8 @@ class ValidatorMail:
         if not isinstance(asked, MailPull) or chunk.seq <= asked.after_seq:
             return []
         self._asked = None
+        if asked.after_seq != self._after_seq:
+            return []  # begun anew meanwhile (`pull_again`): this would be counted as the first record
         if incoming.data is None or (chunk.seq, chunk.total) != (incoming.seq, incoming.total):
             incoming.seq, incoming.total, incoming.data = chunk.seq, chunk.total, bytearray()
         if chunk.offset != len(incoming.data):

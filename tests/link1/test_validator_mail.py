@@ -338,3 +338,26 @@ def test_new_keys_begin_both_boxes_anew_and_at_the_first_byte(bench: Bench) -> N
     bench.follow(MailNoneReceived(MailNone(0)))
     question = bench.end.take()
     assert (question.offset, question.data) == (0, b"short")
+
+
+def test_collecting_anew_while_an_answer_is_on_its_way_loses_no_record() -> None:
+    bench = Bench()
+    bench.prove()
+    bench.end.take()
+    assert bench.chunk(1, 0, b"first") == [OutboxCollected(1, b"first")]
+    assert bench.end.take() == MailPull(1, 0)
+    bench.mail.pull_again()
+    # What was asked after record 1 comes now; taken for the first record, it would hide that one.
+    assert bench.chunk(2, 0, b"second") == []
+    assert bench.end.take() == MailPull(0, 0)
+    assert bench.chunk(1, 0, b"first") == [OutboxCollected(1, b"first")]
+
+
+def test_a_record_that_cannot_be_gone_on_with_is_begun_again() -> None:
+    bench = Bench()
+    bench.prove()
+    bench.end.take()
+    assert bench.chunk(1, 0, RECORD) == []
+    assert bench.end.take() == MailPull(0, MAX_CHUNK_BYTES)
+    bench.after(ANSWER_WITHIN_MS)
+    assert bench.end.take() == MailPull(0, 0)
