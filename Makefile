@@ -14,7 +14,7 @@ help: ## this list
 demo: $(VENV)/ready ## one palm becomes a signed verdict on the cable, and the cloud knows it
 	$(BIN)/palmctl demo
 
-test: lint unit ## everything that must hold (about six minutes on two cores)
+test: lint unit ## everything that must hold (about nine minutes on two cores)
 
 lint: $(VENV)/ready ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
