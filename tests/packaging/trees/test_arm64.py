@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from debian_tree import DEBIAN_TREES, PACKAGES, emulated, unpacked
 pytestmark = DEBIAN_TREES
 
 DEB = "palm-access_0.1.0-1_arm64.deb"
+EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 LIBRARIES = (
     "cffi click cryptography cv2 faiss httpx nacl numpy onnxruntime pyhpke rfc8785 serial sqlite_utils usb"
 )
@@ -53,7 +55,11 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Tree]:
-    if platform.machine() != "aarch64" and not Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
+    if platform.machine() != "aarch64" and not EMULATOR.exists() and shutil.which("update-binfmts"):
+        # Where systemd does not run this machine, nobody has done it at its start.
+        subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", EMULATOR.parent], check=False)
+        subprocess.run(["update-binfmts", "--enable", "qemu-aarch64"], check=False)
+    if platform.machine() != "aarch64" and not EMULATOR.exists():
         pytest.skip("needs qemu-user-static and binfmt_misc: apt install qemu-user-static binfmt-support")
     with unpacked("arm64", "arm64") as root, emulated(root):
         (root / "root" / DEB).hardlink_to(PACKAGES / DEB)
