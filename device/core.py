@@ -151,7 +151,8 @@ class Core:
 
     async def finish(self) -> None:
         """Let what is on its way to the disk arrive."""
-        self.opened.bulk_turn.hand_seen(False)
+        if self.opened.gallery is not None:
+            self.opened.gallery.interrupt()
         if self._timer is not None:
             self._timer.cancel()
         await self.mail.finish()
@@ -286,6 +287,11 @@ class Core:
         )
 
     # What the carrier brings (device.carrier_desk.CoreEvents)
+
+    def gallery_alive_ms(self) -> int:
+        """When the work on the gallery's store last showed life: now, while there is none."""
+        silent_s = 0.0 if self.gallery is None else self.gallery.silent_s
+        return self._clock.monotonic_ms() - round(silent_s * 1000)
 
     def gallery_changed(self) -> None:
         """A page was applied: position, freshness or both are new."""

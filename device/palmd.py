@@ -199,6 +199,7 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
         stages = [
             Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
             Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
+            Stage("gallery", core.gallery_alive_ms, within_ms=60_000),
         ]
         watch, updates = await begin_updates(core, clock, stages, stack)
 

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import numpy as np
@@ -120,7 +121,8 @@ class Gallery:
         self._key_of = key_of
         self._pause = pause
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._interrupted = False
+        self._alive_s = 0.0
 
     @classmethod
     def open(
@@ -204,10 +206,10 @@ class Gallery:
 
     def apply_deltas(self, page_bytes: bytes, now: GalleryNow) -> Applied:
         """Take an answer of the deltas route. Raises PageRefused, StoreError; then nothing has changed."""
-        if len(page_bytes) > BULK_BYTES:
-            self._pause()
-        page = read_delta_page(page_bytes, self._key_of)
         with self._writing() as view:
+            if len(page_bytes) > BULK_BYTES:
+                self._piece()
+            page = read_delta_page(page_bytes, self._key_of)
             held, head = view.held, page.head
             _check_not_older(head, held.position)
             if head.epoch != held.position.epoch:
@@ -247,23 +249,23 @@ class Gallery:
         Pages may come again, or from the beginning again, at any time: what was staged is known by its
         hash. Raises PageRefused, StoreError; then the gallery in use has not changed.
         """
-        self._pause()
-        page = read_snapshot_page(page_bytes, self._key_of, self._pause)
         with self._writing() as view:
+            self._piece()
+            page = read_snapshot_page(page_bytes, self._key_of, self._piece)
             held, head = view.held, page.head
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
             time = held.time.with_head(head.issued_at_ms, now, stands=False)
             with self._store.transaction():
                 staging = stage_page(
-                    self._store, view.index.coder, page, self._staging, held.generation, pause=self._pause
+                    self._store, view.index.coder, page, self._staging, held.generation, pause=self._piece
                 )
                 held = replace(held, time=time)
                 self._store.save_state("held", held.position.seq, held.to_obj())
             before, self._staging = self._staging, staging
             self._view = replace(view, held=held)
             if before is None or before.generation != staging.generation:
-                self._store.keep_only(held.generation, staging.generation, pause=self._pause)
+                self._store.keep_only(held.generation, staging.generation, pause=self._piece)
             if page.has_more:
                 return Applied(held.position, done=False, behind=True)
             if not is_whole(self._store, staging):
@@ -274,14 +276,14 @@ class Gallery:
                 )
             time = time.with_head(head.issued_at_ms, now, stands=True)
             switched = Held(_position(head), staging.generation, staging.count, time)
-            self._pause()
-            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id, self._pause)
+            self._piece()
+            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id, self._piece)
             with self._store.transaction():
                 self._store.save_state("held", head.seq, switched.to_obj())
                 forget_staging(self._store)
             self._staging = None
             self._view = fresh
-            self._store.keep_only(switched.generation, pause=self._pause)
+            self._store.keep_only(switched.generation, pause=self._piece)
         return Applied(switched.position)
 
     def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
@@ -300,11 +302,12 @@ class Gallery:
         return Applied(held.position, behind=not stands)
 
     def remember_time(self, now: GalleryNow) -> None:
-        """Note the time on the disk when the last note is a minute old; to be called about that often, on the
-        thread that applies pages: it waits for them."""
+        """Note the time on the disk when the last note is a minute old; to be called about that often, from
+        any thread. Does nothing while a page is applied, which notes it too."""
+        if self._lock.locked() or now.boottime_ms - self._view.held.time.boottime_ms < REMEMBER_TIME_MS:
+            return
         with self._writing() as view:
-            if now.boottime_ms - view.held.time.boottime_ms >= REMEMBER_TIME_MS:
-                self._save(replace(view.held, time=view.held.time.at(now)))
+            self._save(replace(view.held, time=view.held.time.at(now)))
 
     def model_of_templates(self) -> str | None:
         """The model_id of the first template held, None while there is none; waits as `apply_*` do."""
@@ -312,6 +315,15 @@ class Gallery:
             for _, template in self._store.templates(view.held.generation):
                 return template.model_id
         return None
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the work on the store that is under way has shown no life; 0 while none is."""
+        return monotonic() - self._alive_s if self._lock.locked() else 0.0
+
+    def interrupt(self) -> None:
+        """Give up what is being applied, at its next pause: the end is near. Nothing is lost by it."""
+        self._interrupted = True
 
     def close(self) -> None:
         """Close the store; what was applied stays. Searches go on answering from memory."""
@@ -331,16 +343,26 @@ class Gallery:
 
     @contextmanager
     def _writing(self) -> Iterator[_View]:
+        self._alive_s = monotonic()
         with self._lock, self._store.guarded():
+            self._alive_s = monotonic()
             if self._closed:
                 raise StoreError("the gallery is closed; open it again to change it")
             yield self._view
+
+    def _piece(self) -> None:
+        """Between two pieces of what takes long."""
+        self._alive_s = monotonic()
+        if self._interrupted:
+            raise StoreError("the gallery is being closed; the page comes again after the start")
+        self._pause()
+        self._alive_s = monotonic()
 
     def _drop_staging(self) -> None:
         with self._store.transaction():
             forget_staging(self._store)
         self._staging = None
-        self._store.keep_only(self._view.held.generation, pause=self._pause)
+        self._store.keep_only(self._view.held.generation, pause=self._piece)
 
     def _save(self, held: Held) -> None:
         with self._store.transaction():

@@ -86,7 +86,8 @@ class StoreWatch:
         if gallery is None:
             return ""
         try:
-            await self._core.gallery_thread.do(lambda: gallery.remember_time(gallery_now(self._clock)))
+            # Not on the gallery's thread, where a page of a snapshot may be before it for a minute.
+            await asyncio.to_thread(gallery.remember_time, gallery_now(self._clock))
         except GalleryError as error:
             return str(error)
         return ""

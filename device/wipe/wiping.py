@@ -140,6 +140,7 @@ class Wiping:
         try:
             if not self._let_go_of:
                 if core.opened.gallery is not None:
+                    core.opened.gallery.interrupt()
                     await core.gallery_thread.do(core.opened.gallery.destroy)
                 await core.journal_thread.do(core.opened.journal.leave_disk)
                 self._let_go_of = True
