@@ -175,7 +175,9 @@ class CarrierDesk:
             if isinstance(op, str) and op in self._waiting_ops:
                 return await self._waiting_ops[op](request)
             if isinstance(op, str) and op in self._shielded_ops:
-                return await asyncio.shield(self._shielded_ops[op](request))
+                work = asyncio.ensure_future(self._shielded_ops[op](request))
+                work.add_done_callback(_heed)
+                return await asyncio.shield(work)
         except PageRefused as error:
             raise IpcRefused(str(error.code), str(error)) from error
         except SignatureError as error:
@@ -350,6 +352,12 @@ class CarrierDesk:
 
 
 _Op = Callable[[Packet], Awaitable[Packet]]
+
+
+def _heed(work: asyncio.Future[Packet]) -> None:
+    """Whoever asked may have left, and nobody else takes what it ended with."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _wait_for(
