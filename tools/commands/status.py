@@ -52,7 +52,6 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
 
 def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     """Show it again and again until interrupted; a daemon that goes away is waited for."""
-    import signal
     import time
     from datetime import datetime
 
@@ -60,17 +59,9 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     from device.errors import IpcError
     from tools.live_status import Recent, plain_line, screen, summary
 
-    interrupted = False
-
-    def interrupt(_number: int, _frame: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
     recent, live = Recent(), sys.stdout.isatty() and not as_json
     with _whole_screen(live):
-        while not interrupted:
+        while True:
             clock, due_s = datetime.now().astimezone().strftime("%H:%M:%S"), time.monotonic() + every_s
             try:
                 told = read_status(socket)
@@ -84,7 +75,6 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
                 shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
             click.echo(_redrawn(shown) if live else line, nl=not live)
             time.sleep(max(0.0, due_s - time.monotonic()))
-        raise KeyboardInterrupt  # again: Python drops one that falls into a weak reference's callback
 
 
 @contextmanager
