@@ -3,6 +3,8 @@
 import copy
 import hashlib
 import json
+import secrets
+import string
 import subprocess
 import sys
 import time
@@ -49,6 +51,11 @@ class Running:
         made = self.palmctl("key", "create", "--tenant", tenant, "--mode", "test", *scopes)
         headers = {"Authorization": f"Bearer {made['api_key']}"}
         return httpx.Client(base_url=self.url, headers=headers, trust_env=False)
+
+
+def new_account() -> str:
+    """An external_ref nobody has; without digits, for a run of eleven may be a CPF."""
+    return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 
 
 def start(data: Path, log: Path, database: str | None, *more: str) -> Running:
@@ -189,7 +196,7 @@ def post(partner: httpx.Client, path: str, body: dict[str, Any]) -> httpx.Respon
 
 def enrol(partner: httpx.Client, board: Board) -> str:
     """A new person with one palm; the subject_id."""
-    subject_id: str = post(partner, "/v1/subjects", {"external_ref": new_nonce()}).json()["subject_id"]
+    subject_id: str = post(partner, "/v1/subjects", {"external_ref": new_account()}).json()["subject_id"]
     assert enrol_person(partner, board, subject_id) == 201
     return subject_id
 

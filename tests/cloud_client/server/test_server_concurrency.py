@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from server_process import Board, Running, enrol, enrol_person, post
+from server_process import Board, Running, enrol, enrol_person, new_account, post
 
-from cloud_client.http_signature import new_nonce
 from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Store
 
@@ -77,7 +76,7 @@ def test_four_writers_on_one_store(running: Running, tenant_id: str, threads: Th
     partner = running.partner(tenant_id)
 
     def through_server(_: int) -> int:
-        return post(partner, "/v1/subjects", {"external_ref": new_nonce()}).status_code
+        return post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code
 
     words = ["token", "create", "--tenant", tenant_id, "--mode", "test", *running.where]
     beside_it = [
@@ -165,7 +164,7 @@ def test_four_processes_lose_no_update(running: Running, tenant_id: str) -> None
     partner = running.partner(tenant_id)
     statuses = []
     while any(writer.poll() is None for writer in writers):
-        statuses.append(post(partner, "/v1/subjects", {"external_ref": new_nonce()}).status_code)
+        statuses.append(post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code)
     assert [writer.communicate()[0] for writer in writers] == ["done\n"] * 4
     assert set(statuses) <= {201, 429}
     with store.reading() as tx:

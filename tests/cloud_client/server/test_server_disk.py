@@ -13,9 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from server_database import on_sqlite
-from server_process import Board, Running, enrol, post, start
-
-from cloud_client.http_signature import new_nonce
+from server_process import Board, Running, enrol, new_account, post, start
 
 pytestmark = on_sqlite
 
@@ -153,5 +151,5 @@ def test_a_locked_database(running: Running, served: tuple[httpx.Client, Board])
     other.close()
     again = create(partner, "locked")
     assert (again.status_code, again.headers["idempotent-replayed"]) == (201, "false")
-    assert post(partner, "/v1/subjects", {"external_ref": new_nonce()}).status_code == 201
+    assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
     check_whole(running)

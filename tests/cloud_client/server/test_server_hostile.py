@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from raw_http import MARKER, Reply, exchange, request
-from server_process import Board, Running, post, start
+from server_process import Board, Running, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request
 
@@ -205,7 +205,7 @@ def test_a_large_batch_of_nothing(target: Target) -> None:
     ],
 )
 def test_headers(target: Target, headers: list[str], status: int) -> None:
-    reply = target.create(json.dumps({"external_ref": new_nonce()}).encode(), *headers)
+    reply = target.create(json.dumps({"external_ref": new_account()}).encode(), *headers)
     assert reply.status == status
     assert "location" not in reply.headers or reply.headers["location"].startswith("/v1/subjects/")
 
@@ -393,7 +393,7 @@ def test_queries(target: Target, query: str) -> None:
 def test_cursors_open_one_list_only(target: Target) -> None:
     for client in (target.partner, target.stranger):
         for _ in range(3):
-            post(client, "/v1/subjects", {"external_ref": new_nonce()}).raise_for_status()
+            post(client, "/v1/subjects", {"external_ref": new_account()}).raise_for_status()
     cursor: str = target.partner.get("/v1/subjects?limit=1").json()["next_cursor"]
 
     def code(client: httpx.Client, text: str, path: str = "/v1/subjects", **more: str) -> str:
@@ -416,7 +416,7 @@ def test_cursors_open_one_list_only(target: Target) -> None:
 
 def test_other_tenants_and_environments(target: Target) -> None:
     """What is somebody else's is as missing as what never was; one's own other environment says so."""
-    made = post(target.partner, "/v1/subjects", {"external_ref": new_nonce()}).json()
+    made = post(target.partner, "/v1/subjects", {"external_ref": new_account()}).json()
     path = f"/v1/subjects/{made['subject_id']}"
     missing = target.stranger.get("/v1/subjects/00000000-0000-4000-8000-000000000000").json()
     for method, where in (("GET", path), ("DELETE", path), ("DELETE", f"{path}/consents/enrollment")):

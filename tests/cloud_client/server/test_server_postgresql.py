@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from server_database import Cluster, cluster, everything_in, query
 from server_harness import Cloud, SimDevice, Tenant, decision, vector
-from server_process import Board, Running, enrol, post, start
+from server_process import Board, Running, enrol, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
 from cloud_client.reference_server import port
@@ -141,7 +141,7 @@ def test_a_rate_limit_holds_for_all_processes(servers: Pair, tenant_id: str) -> 
     with ThreadPoolExecutor(4) as threads:
         answers = list(
             threads.map(
-                lambda client: post(client, "/v1/subjects", {"external_ref": new_nonce()}),
+                lambda client: post(client, "/v1/subjects", {"external_ref": new_account()}),
                 itertools.islice(clients, 90),
             )
         )
