@@ -288,11 +288,6 @@ class Core:
 
     # What the carrier brings (device.carrier_desk.CoreEvents)
 
-    def gallery_alive_ms(self) -> int:
-        """When the work on the gallery's store last showed life: now, while there is none."""
-        silent_s = 0.0 if self.gallery is None else self.gallery.silent_s
-        return self._clock.monotonic_ms() - round(silent_s * 1000)
-
     def gallery_changed(self) -> None:
         """A page was applied: position, freshness or both are new."""
         self.look_at_gallery()
@@ -365,6 +360,11 @@ class Core:
         self.health.put(HealthWord.OFFLINE, not state.online, state.detail)
 
     # Looking after itself
+
+    def gallery_alive_ms(self) -> int:
+        """When the work on the gallery's store last showed life: now, while there is none."""
+        silent_s = 0.0 if self.gallery is None else self.gallery.silent_s
+        return self._clock.monotonic_ms() - round(silent_s * 1000)
 
     def look_at_gallery(self) -> None:
         """Whether the gallery may be used now; asked when it changes, and every second."""

@@ -35,7 +35,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Opened:
-    """Everything durable that the core works with. A `*_fault` says why its neighbour is None."""
+    """Everything durable that the core works with, and the turn its gallery waits for.
+
+    A `*_fault` says why its neighbour is None."""
 
     config: DeviceConfig
     pinned: Pinned

@@ -122,7 +122,8 @@ class Gallery:
         self._pause = pause
         self._lock = threading.Lock()
         self._closed = self._interrupted = False
-        self._alive_s = 0.0
+        self._alive_s: float | None = None
+        """When the work under way last showed life (monotonic); None while there is none."""
 
     @classmethod
     def open(
@@ -304,7 +305,7 @@ class Gallery:
     def remember_time(self, now: GalleryNow) -> None:
         """Note the time on the disk when the last note is a minute old; to be called about that often, from
         any thread. Does nothing while a page is applied, which notes it too."""
-        if self._lock.locked() or now.boottime_ms - self._view.held.time.boottime_ms < REMEMBER_TIME_MS:
+        if self._alive_s is not None or now.boottime_ms - self._view.held.time.boottime_ms < REMEMBER_TIME_MS:
             return
         with self._writing() as view:
             self._save(replace(view.held, time=view.held.time.at(now)))
@@ -319,7 +320,8 @@ class Gallery:
     @property
     def silent_s(self) -> float:
         """For how long the work on the store that is under way has shown no life; 0 while none is."""
-        return monotonic() - self._alive_s if self._lock.locked() else 0.0
+        alive_s = self._alive_s
+        return 0.0 if alive_s is None else monotonic() - alive_s
 
     def interrupt(self) -> None:
         """Give up what is being applied, at its next pause: the end is near. Nothing is lost by it."""
@@ -343,12 +345,14 @@ class Gallery:
 
     @contextmanager
     def _writing(self) -> Iterator[_View]:
-        self._alive_s = monotonic()
         with self._lock, self._store.guarded():
-            self._alive_s = monotonic()
             if self._closed:
                 raise StoreError("the gallery is closed; open it again to change it")
-            yield self._view
+            self._alive_s = monotonic()
+            try:
+                yield self._view
+            finally:
+                self._alive_s = None
 
     def _piece(self) -> None:
         """Between two pieces of what takes long."""

@@ -36,6 +36,7 @@ from device.errors import IpcError, IpcRefused
 from device.ipc import IpcClient, Packet
 
 CORE_ANSWERS_S: Final = 60.0
+"""For everything but a page of a snapshot; a busy gate holds the core up for seconds at most."""
 LAST_PAGE_TAKES_S: Final = 1_200.0
 """With a million templates the last page rebuilds the index and overwrites the rows before for a minute, and
 does it between the hands at a busy gate."""

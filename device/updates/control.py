@@ -50,11 +50,11 @@ def told(desk: UpdateDesk) -> JsonObject:
     """Where updates stand, for a person or a program."""
     state = desk.state
     if state is None:
-        return {"usable": False, "fault": desk.fault, "app_version": desk.app_version}
+        return {"usable": False, "fault": desk.fault, "software": desk.software}
     failed = state.failed
     return {
         "usable": True,
-        "app_version": desk.app_version,
+        "software": desk.software,
         "release_seq": state.release_seq,
         "receiving": None if state.receiving is None else _receiving(state.receiving, desk.have),
         "app_waiting": None if state.app is None else _named(state.app),

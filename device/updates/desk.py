@@ -66,6 +66,8 @@ class UpdateDesk:
         self._thread = StoreThread("update")
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
+        self.software = _installed_version() or parts.app_version
+        """What runs: its package's version (0.2.0-1), or its own (0.2.0) where no package brought it."""
         self.have = 0
         """Chunks of the release being received that are on the disk."""
 
@@ -77,14 +79,6 @@ class UpdateDesk:
     @property
     def fault(self) -> str:
         return self._parts.opened.fault
-
-    @property
-    def app_version(self) -> str:
-        """Of the software that runs: its package (0.2.0-1), or itself (0.2.0) where no package brought it."""
-        try:
-            return (Path(sys.prefix) / "VERSION").read_text(encoding="ascii").strip()
-        except OSError:
-            return self._parts.app_version
 
     @property
     def model_id(self) -> str:
@@ -255,3 +249,11 @@ class UpdateDesk:
         if state != self._state:
             await self._thread.do(lambda: self._store.save(state))
             self._state = state
+
+
+def _installed_version() -> str:
+    """What the package says that it is; empty where there is none."""
+    try:
+        return (Path(sys.prefix) / "VERSION").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -161,7 +161,7 @@ def wiped_report(config: DeviceConfig, wipe: Wipe) -> JsonObject:
         },
         "cloud": {"online": False, "detail": "wiped"},
         "mail": {"in_applied_seq": 0, "out_seq": 0, "out_acked_seq": 0, "refused": None},
-        "updates": {"usable": False, "fault": "wiped", "app_version": version(APP_PACKAGE)},
+        "updates": {"usable": False, "fault": "wiped", "software": version(APP_PACKAGE)},
         "model_id": "none",
         "thr_id": "none",
         "txn_id": None,

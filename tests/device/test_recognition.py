@@ -44,7 +44,7 @@ class ModelDouble:
         coarse = crops.reshape(len(crops), 14, 8, 14, 8).mean(axis=(2, 4)).reshape(len(crops), -1)
         coarse = (coarse - coarse.mean(axis=1, keepdims=True)).astype(np.float32)
         vectors = coarse @ self._projection
-        unit: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         return unit
 
 

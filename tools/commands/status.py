@@ -130,21 +130,12 @@ def lines(told: dict[str, Any]) -> list[str]:
 
 def _updates(updates: dict[str, Any]) -> str:
     """What is under way, in one line; `palmctl update status` has the rest."""
+    from tools.commands.update import under_way
+
     if not updates["usable"]:
         return f"none is taken: {updates['fault']}"
-    receiving, arrived, failed = updates["receiving"], updates["app_waiting"], updates["failed"]
-    model, said = updates["model"], []
-    if receiving is not None:
-        share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
-        said.append(f"release {receiving['release_seq']} {receiving['kind']}: {share}")
-    if arrived is not None:
-        said.append(f"release {arrived['release_seq']} app: palm-update installs it")
-    if model["waiting"] is not None:
-        said.append(f"release {model['waiting']['release_seq']} model: waits for its gallery epoch")
-    if model["on_trial"]:
-        said.append(f"release {model['release_seq']} model: on trial")
-    if failed is not None:
-        said.append(f"release {failed['release_seq']} {failed['kind']}: failed, {failed['code']}")
+    said = ["the model is on trial"] if updates["model"]["on_trial"] else []
+    said += [f"{word} {text}" for word, text in under_way(updates)]
     return "; ".join(said) or f"nothing under way, newest release {updates['release_seq'] or 'none'}"
 
 

@@ -79,22 +79,30 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
 def lines(told: dict[str, Any]) -> list[str]:
     """The state of updates for a person, a fact a line."""
     if not told["usable"]:
-        return [f"{'software':<10}{told['app_version']}", f"no update is taken: {told['fault']}"]
-    model, receiving, app, failed = told["model"], told["receiving"], told["app_waiting"], told["failed"]
+        return [f"{'software':<10}{told['software']}", f"no update is taken: {told['fault']}"]
+    model = told["model"]
     of = "shipped" if not model["release_seq"] else f"release {model['release_seq']}"
     rows = [
         ("newest", f"release {told['release_seq']}" if told["release_seq"] else "none was ever taken"),
-        ("software", told["app_version"]),
+        ("software", told["software"]),
         ("model", f"{model['model_id']}, {of}{', on trial' if model['on_trial'] else ''}"),
     ]
-    if model["waiting"] is not None:
-        waits = model["waiting"]
-        rows.append(
-            ("waiting", f"model {waits['model_id']}, release {waits['release_seq']}: for its gallery epoch")
-        )
     if model["previous"] is not None:
         before = model["previous"]
         rows.append(("before", before["model_id"] or "the shipped model"))
+    rows += under_way(told)
+    return [f"{name:<10}{text}" for name, text in rows]
+
+
+def under_way(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is coming, or failed: a word and its text each. For updates that can be taken."""
+    waits, receiving = told["model"]["waiting"], told["receiving"]
+    app, failed = told["app_waiting"], told["failed"]
+    rows = []
+    if waits is not None:
+        rows.append(
+            ("waiting", f"model {waits['model_id']}, release {waits['release_seq']}: for its gallery epoch")
+        )
     if receiving is not None:
         share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
         rows.append(("receiving", f"release {receiving['release_seq']} {receiving['kind']}: {share}"))
@@ -102,7 +110,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         rows.append(("arrived", f"{app['version']}, release {app['release_seq']}: palm-update installs it"))
     if failed is not None:
         rows.append(("failed", f"release {failed['release_seq']} {failed['kind']}: {failed['code']}"))
-    return [f"{name:<10}{text}" for name, text in rows]
+    return rows
 
 
 def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
