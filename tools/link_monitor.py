@@ -13,7 +13,7 @@ from typing import BinaryIO
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, DropReason, Frame, FrameDecoder, FrameKind
-from link1.transport.serial_port import Port, open_port
+from link1.transport.serial_port import Port
 from tools.link_pcap import Captured, Direction, FrameCutter, PcapWriter, is_pcap, read_pcap
 
 READ_BYTES = 16_384
@@ -115,38 +115,29 @@ def pieces_of_file(file: BinaryIO, direction: Direction) -> Iterator[Captured]:
         piece = file.read(READ_BYTES)
 
 
-def pieces_of_port(path: str, direction: Direction) -> Iterator[Captured]:
+def pieces_of_port(port: Port, direction: Direction) -> Iterator[Captured]:
     """What arrives at a port, for ever; raises TransportError when it goes away."""
-    port = open_port(path, exclusive=False)
-    try:
-        while True:
-            select.select([port.fileno()], [], [])
-            yield Captured(_now_us(), direction, port.read(READ_BYTES))
-    finally:
-        port.close()
+    while True:
+        select.select([port.fileno()], [], [])
+        yield Captured(_now_us(), direction, port.read(READ_BYTES))
 
 
-def pieces_through(device_path: str, validator_path: str) -> Iterator[Captured]:
+def pieces_through(device: Port, validator: Port) -> Iterator[Captured]:
     """Carry bytes between two ports, for ever, and give every piece; raises TransportError.
 
     What one port does not take at once is held, and nothing more is read for it until it is gone.
     """
-    device, validator = open_port(device_path), open_port(validator_path)
     ways = (_Way(device, validator, Direction.FROM_DEVICE), _Way(validator, device, Direction.FROM_VALIDATOR))
-    try:
-        while True:
-            select.select(
-                [way.source.fileno() for way in ways if not way.held],
-                [way.sink.fileno() for way in ways if way.held],
-                [],
-            )
-            for way in ways:
-                data = way.move()
-                if data:
-                    yield Captured(_now_us(), way.direction, data)
-    finally:
-        device.close()
-        validator.close()
+    while True:
+        select.select(
+            [way.source.fileno() for way in ways if not way.held],
+            [way.sink.fileno() for way in ways if way.held],
+            [],
+        )
+        for way in ways:
+            data = way.move()
+            if data:
+                yield Captured(_now_us(), way.direction, data)
 
 
 class _Way:

@@ -71,9 +71,10 @@ def monitor(
     With one PORT nothing is written to it, and what is read from it is not seen by anybody else. With
     --through the monitor stands in the cable: the device is at PORT, the validator at the other one.
     """
-    from contextlib import ExitStack
+    from contextlib import ExitStack, closing
 
     from link1.errors import FormatError, TransportError
+    from link1.transport.serial_port import open_port
     from tools.link_monitor import CableLog, pieces_of_file, pieces_of_port, pieces_through
     from tools.link_pcap import Direction, PcapWriter
 
@@ -82,14 +83,17 @@ def monitor(
     direction = Direction[f"FROM_{sender.upper()}"] if sender else Direction.UNKNOWN
     try:
         with ExitStack() as stack:
-            writer = None if pcap is None else PcapWriter(stack.enter_context(pcap.open("wb")))
             if capture is not None:
                 file = sys.stdin.buffer if str(capture) == "-" else stack.enter_context(capture.open("rb"))
                 pieces = pieces_of_file(file, direction)
-            elif through is not None:
-                pieces = pieces_through(str(port), through)
             else:
-                pieces = pieces_of_port(str(port), direction)
+                device = stack.enter_context(closing(open_port(str(port), exclusive=through is not None)))
+                if through is None:
+                    pieces = pieces_of_port(device, direction)
+                else:
+                    pieces = pieces_through(device, stack.enter_context(closing(open_port(through))))
+            # Ports first: opening one throws away what waits there, and who sees the capture may begin.
+            writer = None if pcap is None else PcapWriter(stack.enter_context(pcap.open("wb")))
             log = CableLog(writer)
             for piece in pieces:
                 for line in log.feed(piece):
