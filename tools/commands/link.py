@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ def pair(show_close: bool, as_json: bool) -> None:
     """
     from link1.transport.pty_pair import PtyPair
 
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: ended.set())
+    # Blocked and waited for: a handler could come while the main thread holds the lock it needs.
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with PtyPair(show_close=show_close) as cable:
         if as_json:
             paths = {"device": cable.left, "validator": cable.right, "paths": [cable.left, cable.right]}
@@ -35,7 +34,7 @@ def pair(show_close: bool, as_json: bool) -> None:
         else:
             click.echo(f"{cable.left}\n{cable.right}")
         sys.stdout.flush()
-        ended.wait()
+        signal.sigwait(ends)
 
 
 @link.command()
