@@ -163,6 +163,9 @@ class Core:
     def on_look(self, look: Look) -> None:
         """An examined frame: the enrolment's while one captures, else the gate's."""
         self.opened.bulk_turn.hand_seen(look.sighting.hand_present)
+        if look.store_fault:
+            # Before the gate hears of the hand, so that it abstains; `StoreWatch` takes it back.
+            self.health.report(HealthWord.STORE_FAULT, look.store_fault)
         enrolment = self._enrolment
         if enrolment is not None and enrolment.capturing:
             enrolment.look(look.for_enrolment())

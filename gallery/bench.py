@@ -78,7 +78,7 @@ def fill_store(folder: Path, data_key: bytes, vectors: NDArray[np.float32]) -> N
                 person = (number // _TEMPLATES_A_PERSON).to_bytes(16, "big")
                 hand = "LR"[number % 2]
                 template_id = number.to_bytes(16, "big")
-                store.put(1, Template(template_id, person, hand, _MODEL_ID, None, False, code.tobytes()), 1)
+                store.put(1, Template(template_id, person, hand, _MODEL_ID, None, False, code.tobytes()), 0)
         held = Held(Position.start(_STREAM, 1), 1, len(vectors), HeldTime("", 0))
         store.save_state("held", 0, held.to_obj())
     store.close()

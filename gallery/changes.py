@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gallery.codes import Coder
-from gallery.index import Index, Rows
+from gallery.index import Index
 from gallery.seal import Template
 from gallery.store import Store
 from gallery.stream import Delta, Entry, Op
@@ -34,7 +34,7 @@ class Changes:
             for number, template in self.rows.items()
             if template is not None and is_matchable(template, model_id)
         ]
-        return index.with_rows(Rows.of(live)) if live else index
+        return index.with_templates(live)
 
 
 def is_matchable(template: Template, model_id: str) -> bool:

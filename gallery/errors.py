@@ -2,7 +2,8 @@
 
     GalleryError
     ├── PageRefused    something the service (or whoever carried it) sent is not taken; `code` says why
-    ├── StoreError     the store on the disk cannot be opened or does not hold together
+    ├── StoreError     the store on the disk cannot be opened or read, or does not hold together
+    ├── Overtaken      a search found the rows it wanted to read changed, however often it began again
     └── ProbeError     a caller asked for a search with something that is no set of probe vectors
 
 A refused page changes nothing: the gallery stands where it stood.
@@ -56,7 +57,11 @@ class PageRefused(GalleryError):
 
 
 class StoreError(GalleryError):
-    """The store cannot be opened, or what it holds fails its own checks."""
+    """The store cannot be opened or read, or what it holds fails its own checks."""
+
+
+class Overtaken(GalleryError):
+    """What a search had found was changed on the disk before it was read."""
 
 
 class ProbeError(GalleryError, ValueError):

@@ -7,7 +7,7 @@ Invariants
 
 1. What is searched, the position that a verdict names and what is on the disk belong together: the
    transaction commits first, then one reference is swapped. After power loss a page is there whole, or
-   not at all.
+   not at all. A search that a commit overtakes begins again (`gallery.reader`).
 2. The position never moves to a smaller epoch, nor to a smaller seq inside one, and no head is taken that
    was issued before the newest one held.
 3. A snapshot is staged beside the gallery in use and takes its place in one transaction, once what was
@@ -15,7 +15,7 @@ Invariants
 4. With templates of another model in it, the match set is empty: nobody is served.
 
 `apply_*` may be called from any thread and take their turns; `search`, `position` and `freshness` never
-wait for them.
+wait for them. A search reads the few rows it scores from the disk, and fails where that does.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.changes import carry_out, is_matchable
+from gallery.changes import carry_out
 from gallery.codes import Coder
-from gallery.errors import PageRefused, RefusalCode, StoreError
+from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
-from gallery.index import Candidate, Index, batched, check_scan, simd_level
-from gallery.pace import Pause, at_once, paced
+from gallery.index import Candidate, Index, check_scan, simd_level
+from gallery.pace import Pause, at_once
+from gallery.reader import RowReader
 from gallery.records import Held, Position, Staging
 from gallery.seal import Sealer, Template
 from gallery.staging import forget_staging, is_overtaken, is_whole, stage_page
@@ -51,16 +53,18 @@ from gallery.stream import (
     read_snapshot_page,
     verify_head,
 )
+from gallery.view import View, built, resumed
 
 BULK_BYTES: Final = 64 * 1024
 """A page of deltas of this size has some twenty templates and takes a few milliseconds; a tombstone is far
 smaller and never waits."""
 
-ROWS_A_PIECE: Final = 256
-"""Rows read from the store between two pauses: about two milliseconds."""
-
 REMEMBER_TIME_MS: Final = 60_000
 """How much time may pass between two notes of it on the disk: what a power cut can take off the age."""
+
+OVERTAKEN_S: Final = 0.5
+"""For so long a search begins again while commits overtake it. One commit is shown to searches microseconds
+after it can be read, or when SQLite has brought in its log."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,29 +96,24 @@ class Applied:
     behind: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Everything readers need, replaced as one."""
-
-    held: Held
-    index: Index
-    foreign_model: bool
-
-
 class Gallery:
     """See the module. Built by `open`."""
 
     def __init__(
         self,
+        *,
         store: Store,
-        view: _View,
+        rows: RowReader,
+        view: View,
         staging: Staging | None,
         model_id: str,
         key_of: KeyOf,
-        *,
         pause: Pause,
     ) -> None:
         self._store = store
+        self._rows = rows
+        self._unread: tuple[Held, NDArray[np.int64]] | None = None
+        """The rows that a search could not read, until `reread` could."""
         self._view = view
         self._staging = staging
         self._model_id = model_id
@@ -159,12 +158,21 @@ class Gallery:
         store = Store(folder, sealer)
         try:
             with store.guarded():
-                held, staging = _resumed(store, Position.start(stream, epoch), now, boot_id, clock_kept)
-                view = _built(store, held, Index(Coder(sealer.sign_bits)), model_id)
+                held, staging = resumed(store, Position.start(stream, epoch), now, boot_id, clock_kept)
+                view = built(store, held, Index(Coder(sealer.sign_bits)), model_id)
+                rows = RowReader(folder, sealer)
         except BaseException:
             store.close()
             raise
-        return cls(store, view, staging, model_id, gallery_key, pause=pause)
+        return cls(
+            store=store,
+            rows=rows,
+            view=view,
+            staging=staging,
+            model_id=model_id,
+            key_of=gallery_key,
+            pause=pause,
+        )
 
     @property
     def position(self) -> Position:
@@ -187,11 +195,32 @@ class Gallery:
         return self._view.foreign_model
 
     def search(self, probes: NDArray[np.float32]) -> Match:
-        """Who the palm of these (n, 512) float32 vectors belongs to. Raises ProbeError."""
-        view = self._view
-        found = view.index.search(probes)
-        margin = None if found.second_score is None else found.score - found.second_score
-        return Match(found.best, found.score, margin, view.held.position)
+        """Who the palm of these (n, 512) float32 vectors belongs to.
+
+        Raises ProbeError; StoreError when the disk cannot be read, or the gallery is closed; Overtaken.
+        """
+        give_up_s = monotonic() + OVERTAKEN_S
+        while True:
+            view = self._view
+            try:
+                found = view.index.search(probes, partial(self._read, view.held))
+            except (Overtaken, StoreError) as error:
+                # A store that was destroyed meanwhile cannot be read either: nobody is in its newest view.
+                overtaken = isinstance(error, Overtaken) or self._view.index is not view.index
+                if not overtaken or monotonic() > give_up_s:
+                    raise
+                sleep(0.001)  # the commit that was read is about to be shown
+            else:
+                margin = None if found.second_score is None else found.score - found.second_score
+                return Match(found.best, found.score, margin, view.held.position)
+
+    def reread(self) -> None:
+        """Read again what a search could not; does nothing when there is no such thing. Raises StoreError."""
+        if (unread := self._unread) is not None:
+            with suppress(Overtaken):  # erased or replaced since: no search finds it any more
+                self._read(*unread)
+            if self._unread is unread:
+                self._unread = None
 
     def freshness(self, now: GalleryNow, ttl_ms: int = MAX_TTL_MS) -> Freshness:
         """Whether it may be used now; `ttl_ms` is the configured one, at most 6 h."""
@@ -234,9 +263,10 @@ class Gallery:
                     )
                 held = Held(_position(head), held.generation, changes.count, time)
                 self._store.save_state("held", head.seq, held.to_obj())
-            foreign = changes.count > 0 and (view.foreign_model or bool(changes.models - {self._model_id}))
-            index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
-            self._view = _View(held, index, foreign)
+                others = bool(changes.models - {self._model_id})
+                foreign = changes.count > 0 and (view.foreign_model or others)
+                index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
+            self._view = View(held, index, foreign)
             if changes.scrub:
                 self._store.scrub()
             erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
@@ -278,7 +308,7 @@ class Gallery:
             time = time.with_head(head.issued_at_ms, now, stands=True)
             switched = Held(_position(head), staging.generation, staging.count, time)
             self._piece()
-            fresh = _built(self._store, switched, Index(view.index.coder), self._model_id, self._piece)
+            fresh = built(self._store, switched, Index(view.index.coder), self._model_id, self._piece)
             with self._store.transaction():
                 self._store.save_state("held", head.seq, switched.to_obj())
                 forget_staging(self._store)
@@ -328,31 +358,42 @@ class Gallery:
         self._interrupted = True
 
     def close(self) -> None:
-        """Close the store; what was applied stays. Searches go on answering from memory."""
+        """Close the store; what was applied stays. Nothing can be searched any more."""
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._rows.close()
                 self._store.close()
 
     def destroy(self) -> None:
         """Delete the store and forget the match set; nobody is found any more."""
         with self._lock:
             self._closed = True
-            self._store.destroy()
             start = Position.start(self.position.stream, self.position.epoch)
             time = HeldTime(boot_id="", boottime_ms=0)
-            self._view = _View(Held(start, 0, 0, time), Index(self._view.index.coder), foreign_model=False)
+            self._view = View(Held(start, 0, 0, time), Index(self._view.index.coder), foreign_model=False)
+            self._rows.close()
+            self._store.destroy()
 
     @contextmanager
-    def _writing(self) -> Iterator[_View]:
+    def _writing(self) -> Iterator[View]:
         with self._lock, self._store.guarded():
             if self._closed:
                 raise StoreError("the gallery is closed; open it again to change it")
             self._alive_s = monotonic()
             try:
+                if self._store.scrub_due:
+                    self._store.scrub()
                 yield self._view
             finally:
                 self._alive_s = None
+
+    def _read(self, held: Held, numbers: NDArray[np.int64]) -> list[Template]:
+        try:
+            return self._rows.read(held.generation, held.position.seq, numbers.tolist())
+        except StoreError:
+            self._unread = held, numbers
+            raise
 
     def _piece(self) -> None:
         """Between two pieces of what takes long."""
@@ -372,51 +413,6 @@ class Gallery:
         with self._store.transaction():
             self._store.save_state("held", held.position.seq, held.to_obj())
         self._view = replace(self._view, held=held)
-
-
-def _resumed(
-    store: Store, start: Position, now: GalleryNow, boot_id: str, clock_kept: bool
-) -> tuple[Held, Staging | None]:
-    """What the store holds, brought over the restart."""
-    obj = store.state("held")
-    if obj is None:
-        held = Held(start, 1, 0, HeldTime(boot_id, now.boottime_ms))
-        with store.transaction():
-            store.save_state("held", start.seq, held.to_obj())
-        return held, None
-    held = Held.from_obj(obj)
-    if held.position.stream != start.stream:
-        raise StoreError(
-            "the gallery store belongs to another stream than the one this device is registered for; "
-            "remove the gallery folder, and the device takes a fresh snapshot"
-        )
-    staging_obj = store.state("staging")
-    staging = None if staging_obj is None else Staging.from_obj(staging_obj)
-    store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
-    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
-
-
-def _built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> _View:
-    """The match set of a generation, out of its rows."""
-    count = 0
-    foreign = False
-
-    def matchable() -> Iterator[tuple[int, Template]]:
-        nonlocal count, foreign
-        for number, template in paced(store.templates(held.generation), pause, ROWS_A_PIECE):
-            count += 1
-            foreign = foreign or template.model_id != model_id
-            if is_matchable(template, model_id):
-                yield number, template
-
-    for rows in batched(matchable()):
-        index = index.with_rows(rows)
-    if count != held.count:
-        raise StoreError(
-            f"the gallery store should hold {held.count} templates and holds {count}; "
-            "remove the gallery folder, and the device takes a fresh snapshot"
-        )
-    return _View(held, Index(index.coder) if foreign else index, foreign)
 
 
 def _position(head: Head) -> Position:

@@ -1,11 +1,13 @@
-"""The match set in memory: coarse codes scanned by FAISS, the best few scored again exactly.
+"""The match set in memory: coarse codes scanned by FAISS, and the number of each one's row in the store.
+
+Who a template is of, and its fine code, stay on the disk. One search, top to bottom, is `Index.search`: turn
+the probes, scan the segments, pool the best rows, have these read from the disk, score them with all 16 bits,
+reduce to distinct people, take the first two. Of the coarse scores nothing but the choice of rows is used:
+both bytes of a score come out of one sealed row, with the person they are of.
 
 Everything here is immutable. A change makes a new `Index` that shares every untouched segment with the
 old one; whoever searches keeps the one it took. (FAISS crashes when one index is added to and searched at
 the same time, so nothing is ever added to an index that another thread could hold.)
-
-One search, top to bottom, is `Index.search`: turn the probes, scan the segments, pool the best rows, score
-these again with all 16 bits, reduce to distinct people, take the first two.
 
 FAISS's kernels for `QT_8bit_direct_signed` cut the query off to integers on some processors and not on
 others (faiss issue 5550). The query is therefore rounded to whole numbers here, scaled to fill −127..127:
@@ -15,9 +17,9 @@ alike. `check_scan` proves it at the start on the processor at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from operator import length_hint
 from typing import Any, Final
 
 import faiss
@@ -29,10 +31,13 @@ from gallery.errors import GalleryError, ProbeError
 from gallery.seal import Template
 from gallery.stream import VECTOR_LENGTH
 
+ReadRows = Callable[[NDArray[np.int64]], Sequence[Template]]
+"""From row numbers, each once, to the templates of all of them in any order; raises where one is missing."""
+
 SEGMENT_ROWS: Final = 16_384
-"""Rows of a full segment. Taking one template out copies its segment: 16 MiB, a few milliseconds."""
+"""Rows of a full segment. Taking one template out copies its segment: 8 MiB, a few milliseconds."""
 OPEN_ROWS: Final = 1_024
-"""Rows up to which small segments are always joined: a new template copies at most this many, 1 MiB."""
+"""Rows up to which small segments are always joined: a new template copies at most this many, 512 KiB."""
 FIRST_K: Final = 32
 """Rows pooled from each probe. Coarse ranks err by a few places; a person has at most six templates."""
 MAX_PROBES: Final = 64
@@ -57,96 +62,25 @@ class Found:
     second_score: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Templates side by side: `numbers` (n,) int64 of their rows in the store, `people` (n, 16) uint8 of
-    subject_ref, `right` (n,) bool, `onboard_refs` (n,) object, `codes` (n, 1024) uint8."""
-
-    numbers: NDArray[np.int64]
-    people: NDArray[np.uint8]
-    right: NDArray[np.bool_]
-    onboard_refs: NDArray[np.object_]
-    codes: NDArray[np.uint8]
-
-    @classmethod
-    def of(cls, templates: Iterable[tuple[int, Template]]) -> Rows:
-        """Rows out of (row number, template) pairs; holds each template only while it is copied."""
-        numbers: list[int] = []
-        right: list[bool] = []
-        onboard_refs: list[str | None] = []
-        people, codes = bytearray(), bytearray()
-        for number, template in templates:
-            numbers.append(number)
-            right.append(template.hand == "R")
-            onboard_refs.append(template.onboard_ref)
-            people += template.subject_ref
-            codes += template.code
-        n = len(numbers)
-        return cls(
-            np.array(numbers, dtype=np.int64),
-            np.frombuffer(people, dtype=np.uint8).reshape(n, 16),
-            np.array(right, dtype=np.bool_),
-            np.array(onboard_refs, dtype=object),
-            np.frombuffer(codes, dtype=np.uint8).reshape(n, CODE_BYTES),
-        )
-
-
 class Segment:
-    """Some rows with their FAISS index; never changed once made."""
+    """Some rows: their numbers in the store, (n,) int64, and their FAISS index; never changed once made."""
 
-    def __init__(
-        self,
-        *,
-        numbers: NDArray[np.int64],
-        people: NDArray[np.uint8],
-        right: NDArray[np.bool_],
-        onboard_refs: NDArray[np.object_],
-        coarse: NDArray[np.uint8],
-        fine: NDArray[np.int8],
-    ) -> None:
+    def __init__(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> None:
+        """`coarse` is (n, 512) uint8, of which a copy is made."""
         self.numbers = numbers
-        self.people = people
-        self.right = right
-        self.onboard_refs = onboard_refs
-        self.fine = fine
         self._faiss = _scan_index(coarse)
-
-    @classmethod
-    def of(cls, rows: Rows) -> Segment:
-        """A segment of these rows; takes copies of what it keeps."""
-        coarse = np.ascontiguousarray(rows.codes[:, :VECTOR_LENGTH])
-        fine = rows.codes[:, VECTOR_LENGTH:].copy().view(np.int8)
-        return cls(
-            numbers=rows.numbers,
-            people=rows.people,
-            right=rows.right,
-            onboard_refs=rows.onboard_refs,
-            coarse=coarse,
-            fine=fine,
-        )
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Segment:
         """The rows of several segments in one."""
         return cls(
-            numbers=np.concatenate([segment.numbers for segment in segments]),
-            people=np.concatenate([segment.people for segment in segments]),
-            right=np.concatenate([segment.right for segment in segments]),
-            onboard_refs=np.concatenate([segment.onboard_refs for segment in segments]),
-            coarse=np.concatenate([segment.coarse for segment in segments]),
-            fine=np.concatenate([segment.fine for segment in segments]),
+            np.concatenate([segment.numbers for segment in segments]),
+            np.concatenate([segment.coarse for segment in segments]),
         )
 
     def taking(self, keep: NDArray[np.bool_]) -> Segment:
         """Only the rows where `keep` is true."""
-        return Segment(
-            numbers=self.numbers[keep],
-            people=self.people[keep],
-            right=self.right[keep],
-            onboard_refs=self.onboard_refs[keep],
-            coarse=self.coarse[keep],
-            fine=self.fine[keep],
-        )
+        return Segment(self.numbers[keep], self.coarse[keep])
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -159,23 +93,9 @@ class Segment:
         return view.reshape(n, VECTOR_LENGTH)
 
     def scan(self, whole: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Coarse scores and places of the best `k` rows for each of the probes, (p, 512) of whole numbers."""
+        """Coarse scores and row numbers of the best `k` for each of the probes, (p, 512) of whole numbers."""
         scores, places = self._faiss.search(whole, min(k, len(self)))
-        return scores, places
-
-    def exact(self, places: NDArray[np.int64], turned: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The best cosine of each of these rows with any of the turned probes."""
-        cosines = decode(self.coarse[places], self.fine[places]) @ turned.T
-        best: NDArray[np.float32] = np.clip(cosines.max(axis=1), -1.0, 1.0)
-        return best
-
-    def candidate(self, place: int) -> Candidate:
-        """The person of one row."""
-        return Candidate(
-            self.people[place].tobytes().hex(),
-            "R" if self.right[place] else "L",
-            self.onboard_refs[place],
-        )
+        return scores, self.numbers[places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,53 +119,39 @@ class Index:
                 kept.append(segment.taking(keep))
         return Index(self.coder, _tidied(kept))
 
-    def with_rows(self, rows: Rows) -> Index:
-        """The index with these rows as well; their numbers must not be in it yet."""
-        segments = list(self.segments)
-        for start in range(0, len(rows.numbers), SEGMENT_ROWS):
-            cut = slice(start, start + SEGMENT_ROWS)
-            fresh = Rows(
-                rows.numbers[cut], rows.people[cut], rows.right[cut], rows.onboard_refs[cut], rows.codes[cut]
-            )
-            segments.append(Segment.of(fresh))
-        return Index(self.coder, _tidied(segments))
+    def with_templates(self, templates: Iterable[tuple[int, Template]]) -> Index:
+        """The index with these (row number, template) as well; the numbers must not be in it yet."""
+        return Index(self.coder, _tidied([*self.segments, *_segments(templates)]))
 
-    def search(self, probes: NDArray[np.float32]) -> Found:
+    def search(self, probes: NDArray[np.float32], read: ReadRows) -> Found:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
 
         `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are cosines,
-        −1..1. Raises ProbeError.
+        −1..1. Raises ProbeError, and what `read` raises.
         """
         turned = self.coder.turn(_checked(probes))
         # Threads are a property of the calling thread in OpenMP, and one query is slower with more.
         faiss.omp_set_num_threads(1)
         k = FIRST_K
         while True:
-            found, scored = self._search(turned, k)
-            if found.second_score is not None or scored >= len(self):
+            numbers = self._pooled(turned, k)
+            found = _best(read(numbers), turned) if len(numbers) else Found(None, 0.0, None)
+            if found.second_score is not None or len(numbers) >= len(self):
                 return found
             k *= 4  # One person holds all the rows that were pooled: look further for a second one.
 
-    def _search(self, turned: NDArray[np.float32], k: int) -> tuple[Found, int]:
-        """One try with `k` rows pooled from each probe; says also how many rows were scored exactly."""
+    def _pooled(self, turned: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        """The numbers of the best `k` rows for each probe by their coarse codes, each once."""
         whole = np.rint(turned * (127.0 / np.abs(turned).max(axis=1, keepdims=True))).astype(np.float32)
-        pooled = _pooled([segment.scan(whole, k) for segment in self.segments], k)
-        if not pooled:
-            return Found(None, 0.0, None), 0
-        score = np.concatenate([self.segments[number].exact(places, turned) for number, places in pooled])
-        person = np.concatenate([self.segments[number].people[places] for number, places in pooled])
-        best = int(score.argmax())
-        others = (person != person[best]).any(axis=1)
-        second = float(score[others].max()) if others.any() else None
-        rows = [(number, int(place)) for number, places in pooled for place in places]
-        number, place = rows[best]
-        return Found(self.segments[number].candidate(place), float(score[best]), second), len(rows)
-
-
-def batched(templates: Iterator[tuple[int, Template]], size: int = SEGMENT_ROWS) -> Iterator[Rows]:
-    """A long run of templates as rows, at most `size` at a time."""
-    while len((rows := Rows.of(islice(templates, size))).numbers):
-        yield rows
+        scans = [segment.scan(whole, k) for segment in self.segments]
+        if not scans:
+            return np.empty(0, dtype=np.int64)
+        scores = np.hstack([scores for scores, _ in scans])
+        numbers = np.hstack([numbers for _, numbers in scans])
+        if scores.shape[1] > k:
+            first = np.argpartition(scores, -k, axis=1)[:, -k:]
+            numbers = np.take_along_axis(numbers, first, axis=1)
+        return np.unique(numbers)
 
 
 def simd_level() -> str:
@@ -277,21 +183,41 @@ def _scan_index(coarse: NDArray[np.uint8]) -> Any:
     return index
 
 
-def _pooled(
-    scans: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], k: int
-) -> list[tuple[int, NDArray[np.int64]]]:
-    """The best `k` rows over all segments for each probe: (segment number, places in it, each once)."""
-    if not scans:
-        return []
-    scores = np.hstack([scores for scores, _ in scans])
-    places = np.hstack([places for _, places in scans])
-    owner = np.repeat(np.arange(len(scans)), [places.shape[1] for _, places in scans])
-    if scores.shape[1] > k:
-        first = np.argpartition(scores, -k, axis=1)[:, -k:]
-        owner, places = owner[first], np.take_along_axis(places, first, axis=1)
-    else:
-        owner = np.broadcast_to(owner, places.shape)
-    return [(int(number), np.unique(places[owner == number])) for number in np.unique(owner)]
+def _best(templates: Sequence[Template], turned: NDArray[np.float32]) -> Found:
+    """The first two people among these templates, at least one, by their exact cosines with any probe."""
+    codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
+    codes = codes.reshape(-1, CODE_BYTES)
+    cosines = decode(codes[:, :VECTOR_LENGTH], codes[:, VECTOR_LENGTH:].view(np.int8)) @ turned.T
+    scores = np.clip(cosines.max(axis=1), -1.0, 1.0).tolist()
+    score, best = max(zip(scores, templates, strict=True), key=lambda scored: scored[0])
+    others = [
+        other
+        for other, template in zip(scores, templates, strict=True)
+        if template.subject_ref != best.subject_ref
+    ]
+    candidate = Candidate(best.subject_ref.hex(), best.hand, best.onboard_ref)
+    return Found(candidate, score, max(others, default=None))
+
+
+def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:
+    """Full segments, and what is left; each template is held only while its coarse code is copied."""
+    # One buffer for all: what each segment took anew and gave back would stay in pieces in the heap.
+    codes = bytearray(min(length_hint(templates, SEGMENT_ROWS), SEGMENT_ROWS) * VECTOR_LENGTH)
+    numbers: list[int] = []
+    for number, template in templates:
+        at = len(numbers) * VECTOR_LENGTH
+        codes[at : at + VECTOR_LENGTH] = template.code[:VECTOR_LENGTH]
+        numbers.append(number)
+        if len(numbers) == SEGMENT_ROWS:
+            yield _segment(numbers, codes)
+            numbers.clear()
+    if numbers:
+        yield _segment(numbers, codes)
+
+
+def _segment(numbers: Sequence[int], codes: bytearray) -> Segment:
+    coarse = np.frombuffer(codes, dtype=np.uint8, count=len(numbers) * VECTOR_LENGTH)
+    return Segment(np.array(numbers, dtype=np.int64), coarse.reshape(-1, VECTOR_LENGTH))
 
 
 def _tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:

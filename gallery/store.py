@@ -9,6 +9,9 @@ In the clear stand: template_id (random), seq, generation, and hashes of snapsho
 taken. Sealed: vector, subject_ref, hand, model_id, onboard_ref, suspension. A person's rows are found by a
 keyed hash of subject_ref.
 
+SQLite's VFS `unix-excl` locks the file against every other process, and lets several connections of this one
+share it, with their index of the write-ahead log in memory: `gallery.reader` reads beside the writer.
+
 WAL with synchronous=FULL: what `transaction` has committed is there after power loss. secure_delete and
 `scrub` (a truncating checkpoint) overwrite what was removed, in the file and in its write-ahead log; on
 flash memory that is a logical erasure, as the medium itself may keep old pages.
@@ -60,6 +63,8 @@ class Store:
         """Open the file in `folder`, making both where absent. Raises StoreError."""
         self._folder = folder
         self._sealer = sealer
+        self.scrub_due = False
+        """Something that was deleted may still be found in the write-ahead log."""
         try:
             self._db = _opened(folder)
         except (sqlite3.Error, OSError) as error:
@@ -187,8 +192,13 @@ class Store:
             self.scrub()
 
     def scrub(self) -> None:
-        """Overwrite what was deleted, in the write-ahead log too."""
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        """Overwrite what was deleted, in the write-ahead log too; `scrub_due` stays set where that fails.
+
+        Waits up to a second for searches that are reading.
+        """
+        self.scrub_due = True
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self.scrub_due = bool(busy)
 
     def close(self) -> None:
         """Close the file; what is committed stays."""
@@ -216,6 +226,17 @@ def _sync_names(folder: Path) -> None:
         os.close(handle)
 
 
+def connected(path: Path) -> sqlite3.Connection:
+    """A connection to the file; from its first use on no other process opens it. Raises sqlite3.Error."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?vfs=unix-excl",
+        uri=True,
+        timeout=1.0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
 def _opened(folder: Path) -> Database:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / FILE_NAME
@@ -223,10 +244,9 @@ def _opened(folder: Path) -> Database:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _sync_names(folder)
     _sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
-    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    connection = connected(path)
     try:
         for pragma in (
-            "locking_mode = EXCLUSIVE",
             "journal_mode = WAL",
             "synchronous = FULL",
             "secure_delete = ON",

@@ -1,6 +1,7 @@
 """Whether what has to be kept can be kept: looked at every second, told in health, repaired where it can be.
 
-1. STORE_FAULT: the journal could not write. It stands until a write, tried every second, succeeds.
+1. STORE_FAULT: the journal could not write, or a search could not read the gallery. It stands until a write,
+   or reading the same rows again, succeeds; that is tried every second.
 2. STORAGE_LOW: little room, the journal's reserve in use, a gallery that cannot be written. Passages go on.
 3. Housekeeping of the journal waits for a moment without a request, and is done anyway when none comes.
 """
@@ -40,11 +41,12 @@ class StoreWatch:
         self._maintained_at_s = asyncio.get_running_loop().time()
 
     async def look(self) -> None:
-        """See whether journal and gallery can be written, and how much room there is."""
+        """See whether journal and gallery can be read and written, and how much room there is."""
         if self._core.wiping.begun:
             return  # nothing is kept any more
+        readable = await self._reread_gallery()
         gallery_error = await self._try_gallery()
-        reserved = await self._try_journal(also_write=bool(gallery_error))
+        reserved = await self._try_journal(readable, also_write=bool(gallery_error))
         self._tell_room(gallery_error, reserved)
 
     async def maintain(self) -> None:
@@ -62,10 +64,22 @@ class StoreWatch:
             self._core.health.report(HealthWord.STORE_FAULT, str(error))
         self._maintained_at_s = asyncio.get_running_loop().time()
 
-    async def _try_journal(self, *, also_write: bool) -> bool:
+    async def _reread_gallery(self) -> bool:
+        """Whether the gallery can be searched, as far as searches have found out."""
+        core = self._core
+        if core.gallery is None:
+            return not core.opened.gallery_fault
+        try:
+            await asyncio.to_thread(core.gallery.reread)
+        except GalleryError as error:
+            core.health.report(HealthWord.STORE_FAULT, str(error))
+            return False
+        return True
+
+    async def _try_journal(self, gallery_readable: bool, *, also_write: bool) -> bool:
         """Whether the journal has its reserve."""
         core, journal = self._core, self._core.opened.journal
-        fault_stands = HealthWord.STORE_FAULT in core.health.words and not core.opened.gallery_fault
+        fault_stands = HealthWord.STORE_FAULT in core.health.words and gallery_readable
         try:
             core.uploads_waiting = await core.journal_thread.do(journal.pending_uploads)
             if fault_stands or also_write:
@@ -75,7 +89,7 @@ class StoreWatch:
             core.health.report(HealthWord.STORE_FAULT, str(error))
             return False
         if fault_stands:
-            _log.warning("the journal can be written again")
+            _log.warning("the store can be used again")
             core.health.clear(HealthWord.STORE_FAULT)
             core.gate.journal_is_back()
         return reserved

@@ -19,6 +19,7 @@ from device.enrolment.captures import HandName, PalmCapture
 from device.enrolment.effects import EnrolmentLook
 from device.transactions.decision import Candidate, Sighting, Thresholds
 from device.vision.tracked_hand import TrackedHand
+from gallery.errors import StoreError
 from gallery.gallery import Match
 from link1.objects import GalleryMark, GuideHint, Pad
 from models.crop import cut_palm
@@ -54,7 +55,7 @@ class Searches(Protocol):
     """What is asked of the gallery, from the inference thread, while pages are applied in another."""
 
     def search(self, probes: npt.NDArray[np.float32]) -> Match:
-        """The person nearest to the probes (n, 512) of one hand."""
+        """The person nearest to the probes (n, 512) of one hand. Raises StoreError when the disk fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,7 @@ class Look:
     """One examined frame: the sighting, which hand it showed, and for enrolment the capture, if good.
 
     `seen` and `quality` are for a preview: where the hand is, and how good a capture of it would be.
+    `store_fault`: why the gallery could not be read for this frame; its sighting decides nothing then.
     """
 
     interest: Interest
@@ -71,6 +73,7 @@ class Look:
     capture: PalmCapture | None = None
     seen: Hand | PartialHand | None = None
     quality: Quality | None = None
+    store_fault: str = ""
 
     def for_enrolment(self) -> EnrolmentLook:
         """What enrolment makes use of."""
@@ -141,16 +144,20 @@ class Recogniser:
 
         floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
         good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
-        capture, match = None, None
+        capture, match, store_fault = None, None, ""
         if good:
             vector = self._embedder.embed(crop[np.newaxis])[0]
             times.end("vector")
             if interest is Interest.PASSAGE:
                 probe = self._tracked.fuse(vector, quality.quality_q, thresholds.accept_q / 20_000)
-                match = self._search(probe[np.newaxis])
-                if match is not None and not _settled(match, thresholds):
-                    slipped = self._embedder.embed(probe_crops(crop)[1:])
-                    match = self._search(np.concatenate([probe[np.newaxis], slipped]))
+                try:
+                    match = self._search(probe[np.newaxis])
+                    if match is not None and not _settled(match, thresholds):
+                        slipped = self._embedder.embed(probe_crops(crop)[1:])
+                        match = self._search(np.concatenate([probe[np.newaxis], slipped]))
+                except StoreError as error:
+                    # A hand is there, and nothing is known of it: neither who it is nor that it is nobody's.
+                    match, good, store_fault = None, False, str(error)
                 times.end("match")
             else:
                 # The runtime's buffers hold what the vector was made from until a black crop overwrites them;
@@ -170,7 +177,7 @@ class Recogniser:
             gallery=_mark(match),
             stage_ms=times.stage_ms,
         )
-        return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality)
+        return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality, store_fault)
 
     def read_code(self, frame: Frame) -> str | None:
         """The text of a QR code in the frame, if there is one."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,47 @@ def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(joined(device, pair)))
+
+
+def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
+    """What cannot be scored exactly is not answered: NOT_READY, for as long as the rows do not open."""
+    device = make_device(tmp_path)
+    gate = Gate(device)
+    file = tmp_path / "state" / "gallery" / "gallery.db"
+    whole = file.read_bytes()
+    with closing(sqlite3.connect(file)) as connection:
+        rows = [row[0] for row in connection.execute("SELECT sealed FROM template")]
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            damaged = whole
+            for sealed in rows:
+                damaged = damaged.replace(sealed[100:140], bytes(40))
+            file.write_bytes(damaged)
+            validator.arm(20_000)
+            device.show(pictures(occasion=9_600))
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NOT_READY
+            assert said.verdict.subject_ref is None
+            gate.refs.append(said.verdict_ref)
+            for _ in range(25):  # the disk is looked at each second meanwhile
+                assert "does not open" in (await asyncio.to_thread(device.health))["STORE_FAULT"]
+                await asyncio.sleep(0.1)
+            assert (await asyncio.to_thread(device.status))["serving"] is False
+
+    async def after(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            await gate.passes(validator)
+
+    with PtyPair() as pair:
+        port = joined(device, pair)
+        with device.running():
+            asyncio.run(story(port))
+        file.write_bytes(whole)
+        with device.running():
+            asyncio.run(after(port))
 
 
 def test_a_card_that_turns_read_only(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.transactions.decision import Thresholds
+from device.transactions.decision import Thresholds, judge
 from device.vision.recognition import Interest, Look, Recogniser
 from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
+from gallery.errors import GalleryError, Overtaken, StoreError
 from gallery.gallery import Match
 from gallery.index import Candidate
 from gallery.records import Position
@@ -54,9 +55,12 @@ class GalleryDouble:
     def __init__(self) -> None:
         self.probes: list[Vectors] = []
         self.best: Candidate | None = Candidate("ab" * 16, "R", "emp-7")
+        self.fault: GalleryError | None = None
 
     def search(self, probes: Vectors) -> Match:
         self.probes.append(probes.copy())
+        if self.fault is not None:
+            raise self.fault
         return Match(self.best, 0.8 if self.best else 0.0, 0.3, POSITION)
 
 
@@ -104,6 +108,32 @@ def test_a_hand_held_gives_a_scored_sighting_with_every_stage_timed(film: list[P
     assert good[-1].hand == "R"
     assert good[-1].capture is None
     assert sighting.at_ms == bench.now_ms - FRAME_MS * (len(film) - good[-1].frame_number)
+
+
+def test_a_gallery_that_cannot_be_read_decides_nothing_about_the_hand(film: list[Pixels]) -> None:
+    bench = Bench()
+    assert bench.gallery is not None
+    bench.gallery.fault = StoreError("disk I/O error")
+    looks = bench.looks(film)
+    assert bench.gallery.probes
+    assert not any(look.sighting.good for look in looks)
+    failed = [look for look in looks if look.store_fault]
+    assert len(failed) == len(bench.gallery.probes)
+    for look in failed:
+        assert look.store_fault == "disk I/O error"
+        assert look.sighting.hand_present
+        assert (look.sighting.score, look.sighting.candidate, look.sighting.gallery) == (None, None, None)
+        assert judge(look.sighting, THRESHOLDS) is None
+    bench.gallery.fault = None
+    assert any(look.sighting.good and not look.store_fault for look in bench.looks(film))
+
+
+def test_a_search_overtaken_for_ever_is_a_fault_of_its_frame(film: list[Pixels]) -> None:
+    bench = Bench()
+    assert bench.gallery is not None
+    bench.gallery.fault = Overtaken("changed again and again")
+    with pytest.raises(Overtaken):
+        bench.looks(film)
 
 
 def test_nobody_there_is_said_so_and_costs_no_model(ground: list[Pixels]) -> None:

@@ -1,6 +1,7 @@
 """The match set against arithmetic done the long way."""
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import MAX_PROBES, Index, Rows, batched, check_scan
+from gallery.index import MAX_PROBES, Found, Index, check_scan
 from gallery.seal import Template
 
 CODER = Coder(bytes(range(64)))
@@ -25,16 +26,25 @@ def unit(rng: np.random.Generator, n: int) -> NDArray[np.float32]:
     return vectors
 
 
-def rows(vectors: NDArray[np.float32], people: NDArray[np.int64], first: int = 0) -> Rows:
-    return Rows.of(
-        (
-            first + number,
-            Template(
+class Rows(dict[int, Template]):
+    """A store in memory: templates by the number of their row."""
+
+    def put(
+        self, vectors: NDArray[np.float32], people: NDArray[np.int64], first: int = 0
+    ) -> Iterator[tuple[int, Template]]:
+        for number, (person, code) in enumerate(zip(people, CODER.encode(vectors), strict=True), first):
+            self[number] = Template(
                 bytes(16), int(person).to_bytes(16, "big"), "LR"[number % 2], "m", None, False, code.tobytes()
-            ),
-        )
-        for number, (person, code) in enumerate(zip(people, CODER.encode(vectors), strict=True))
-    )
+            )
+            yield number, self[number]
+
+    def found(self, index: Index, probes: NDArray[np.float32]) -> Found:
+        return index.search(probes, lambda numbers: [self[number] for number in numbers.tolist()])
+
+
+def searched(vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]) -> Found:
+    rows = Rows()
+    return rows.found(Index(CODER).with_templates(rows.put(vectors, people)), probes)
 
 
 def exact(
@@ -56,7 +66,7 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
     probes = unit(rng, probe_count) * rng.uniform(0.1, 9.0, (probe_count, 1)).astype(np.float32)
     if seed % 2:
         probes[0] = vectors[seed % n] + 0.6 * probes[0] / np.linalg.norm(probes[0])
-    found = Index(CODER).with_rows(rows(vectors, people)).search(probes)
+    found = searched(vectors, people, probes)
     person, score, second = exact(vectors, people, probes)
     assert found.best is not None
     assert abs(found.score - score) < COSINE_ERROR
@@ -77,10 +87,10 @@ def test_any_course_of_changes_leaves_what_it_should(seed: int, sizes: list[int]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_module, "SEGMENT_ROWS", 64)
         patch.setattr(index_module, "OPEN_ROWS", 8)
-        index, held, number = Index(CODER), {}, 0
+        index, rows, held, number = Index(CODER), Rows(), {}, 0
         for size in sizes:
             vectors = unit(rng, size)
-            index = index.with_rows(rows(vectors, np.arange(number, number + size), first=number))
+            index = index.with_templates(rows.put(vectors, np.arange(number, number + size), number))
             held.update({number + k: vectors[k] for k in range(size)})
             number += size
             gone = rng.permutation(np.fromiter(held, dtype=np.int64))[: rng.integers(0, len(held) + 1)]
@@ -92,7 +102,7 @@ def test_any_course_of_changes_leaves_what_it_should(seed: int, sizes: list[int]
             assert len(index.segments) <= 3 + len(held) // 8
         assert sorted(int(n) for s in index.segments for n in s.numbers) == sorted(held)
         for one, vector in list(held.items())[:20]:
-            found = index.search(vector[np.newaxis])
+            found = rows.found(index, vector[np.newaxis])
             assert found.best is not None
             assert int(found.best.subject_ref, 16) == one
             assert found.score > 0.9999
@@ -101,12 +111,13 @@ def test_any_course_of_changes_leaves_what_it_should(seed: int, sizes: list[int]
 def test_an_old_view_answers_as_before() -> None:
     rng = np.random.default_rng(1)
     vectors = unit(rng, 40)
-    old = Index(CODER).with_rows(rows(vectors, np.arange(40)))
-    new = old.without(np.arange(20)).with_rows(rows(unit(rng, 10), np.arange(100, 110), first=100))
+    rows = Rows()
+    old = Index(CODER).with_templates(rows.put(vectors, np.arange(40)))
+    new = old.without(np.arange(20)).with_templates(rows.put(unit(rng, 10), np.arange(100, 110), 100))
     assert len(old) == 40
     assert len(new) == 30
-    assert old.search(vectors[:1]).score > 0.9999
-    assert new.search(vectors[:1]).score < 0.5
+    assert rows.found(old, vectors[:1]).score > 0.9999
+    assert rows.found(new, vectors[:1]).score < 0.5
 
 
 def test_a_person_with_very_many_templates_does_not_hide_the_second_one() -> None:
@@ -116,7 +127,7 @@ def test_a_person_with_very_many_templates_does_not_hide_the_second_one() -> Non
         np.float32
     )
     people = np.r_[np.zeros(300, dtype=int), np.ones(200, dtype=int)]
-    found = Index(CODER).with_rows(rows(vectors, people)).search(near[:1].astype(np.float32))
+    found = searched(vectors, people, near[:1].astype(np.float32))
     _, score, second = exact(vectors, people, near[:1])
     assert second is not None
     assert found.second_score is not None
@@ -125,7 +136,7 @@ def test_a_person_with_very_many_templates_does_not_hide_the_second_one() -> Non
 
 
 def test_of_an_empty_set_nothing_is_found() -> None:
-    found = Index(CODER).search(unit(np.random.default_rng(3), 2))
+    found = Rows().found(Index(CODER), unit(np.random.default_rng(3), 2))
     assert (found.best, found.score, found.second_score) == (None, 0.0, None)
 
 
@@ -143,7 +154,7 @@ def test_of_an_empty_set_nothing_is_found() -> None:
 )
 def test_probes_that_are_none(probes: NDArray[np.float32]) -> None:
     with pytest.raises(ProbeError):
-        Index(CODER).search(probes)
+        Rows().found(Index(CODER), probes)
 
 
 def test_codes_are_exact_to_a_few_millionths() -> None:
@@ -173,27 +184,31 @@ def test_the_scan_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> No
         check_scan()
 
 
-def test_long_runs_come_in_batches() -> None:
-    vectors = unit(np.random.default_rng(5), 10)
-    whole = rows(vectors, np.arange(10))
-    templates = [
-        (int(number), Template(bytes(16), person.tobytes(), "L", "m", None, False, code.tobytes()))
-        for number, person, code in zip(whole.numbers, whole.people, whole.codes, strict=True)
-    ]
-    assert [len(part.numbers) for part in batched(iter(templates), 4)] == [4, 4, 2]
+def test_a_template_costs_520_bytes_and_long_runs_come_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 that are scanned and the number of the row; nothing else grows with the gallery."""
+    monkeypatch.setattr(index_module, "SEGMENT_ROWS", 64)
+    monkeypatch.setattr(index_module, "OPEN_ROWS", 8)
+    templates = Rows().put(unit(np.random.default_rng(5), 150), np.arange(150))
+    index = Index(CODER).with_templates(templates)
+    assert [len(segment) for segment in index.segments] == [64, 64, 22]
+    for segment in index.segments:
+        assert vars(segment).keys() == {"numbers", "_faiss"}
+        assert segment.numbers.nbytes + segment._faiss.codes.size() == 520 * len(segment)
+        assert segment.numbers.base is None  # keeps nothing else alive
 
 
 def test_searching_while_it_changes_neither_waits_nor_crashes() -> None:
     rng = np.random.default_rng(6)
     vectors = unit(rng, 3000)
-    current = [Index(CODER).with_rows(rows(vectors, np.arange(3000)))]
+    rows = Rows()
+    current = [Index(CODER).with_templates(rows.put(vectors, np.arange(3000)))]
     done, wrong = threading.Event(), []
 
     def search() -> None:
         own = np.random.default_rng(threading.get_ident() % 2**32)
         while not done.is_set():
             number = int(own.integers(0, 1000))  # these are never taken out
-            found = current[0].search(vectors[number : number + 1])
+            found = rows.found(current[0], vectors[number : number + 1])
             if found.best is None or int(found.best.subject_ref, 16) != number:
                 wrong.append(number)
 
@@ -206,7 +221,7 @@ def test_searching_while_it_changes_neither_waits_nor_crashes() -> None:
         current[0] = (
             current[0]
             .without(gone)
-            .with_rows(rows(fresh, np.arange(9000 + turn * 20, 9020 + turn * 20), first=9000 + turn * 20))
+            .with_templates(rows.put(fresh, np.arange(9000 + turn * 20, 9020 + turn * 20), 9000 + turn * 20))
         )
     done.set()
     for thread in threads:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gallery_service import MODEL_ID, NOW_MS, Service, at, encode, entry, palm, subject_ref, who
 
-from gallery.errors import PageRefused, RefusalCode
+from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
 from gallery.gallery import Applied, Gallery
 from gallery.stream import head_zero
@@ -438,7 +438,8 @@ def test_another_model_serves_nobody_until_the_gallery_is_of_its_own(
     assert (gallery.model_mismatch, gallery.match_count) == (True, 0)
 
 
-def test_a_closed_gallery_still_answers(gallery: Gallery) -> None:
+def test_a_closed_gallery_says_so(gallery: Gallery) -> None:
     gallery.close()
     gallery.close()
-    assert who(gallery, 1) == subject_ref(1)
+    with pytest.raises(StoreError, match="closed"):
+        who(gallery, 1)

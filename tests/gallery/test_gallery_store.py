@@ -1,8 +1,11 @@
 """What lies on the disk: sealed, bound to its place, gone when it is removed."""
 
+import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -112,13 +115,38 @@ def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
         service.open(tmp_path)
 
 
+_OPEN = """
+from pathlib import Path
+from gallery_service import Service
+from gallery.errors import StoreError
+try:
+    Service().open(Path({folder!r})).close()
+except StoreError as error:
+    print(error)
+"""
+
+
+def opened_elsewhere(folder: Path) -> str:
+    """What another process hears that opens the gallery."""
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN.format(folder=str(folder))],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 def test_a_second_program_is_kept_out(tmp_path: Path) -> None:
     service = filled(tmp_path)
     gallery = service.open(tmp_path)
-    with pytest.raises(StoreError, match="another palmd"):
-        service.open(tmp_path)
+    assert "another palmd" in opened_elsewhere(tmp_path)
+    assert who(gallery, 2) == subject_ref(1)
+    assert "another palmd" in opened_elsewhere(tmp_path)
     gallery.close()
-    service.open(tmp_path).close()
+    assert opened_elsewhere(tmp_path) == ""
 
 
 def test_an_erased_palm_is_gone_from_every_file(tmp_path: Path) -> None:

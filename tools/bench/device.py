@@ -38,13 +38,11 @@ def run_device_bench(
 ) -> dict[str, Any]:
     """All measurements, in `folder`, which is empty; figures as one JSON object."""
     manifest = load_manifest(shipped_model_dir())
-    embedder = open_embedder(manifest)
-    tell(f"rendering {PEOPLE} generated people")
-    known = [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
+    known = _known(manifest, tell)
     films = [film(seed, "sudden") for seed in range(PEOPLE)]
     empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
 
-    starts = list(_starts(folder, manifest, known, [len(known), *templates], tell))
+    starts = _measured_starts(folder, manifest, known, templates, tell)
     board, config = new_board(folder / "passages", manifest, known, beside_templates)
     played = list(islice(cycle(films), passages))
 
@@ -66,16 +64,36 @@ def run_device_bench(
     wear_folder.mkdir()
     wear = measure_flash_wear(wear_folder)
     tell(f"{IDLE_S:.0f} s with nobody there, at {IDLE_FPS} frames a second")
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "model_id": manifest.model_id,
-        "starts": starts,
-        "bytes_a_template": _bytes_a_template(starts),
+    return starts | {
         "quiet": _told(quiet),
         "during_snapshot": _told(snapshot) | {"pages": len(applied), "over_quiet": _over(snapshot, quiet)},
         "during_update": _told(update) | {"over_quiet": _over(update, quiet)} | written[0],
         "flash": wear,
         "idle_cpu_share": _idle_share(board, config, empty),
+    }
+
+
+def run_start_bench(folder: Path, *, templates: Sequence[int], tell: Tell) -> dict[str, Any]:
+    """Start and memory alone, in `folder`, which is empty; those members of `run_device_bench`'s figures."""
+    manifest = load_manifest(shipped_model_dir())
+    return _measured_starts(folder, manifest, _known(manifest, tell), templates, tell)
+
+
+def _known(manifest: ModelManifest, tell: Tell) -> list[Known]:
+    tell(f"rendering {PEOPLE} generated people")
+    embedder = open_embedder(manifest)
+    return [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
+
+
+def _measured_starts(
+    folder: Path, manifest: ModelManifest, known: Sequence[Known], templates: Sequence[int], tell: Tell
+) -> dict[str, Any]:
+    starts = list(_starts(folder, manifest, known, [len(known), *templates], tell))
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "model_id": manifest.model_id,
+        "starts": starts,
+        "bytes_a_template": _bytes_a_template(starts),
     }
 
 
@@ -192,6 +210,8 @@ def summary(figures: dict[str, Any]) -> list[str]:
         for size in memory
         if size != "base_bytes"
     ]
+    if "quiet" not in figures:
+        return lines  # of `run_start_bench`
     for name in ("quiet", "during_snapshot", "during_update"):
         spread = figures[name]
         ratio = f"; p99 / quiet p99 {spread['over_quiet']}" if "over_quiet" in spread else ""

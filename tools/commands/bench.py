@@ -123,21 +123,31 @@ def link(*, requests: int, out: Path | None, as_json: bool) -> None:
 )
 @click.option("--passages", default=150, show_default=True, help="Palms to show in each situation.")
 @click.option("--beside-templates", default=100_000, show_default=True, help="Gallery size of the passages.")
+@click.option("--start-only", is_flag=True, help="Measure start and memory, and nothing else.")
 @_outputs
 def device(
-    *, templates: tuple[int, ...], passages: int, beside_templates: int, out: Path | None, as_json: bool
+    *,
+    templates: tuple[int, ...],
+    passages: int,
+    beside_templates: int,
+    start_only: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure a device in its years: large galleries, work beside the passages, an empty gate, flash."""
-    from tools.bench.device import run_device_bench, summary
+    from tools.bench.device import run_device_bench, run_start_bench, summary
 
     def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_device_bench(
-            folder,
-            templates=templates,
-            passages=passages,
-            beside_templates=beside_templates,
-            tell=tell,
-        )
+        if start_only:
+            figures = run_start_bench(folder, templates=templates, tell=tell)
+        else:
+            figures = run_device_bench(
+                folder,
+                templates=templates,
+                passages=passages,
+                beside_templates=beside_templates,
+                tell=tell,
+            )
         return figures, summary(figures)
 
     _report(measure, out, as_json=as_json)

@@ -1,0 +1,337 @@
+"""Searches that read the disk: overtaken by commits, beside a writer, on a disk that fails, over a wipe."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import pytest
+from gallery_service import Service, at, entry, palm, subject_ref, who
+
+from gallery import gallery as gallery_module
+from gallery.bench import _resident_bytes, fill_store, open_filled, random_templates
+from gallery.errors import Overtaken, StoreError
+from gallery.gallery import REMEMBER_TIME_MS, Gallery, Match
+from gallery.reader import RowReader
+from gallery.seal import Template
+from gallery.store import FILE_NAME, Store
+
+
+@pytest.fixture
+def service() -> Service:
+    """Templates 1 to 8 of people 101 to 104, two each."""
+    service = Service()
+    service.upsert(*(entry(100 + (number + 1) // 2, number) for number in range(1, 9)))
+    return service
+
+
+@pytest.fixture
+def gallery(service: Service, tmp_path: Path) -> Iterator[Gallery]:
+    gallery = service.open(tmp_path)
+    gallery.apply_deltas(service.deltas(), at())
+    yield gallery
+    gallery.close()
+
+
+def search(gallery: Gallery, number: int) -> Match:
+    return gallery.search(palm(number)[np.newaxis])
+
+
+def between_scan_and_reading(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], times: int = 1
+) -> None:
+    """Have `act` done the first `times` a search wants to read the rows it found."""
+    plain, left = RowReader.read, times
+
+    def read(rows: RowReader, generation: int, seq: int, numbers: list[int]) -> list[Template]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            act()
+        return plain(rows, generation, seq, numbers)
+
+    monkeypatch.setattr(RowReader, "read", read)
+
+
+def takes(gallery: Gallery, service: Service) -> Callable[[], object]:
+    return lambda: gallery.apply_deltas(service.deltas(gallery.position.seq), at())
+
+
+def test_a_palm_erased_meanwhile_is_not_found(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.tombstone(101)
+    between_scan_and_reading(monkeypatch, takes(gallery, service))
+    match = search(gallery, 1)
+    assert match.best is not None
+    assert match.best.subject_ref != subject_ref(101)
+    assert match.score < 0.5
+    assert match.position == gallery.position
+
+
+def test_a_number_used_again_for_another_person_is_not_taken_for_the_first(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.tombstone(104)  # has the last rows, whose numbers SQLite gives to the next ones
+    service.upsert(entry(200, 20), entry(201, 21))
+    between_scan_and_reading(monkeypatch, takes(gallery, service))
+    match = search(gallery, 20)
+    assert match.best is not None
+    assert (match.best.subject_ref, match.position.seq) == (subject_ref(200), 11)
+    assert search(gallery, 8).score < 0.5
+    numbers = gallery._store._db.execute("SELECT max(number) FROM template").fetchone()
+    assert numbers == (8,)
+
+
+def test_a_replaced_palm_counts_as_the_position_of_the_answer_says(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.upsert(entry(101, 1, vector=palm(77).tobytes()))
+    between_scan_and_reading(monkeypatch, takes(gallery, service))
+    match = search(gallery, 1)
+    assert (match.position.seq, match.score < 0.5) == (9, True)
+    assert who(gallery, 77) == subject_ref(101)
+
+
+def test_a_second_person_who_is_replaced_meanwhile_is_still_the_second(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left out, they would make the margin large and an ambiguous palm a match."""
+    twin = palm(1) + 0.05 * palm(50)
+    alike = [(twin + 0.01 * palm(51 + n)).astype("<f4") for n in range(2)]
+    alike = [one / np.linalg.norm(one) for one in alike]
+    service.upsert(entry(105, 9, vector=alike[0].tobytes()))
+    gallery.apply_deltas(service.deltas(8), at())
+    service.upsert(entry(105, 9, vector=alike[1].tobytes()))
+    between_scan_and_reading(monkeypatch, takes(gallery, service))
+    match = search(gallery, 1)
+    assert match.best is not None
+    assert match.best.subject_ref == subject_ref(101)
+    assert match.margin is not None
+    assert match.margin < 0.01
+
+
+@pytest.mark.parametrize("op", ["suspend", "resume"])
+def test_a_person_suspended_or_resumed_meanwhile(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    if op == "resume":
+        service.suspend(102)
+        gallery.apply_deltas(service.deltas(8), at())
+    getattr(service, op)(102)
+    between_scan_and_reading(monkeypatch, takes(gallery, service))
+    search(gallery, 1)
+    assert who(gallery, 3) == (None if op == "suspend" else subject_ref(102))
+
+
+def test_a_generation_switched_meanwhile_is_searched_anew(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Service(epoch=2)
+    later.upsert(*(entry(300 + number, number) for number in range(1, 9)))
+
+    def switch() -> None:
+        for page in later.snapshot(size=3):
+            gallery.apply_snapshot_page(page, at())
+
+    between_scan_and_reading(monkeypatch, switch)
+    match = search(gallery, 1)
+    assert match.best is not None
+    assert (match.best.subject_ref, match.position.epoch) == (subject_ref(301), 2)
+
+
+def test_between_a_commit_and_its_index_a_search_waits_for_the_index(
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Match] = []
+    waited: list[bool] = []
+    plain = Store.transaction
+
+    @contextmanager
+    def transaction(store: Store) -> Iterator[None]:
+        with plain(store):
+            yield
+        # Committed, and not yet shown: what was erased can be scanned, but not read.
+        searching.start()
+        searching.join(0.05)
+        waited.append(searching.is_alive())
+
+    searching = threading.Thread(target=lambda: found.append(search(gallery, 1)))
+    monkeypatch.setattr(Store, "transaction", transaction)
+    service.tombstone(101)
+    gallery.apply_deltas(service.deltas(8), at())
+    searching.join()
+    assert waited == [True]
+    assert (found[0].position.seq, found[0].score < 0.5) == (9, True)
+
+
+def test_a_search_that_is_overtaken_for_ever_gives_up(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery_module, "OVERTAKEN_S", 0.05)
+    gallery._view = replace(
+        gallery._view, held=replace(gallery._view.held, generation=gallery._view.held.generation + 1)
+    )
+    with pytest.raises(Overtaken, match="try again"):
+        search(gallery, 1)
+
+
+def test_a_search_neither_waits_for_a_transaction_nor_sees_what_is_in_it(gallery: Gallery) -> None:
+    writer, begun_s = gallery._store._db, monotonic()
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM template")
+    assert [who(gallery, number) for number in (1, 8)] == [subject_ref(101), subject_ref(104)]
+    writer.execute("ROLLBACK")
+    assert monotonic() - begun_s < 0.9  # SQLite would wait for a second
+
+
+def test_what_was_erased_goes_from_the_log_once_no_search_reads(
+    service: Service, gallery: Gallery, tmp_path: Path
+) -> None:
+    log = tmp_path / (FILE_NAME + "-wal")
+    cursor = gallery._rows._connection.execute("SELECT sealed FROM template")
+    erased: bytes = cursor.fetchone()[0]  # and no further: it keeps reading
+    service.tombstone(101)
+    gallery.apply_deltas(service.deltas(8), at())
+    left = [(log.stat().st_size > 0, gallery._store.scrub_due)]
+    cursor.close()
+    gallery.remember_time(at(2 * REMEMBER_TIME_MS))
+    left.append((erased[100:140] in log.read_bytes(), gallery._store.scrub_due))
+    assert left == [(True, True), (False, False)]
+    assert who(gallery, 1) is None
+
+
+class Failing:
+    """A connection to a disk that gives an error."""
+
+    def execute(self, *_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_a_disk_that_cannot_be_read_is_told_until_it_can(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.reread()  # nothing to read again
+    with monkeypatch.context() as broken:
+        broken.setattr(gallery._rows, "_connection", Failing())
+        with pytest.raises(StoreError, match="disk I/O error"):
+            search(gallery, 1)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            gallery.reread()
+    gallery.reread()
+    assert who(gallery, 1) == subject_ref(101)
+
+
+def test_a_damaged_row_is_never_scored(service: Service, tmp_path: Path) -> None:
+    gallery = service.open(tmp_path)
+    gallery.apply_deltas(service.deltas(), at())
+    gallery._store.scrub()
+    (sealed,) = gallery._store._db.execute("SELECT sealed FROM template WHERE number = 1").fetchone()
+    file = tmp_path / FILE_NAME
+    content = file.read_bytes()
+    where = content.index(sealed[100:140])
+    file.write_bytes(content[:where] + bytes(40) + content[where + 40 :])
+    for _ in range(2):
+        with pytest.raises(StoreError, match="does not open"):
+            search(gallery, 3)  # not its own palm: among eight, every row is scored
+    with pytest.raises(StoreError, match="does not open"):
+        gallery.reread()
+    service.upsert(entry(101, 1, vector=palm(77).tobytes()))  # the row is written anew
+    gallery.apply_deltas(service.deltas(8), at())
+    gallery.reread()
+    assert who(gallery, 77) == subject_ref(101)
+    gallery.close()
+
+
+def test_a_file_cut_short_is_told(service: Service, tmp_path: Path) -> None:
+    gallery = service.open(tmp_path)
+    gallery.apply_deltas(service.deltas(), at())
+    gallery._store.scrub()
+    with (tmp_path / FILE_NAME).open("r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(StoreError, match="cannot be read"):
+        search(gallery, 1)
+
+
+def test_a_wipe_during_searches_ends_them_with_nobody(
+    service: Service, gallery: Gallery, tmp_path: Path
+) -> None:
+    ends: list[str | None] = []
+    failed: list[BaseException] = []
+    begun, wiped = threading.Barrier(4), threading.Event()
+
+    def keep_searching() -> None:
+        begun.wait()
+        try:
+            while not wiped.is_set():
+                who(gallery, 1)
+            ends.append(who(gallery, 1))
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=keep_searching) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    gallery.destroy()
+    wiped.set()
+    for thread in threads:
+        thread.join()
+    assert (failed, ends, list(tmp_path.iterdir())) == ([], [None] * 3, [])
+
+
+def test_a_wipe_between_scan_and_reading_leaves_nothing_to_read(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_scan_and_reading(monkeypatch, gallery.destroy)
+    match = search(gallery, 1)
+    assert (match.best, match.score, match.position.seq) == (None, 0.0, 0)
+
+
+def test_searches_beside_pages_that_erase_and_replace_name_only_whom_their_position_holds(
+    service: Service, gallery: Gallery
+) -> None:
+    """Every page erases one of 40 people, whose numbers the next one's templates take."""
+    done, wrong = threading.Event(), []
+    held: dict[int, set[str]] = {}
+
+    def note() -> None:
+        held[service.seq] = {one.subject_ref for one in service.live.values()}
+
+    def keep_searching() -> None:
+        number = 0
+        while not done.is_set():
+            number = number % 120 + 1
+            match = search(gallery, number)
+            if match.best is None or match.best.subject_ref not in held[match.position.seq]:
+                wrong.append(match)
+
+    note()
+    threads = [threading.Thread(target=keep_searching) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(40):
+        service.tombstone(104 if turn == 0 else 500 + turn - 1)
+        service.upsert(entry(500 + turn, 20 + turn), entry(500 + turn, 70 + turn))
+        note()
+        gallery.apply_deltas(service.deltas(gallery.position.seq), at())
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_opening_takes_hardly_more_memory_than_what_is_scanned(tmp_path: Path) -> None:
+    key, many = bytes(32), 40_000
+    for name, count in (("few", 1_000), ("many", many)):
+        fill_store(tmp_path / name, key, random_templates(count))
+    few = open_filled(tmp_path / "few", key)  # what libraries take once
+    before = _resident_bytes()
+    gallery = open_filled(tmp_path / "many", key)
+    assert (_resident_bytes() - before) / many < 800  # 520, and buffers that are used again
+    few.close()
+    gallery.close()
