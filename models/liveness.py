@@ -16,8 +16,8 @@ can, and the operator's own network where there is one.
 first good frame can be judged.
 
 What it is not: none of this has been measured on real attacks, and a flawless replay without an edge in view
-passes a camera of one look. The figures in the tests are of simulated attacks, a regression test and no attack error rate of
-ISO/IEC 30107-3 (docs/LIVENESS.md).
+passes a camera of one look. The figures in the tests are of simulated attacks, a regression test and no
+attack error rate of ISO/IEC 30107-3 (docs/LIVENESS.md).
 """
 
 import math
