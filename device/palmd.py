@@ -159,10 +159,13 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
             loop.call_soon_threadsafe(core.on_camera, state)
 
         capture = CaptureThread(
-            lambda: open_camera(config.camera.source, config.camera.fps, config.camera.loop),
+            lambda: open_camera(
+                config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
+            ),
             slot,
             now_ms=clock.monotonic_ms,
             on_state=tell_camera,
+            nir=config.camera.nir,
         )
         inference = InferenceThread(
             slot,

@@ -7,7 +7,7 @@ the palm, because they move least when fingers do.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import cv2
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.frames import Frame
-from models.hand_mask import Silhouette, View, channels, learnt_silhouette, make_view, silhouette
+from models.hand_mask import Silhouette, View, channels, learnt_region, make_view, silhouette
 from models.hand_network import HandNetwork, NetworkHand, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
@@ -25,9 +25,12 @@ Hint = Literal["closer", "farther", "center", "open_hand", "hold_still"]
 
 WORK_WIDTH_PX: Final = 320
 SURE: Final = 0.55
-"""A likeness at which no other way of seeing is tried."""
+"""A likeness at which no other way of seeing is tried, and the networks are only asked whether they agree."""
 LEAST: Final = 0.3
 """A likeness below which five rises in a row are not believed to be a hand."""
+
+WAYS_FIRST: Final = 2
+"""Outlines that are tried where there are networks: what the others show these see too, in less time."""
 
 LEARNT_SURE: Final = 0.85
 """The networks' chance of an open hand from which on they are believed."""
@@ -39,6 +42,9 @@ SAME_PLACE: Final = 0.07
 """Valleys nearer to each other than this, in palm widths, are the same; the outline's are the steadier."""
 SAME_REGION: Final = 0.7
 """Intersection over union of two masks of one hand."""
+
+_CROP_GRID: Final = np.linspace(0.0, CROP_SIZE - 1.0, 9)[np.indices((9, 9)).reshape(2, -1)]
+"""(2, 81): points all over the palm crop."""
 
 MIN_PALM_SHARE: Final = 0.17
 MAX_PALM_SHARE: Final = 0.6
@@ -98,23 +104,27 @@ class HandFinder:
         """The open hand, or a hand that is closed or cut off by the frame, or nothing. Never raises."""
         view = make_view(frame.pixels, WORK_WIDTH_PX)
         seen = self._by_shape(frame, view)
-        if self._network is None:
+        network = self._network
+        if network is None:
             return seen
-        if isinstance(seen, Hand):
-            agreed = _second_opinion(self._network, frame, view, seen)
-            if agreed is not None:
-                return agreed
-            seen = PartialHand(seen.centre, 0.0, "open_hand")
-        learnt = self._network.look(view)
-        if learnt is not None and learnt.open_chance >= LEARNT_SURE:
+        if isinstance(seen, Hand) and seen.confidence >= SURE:
+            seen = _second_opinion(network, frame, view, seen)
+            if isinstance(seen, Hand):
+                return seen
+        learnt = network.look(view, LEARNT_SURE)
+        if learnt is not None:
             return _hand(frame, view, _of_network(view, learnt))
+        if isinstance(seen, Hand):
+            return _second_opinion(network, frame, view, seen)
         return seen
 
     def _by_shape(self, frame: Frame, view: View) -> Hand | PartialHand | None:
         best: tuple[OpenHand, Silhouette, str] | None = None
         blob: tuple[Blob | OpenHand, Silhouette] | None = None
         ways = channels(view)
-        for name in sorted(ways, key=lambda name: name != self._favourite):
+        order = sorted(ways, key=lambda name: name != self._favourite)
+        few, enough = (len(order), SURE) if self._network is None else (WAYS_FIRST, LEAST)
+        for name in order[:few]:
             figure = silhouette(ways[name]())
             if figure is None or not _stands_out(figure, 0.45):
                 continue
@@ -122,7 +132,7 @@ class HandFinder:
             if isinstance(shape, OpenHand):
                 if best is None or shape.likeness > best[0].likeness:
                     best = (shape, figure, name)
-                if shape.likeness >= SURE:
+                if shape.likeness >= enough:
                     break
             elif isinstance(shape, Blob) and _hand_like(view, figure, shape):
                 blob = blob or (shape, figure)
@@ -140,9 +150,12 @@ class HandFinder:
         self, view: View, best: tuple[OpenHand, Silhouette, str]
     ) -> tuple[OpenHand, Silhouette, str]:
         """The same hand with its outline drawn anew from its colours, where that looks more like one."""
-        figure = learnt_silhouette(view, best[1])
-        shape = None if figure is None else read_shape(figure.mask, figure.contour)
-        if figure is not None and isinstance(shape, OpenHand) and shape.likeness > best[0].likeness:
+        region = learnt_region(view, best[1].mask)
+        if region is None:
+            return best
+        figure = replace(best[1], mask=region[0], contour=region[1], area=region[2])
+        shape = read_shape(figure.mask, figure.contour)
+        if isinstance(shape, OpenHand) and shape.likeness > best[0].likeness:
             return shape, figure, best[2]
         return best
 
@@ -164,11 +177,10 @@ def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
 
 def _of_network(view: View, seen: NetworkHand) -> _Found:
     mask = seen.mask
-    coarse = silhouette(mask)
     # The network's mask is rough at the edges; colours draw them, where they tell hand from ground.
-    finer = None if coarse is None else learnt_silhouette(view, coarse)
-    if finer is not None and _overlap(finer.mask, mask) >= SAME_REGION:
-        mask = finer.mask
+    finer = learnt_region(view, mask)
+    if finer is not None and _overlap(finer[0], mask) >= SAME_REGION:
+        mask = finer[0]
     return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, mask)
 
 
@@ -177,14 +189,14 @@ def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return both / max(1, cv2.countNonZero(cv2.bitwise_or(one, other)))
 
 
-def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) -> Hand | PartialHand | None:
-    """A hand found by its shape, with the network's valleys where they differ; None where it denies it."""
+def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) -> Hand | PartialHand:
+    """A hand found by its shape, with the network's valleys where they differ; partial where it denies it."""
     opinion = network.look_at(view.light, view.from_frame(hand.valleys), hand.handedness)
     if opinion is None:
         return hand
     valleys, chance = opinion
     if chance < DENIES:
-        return None
+        return PartialHand(hand.centre, 0.0, "open_hand")
     better = view.to_frame(valleys).astype(np.float32)
     away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
     if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:
@@ -224,10 +236,8 @@ def _hand(frame: Frame, view: View, found: _Found) -> Hand | PartialHand:
 
 
 def _inside_share(frame: Frame, matrix: NDArray[np.float64]) -> float:
-    """Share of the palm crop that lies inside the frame, on a 9x9 grid."""
-    steps = np.linspace(0.0, CROP_SIZE - 1.0, 9)
-    grid = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
-    x, y = np.linalg.solve(matrix[:, :2], (grid - matrix[:, 2]).T)
+    """Share of the palm crop that lies inside the frame, on ``_CROP_GRID``."""
+    x, y = np.linalg.solve(matrix[:, :2], _CROP_GRID - matrix[:, 2:])
     return float(((x >= 0) & (y >= 0) & (x <= frame.width - 1) & (y <= frame.height - 1)).mean())
 
 
@@ -258,7 +268,7 @@ def _hand_like(view: View, figure: Silhouette, blob: Blob | OpenHand) -> bool:
         return False  # a card or a screen
     if view.ycrcb is None:
         return True
-    _, red, blue = (float(v) for v in view.ycrcb[figure.mask > 0].mean(axis=0))
+    _, red, blue, _ = cv2.mean(view.ycrcb, figure.mask)
     return 132.0 <= red <= 185.0 and 75.0 <= blue <= 126.0
 
 

@@ -8,7 +8,7 @@ once, with histograms instead of mixtures).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 BORDER_PX: Final = 5
 _COLOURS: Final = 16 * 32 * 32
 _OPENING: Final = np.ones((3, 3), np.uint8)
+
+Region = tuple[NDArray[np.uint8], NDArray[np.int32], float]
+"""Mask (h, w) of 0 and 255 without holes, its contour (N, 1, 2), its share of the image."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,18 +82,18 @@ def channels(view: View) -> dict[str, Callable[[], NDArray[np.uint8]]]:
     ways: dict[str, Callable[[], NDArray[np.uint8]]] = {}
     colours = view.ycrcb
     if colours is not None:
-        ways["red"] = lambda: np.ascontiguousarray(colours[:, :, 1])
-        ways["chroma"] = lambda: _from_border(np.ascontiguousarray(colours[:, :, 1:]))
+        ways["red"] = lambda: _plane(colours, 1)
+        ways["chroma"] = lambda: _from_border(_plane(colours, 1), _plane(colours, 2))
     ways["light"] = lambda: view.light
     ways["dark"] = lambda: np.asarray(cv2.bitwise_not(view.light), dtype=np.uint8)
-    ways["border"] = lambda: _from_border(view.light[:, :, None])
+    ways["border"] = lambda: _from_border(view.light)
     return ways
 
 
 def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:
     """The largest bright region of a channel that does not merely surround the image."""
     threshold, binary = cv2.threshold(channel, 0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
-    histogram = np.bincount(channel.ravel(), minlength=256).astype(np.float64)
+    histogram = cv2.calcHist([channel], [0], None, [256], [0.0, 256.0]).ravel().astype(np.float64)
     separation, contrast = _split_quality(histogram, int(threshold))
     found = _largest(np.asarray(binary, dtype=np.uint8))
     if found is None:
@@ -99,41 +102,44 @@ def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:
     return Silhouette(mask, contour, separation, contrast, _edge_slope(channel, contour), area)
 
 
-def learnt_silhouette(view: View, seed: Silhouette) -> Silhouette | None:
-    """The region whose colours are more often those of the seed's inside than of its outside."""
+def learnt_region(view: View, seed: NDArray[np.uint8]) -> Region | None:
+    """The region whose colours are more often those of the inside than of the outside of ``seed`` (h, w)."""
     bins = _colour_bins(view)
-    inside = cv2.erode(seed.mask, _OPENING, iterations=2) > 0
-    outside = cv2.dilate(seed.mask, _OPENING, iterations=3) == 0
+    inside = cv2.erode(seed, _OPENING, iterations=2)
+    outside = cv2.bitwise_not(cv2.dilate(seed, _OPENING, iterations=3))
     odds = []
     for region in (inside, outside):
-        counts = np.bincount(bins[region], minlength=_COLOURS).astype(np.float32)
+        counts = cv2.calcHist([bins], [0], region, [_COLOURS], [0.0, float(_COLOURS)]).ravel()
         total = float(counts.sum())
         if total < 50.0:
             return None
-        odds.append((counts * np.float32(2e4 / total))[bins])
-    hand, ground = (cv2.blur(np.minimum(o, np.float32(255.0)), (3, 3)) + 0.5 for o in odds)
-    found = _largest(np.where(hand > ground, 255, 0).astype(np.uint8))
-    return None if found is None else replace(seed, mask=found[0], contour=found[1], area=found[2])
+        odds.append(np.minimum(counts * np.float32(2e4 / total), np.float32(255.0)))
+    lead = cv2.blur(np.take(odds[0] - odds[1], bins), (3, 3))
+    return _largest(np.where(lead > 1e-3, 255, 0).astype(np.uint8))
 
 
-def _colour_bins(view: View) -> NDArray[np.int32]:
+def _colour_bins(view: View) -> NDArray[np.uint16]:
     """Which of ``_COLOURS`` each pixel (h, w) has: 16 shades by 32 by 32 tints, or 32 shades of grey."""
+    levels = np.arange(256, dtype=np.uint16)
     if view.ycrcb is None:
-        return (view.light >> 3).astype(np.int32)
-    light, red, blue = (view.ycrcb[:, :, k].astype(np.int32) for k in range(3))
-    return np.asarray((light >> 4 << 10) | (red >> 3 << 5) | (blue >> 3), dtype=np.int32)
+        return np.asarray(cv2.LUT(view.light, levels >> 3), dtype=np.uint16)
+    bins = np.zeros(view.light.shape, np.uint16)
+    for k, part in enumerate((levels >> 4 << 10, levels >> 3 << 5, levels >> 3)):
+        bins += np.asarray(cv2.LUT(_plane(view.ycrcb, k), part), dtype=np.uint16)
+    return bins
 
 
-def _from_border(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _plane(colours: NDArray[np.uint8], k: int) -> NDArray[np.uint8]:
+    return np.asarray(cv2.extractChannel(colours, k), dtype=np.uint8)
+
+
+def _from_border(*planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Distance of every pixel from the median colour along the upper three borders, as 0..255."""
-    b = BORDER_PX
-    planes = image.shape[2]
-    edge = np.concatenate([side.reshape(-1, planes) for side in (image[:b], image[:, :b], image[:, -b:])])
-    middle = np.median(edge, axis=0)
-    distance = np.zeros(image.shape[:2], np.float32)
-    for plane in range(planes):
-        difference = image[:, :, plane].astype(np.float32) - np.float32(middle[plane])
-        cv2.accumulateSquare(difference, distance)
+    b, levels = BORDER_PX, np.arange(256, dtype=np.float32)
+    distance = np.zeros(planes[0].shape, np.float32)
+    for plane in planes:
+        edge = np.concatenate([side.ravel() for side in (plane[:b], plane[:, :b], plane[:, -b:])])
+        distance += cv2.LUT(plane, (levels - np.float32(np.median(edge))) ** 2)
     return np.asarray(cv2.convertScaleAbs(cv2.sqrt(distance), alpha=2.0), dtype=np.uint8)
 
 
@@ -151,8 +157,8 @@ def _split_quality(histogram: NDArray[np.float64], threshold: int) -> tuple[floa
     return below * above / total**2 * contrast**2 / variance, contrast
 
 
-def _largest(binary: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32], float] | None:
-    """Mask, contour and share of the image of the largest region."""
+def _largest(binary: NDArray[np.uint8]) -> Region | None:
+    """The largest region that does not merely surround the image."""
     height, width = binary.shape
     if min(height, width) < 8:
         return None
@@ -179,9 +185,11 @@ def _edge_slope(channel: NDArray[np.uint8], contour: NDArray[np.int32]) -> float
     free = (x > 2) & (y > 2) & (x < width - 3) & (y < height - 3)
     if int(free.sum()) < 30:
         return 0.0
-    smooth = cv2.GaussianBlur(channel, (5, 5), 0)
-    across = cv2.Sobel(smooth, cv2.CV_16S, 1, 0)[y[free], x[free]]
-    down = cv2.Sobel(smooth, cv2.CV_16S, 0, 1)[y[free], x[free]]
+    left, top, right, bottom = (int(v) for v in (x.min(), y.min(), x.max(), y.max()))
+    part = channel[max(0, top - 3) : bottom + 4, max(0, left - 3) : right + 4]
+    smooth = cv2.GaussianBlur(part, (5, 5), 0)
+    at = y[free] - max(0, top - 3), x[free] - max(0, left - 3)
+    across, down = (cv2.Sobel(smooth, cv2.CV_16S, *step)[at] for step in ((1, 0), (0, 1)))
     return float(np.median(np.hypot(across, down))) / 8.0
 
 

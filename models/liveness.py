@@ -8,14 +8,16 @@ can, and the operator's own network where there is one.
 - ``frame``: a screen or a sheet has corners; a rectangle's corners around the hand belong to no hand.
 - ``parallax``: the surroundings of a hand stand still while it moves; those of a pictured hand move along.
   Speaks when the hand has moved before a ground with some pattern.
+- ``nir``: what a screen or most inks show is not there in near infrared; a hand stands out in both. Needs a
+  camera that gives both pictures.
 - ``net-…``: the network of ``[liveness] model_dir`` (``models.pad_network``).
 
 ``mech`` names those that spoke. Evidence is gathered from the first sight of an open hand on, so that the
 first good frame can be judged.
 
 What it is not: none of this has been measured on real attacks, and a flawless replay without an edge in view
-passes. The figures in the tests are of simulated attacks, a regression test and no attack error rate of
-ISO/IEC 30107-3 (docs/LIVENESS.md).
+passes a camera of one look. The figures in the tests are of simulated attacks, a regression test and no
+attack error rate of ISO/IEC 30107-3 (docs/LIVENESS.md).
 """
 
 import math
@@ -30,6 +32,7 @@ from models.hand import Hand
 from models.liveness_cues import (
     Spectrum,
     glare_across,
+    missing_in_nir,
     moved_along,
     red_against_blue,
     small_grey,
@@ -39,7 +42,7 @@ from models.pad_network import PadNetwork
 from models.picture_edges import corners_around
 from models.quality import sharpness
 
-VERSION: Final = "passive2"
+VERSION: Final = "passive3"
 """Names this set of cues at the beginning of ``pad.mech``."""
 
 PASS_Q: Final = 5000
@@ -63,6 +66,7 @@ _PEAK_WEIGHT: Final = 4.0
 _CORNER_WEIGHT: Final = 2.4
 _GLARE_WEIGHT: Final = 4.0
 _PARALLAX_WEIGHT: Final = 1.5
+_NIR_WEIGHT: Final = 4.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class LivenessCheck:
         self._glare: list[float] = []
         self._corners: list[float] = []
         self._parallax: list[float] = []
+        self._nir: list[float] = []
         self._asked: list[float] = []
         self._past: _Past | None = None
 
@@ -119,6 +124,9 @@ class LivenessCheck:
         self._glare.append(float(glare_across(small, hand)))
         self._corners.append(corners_around(small, hand.mask))
         self._note_parallax(small, hand)
+        missing = missing_in_nir(small, small_grey(frame.nir, hand), hand) if frame.nir is not None else None
+        if missing is not None:
+            self._nir.append(missing)
 
         odds = self._log_odds()
         asked_enough = self._network is None or len(self._asked) >= LEAST_FRAMES
@@ -140,6 +148,8 @@ class LivenessCheck:
         odds -= _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))  # one flash accuses nobody
         odds -= _CORNER_WEIGHT * float(np.mean(self._corners[-RECENT:]))
         odds -= _PARALLAX_WEIGHT * sum(self._parallax[-MOVES:])
+        nir = self._nir[-RECENT:]
+        odds -= _NIR_WEIGHT * sum(nir) / max(LEAST_FRAMES, len(nir))
         return odds
 
     def _mech(self) -> str:
@@ -149,6 +159,7 @@ class LivenessCheck:
             "glare": self._glare,
             "frame": self._corners,
             "parallax": self._parallax,
+            "nir": self._nir,
         }
         names = [name for name, evidence in spoke.items() if evidence]
         if self._network is not None and self._asked:

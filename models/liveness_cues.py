@@ -24,6 +24,16 @@ BURNT_HAND: Final = 205.0
 """A hand as light as this on the whole is lit too strongly for a reflection to tell anything."""
 
 
+PLAIN_EDGE: Final = 8.0
+"""Slope of a hand's outline, in levels a pixel, below which its ground is too like it to compare."""
+NIR_EDGE: Final = (2.0, 5.0)
+"""Slope of the outline in near infrared up to which no hand is there, and from which on one is."""
+NIR_REACH: Final = 0.25
+"""How far apart two lenses may see a hand, in palm widths."""
+_OUTLINE_POINTS: Final = 120
+_STEP_PX: Final = 4
+
+
 class Spectrum:
     """Narrow peaks in the spectrum of the palm: something regular that skin has not."""
 
@@ -88,6 +98,39 @@ def glare_across(small: NDArray[np.float32], hand: Hand) -> bool:
         if min(float(on_palm.mean()), float(beside.mean())) >= GLARE_SIDES:
             return True
     return False
+
+
+def missing_in_nir(colour: NDArray[np.float32], infrared: NDArray[np.float32], hand: Hand) -> float | None:
+    """0 where the hand's outline stands out in near infrared too, to 1 where there is none.
+
+    ``colour`` (its lightness) and ``infrared`` (h, w): one moment, at the size of the hand's mask. The
+    outline may be shifted by what lies between two lenses. None where it hardly stands out in colour, or
+    where near infrared is burnt out.
+    """
+    contours, _ = cv2.findContours(hand.mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    height, width = hand.mask.shape
+    x, y = max(contours, key=len)[:, 0, :].T if contours else np.zeros((2, 0), np.int32)
+    free = (x > 2) & (y > 2) & (x < width - 3) & (y < height - 3)
+    step = max(1, int(free.sum()) // _OUTLINE_POINTS)
+    x, y = x[free][::step], y[free][::step]
+    if len(x) < _OUTLINE_POINTS // 4 or float(infrared[hand.mask > 0].mean()) > BURNT_HAND:
+        return None
+    if float(np.median(_slope(colour)[y, x])) < PLAIN_EDGE:
+        return None
+    reach = int(NIR_REACH * hand.palm_width_px * hand.mask_scale)
+    across, down = np.arange(-reach, reach + 1, _STEP_PX), np.arange(-reach // 3, reach // 3 + 1, _STEP_PX)
+    right, below = (shift.reshape(-1, 1) for shift in np.meshgrid(across, down))
+    seen = _slope(infrared)[np.clip(y + below, 0, height - 1), np.clip(x + right, 0, width - 1)]
+    least, most = NIR_EDGE
+    return float(np.clip((most - float(np.median(seen, axis=1).max())) / (most - least), 0.0, 1.0))
+
+
+def _slope(small: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Steepest slope within two pixels, in levels a pixel."""
+    smooth = cv2.GaussianBlur(small, (5, 5), 0)
+    across, down = (cv2.Sobel(smooth, cv2.CV_32F, *way) for way in ((1, 0), (0, 1)))
+    steep = cv2.dilate(cv2.magnitude(across, down), np.ones((5, 5), np.uint8))
+    return np.asarray(steep / 8.0, dtype=np.float32)
 
 
 def valleys_in_mask(hand: Hand) -> NDArray[np.float64]:

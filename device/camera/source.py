@@ -49,14 +49,15 @@ def parse_source(text: str) -> CameraSource:
     raise CameraSourceError(f"[camera] source {text!r} is of no known kind; {_EXPECTED}")
 
 
-def open_camera(source: str, fps: float | None = None, loop: bool = False) -> Camera:
+def open_camera(source: str, fps: float | None = None, loop: bool = False, *, pair: bool = False) -> Camera:
     """Opens `source`.
 
     `fps`: for a folder, images a second (15 when None), where up to 2 shows each image as a scene of its own,
     with nothing in view in between, as a row of photographs of different hands needs it; for a video, its
     own rate when None; for a V4L2 device, the rate asked of the driver (30 when None), which may give
     another. `loop`: a video or folder starts anew at its end; otherwise its last picture stays, and a folder
-    goes on with images added later.
+    goes on with images added later. `pair`: of a V4L2 device pictures twice as wide are asked for, which hold
+    two side by side; files have the size they have.
 
     Raises CameraSourceError (wrong words) or CameraUnavailable (cannot be opened now; trying again later
     may help).
@@ -68,7 +69,7 @@ def open_camera(source: str, fps: float | None = None, loop: bool = False) -> Ca
     if parsed.kind is SourceKind.V4L2:
         from device.camera.v4l2 import open_v4l2
 
-        return open_v4l2(parsed.path, fps or DEFAULT_V4L2_FPS)
+        return open_v4l2(parsed.path, fps or DEFAULT_V4L2_FPS, pair=pair)
     from device.camera.pacing import SLIDES_UP_TO_FPS, PacedCamera
 
     try:

@@ -95,8 +95,10 @@ class V4L2Camera:
         return picture.shape == self._shape and bool((picture[::8, ::8] != picture[0, 0]).any())
 
 
-def open_v4l2(node: Path, fps: float) -> V4L2Camera:
+def open_v4l2(node: Path, fps: float, *, pair: bool = False) -> V4L2Camera:
     """Opens `node`, asking for 640 × 480 MJPEG, else YUYV, at `fps`; the driver may give something near.
+
+    `pair`: for 1280 × 480, two pictures side by side.
 
     Raises CameraUnavailable.
     """
@@ -112,7 +114,7 @@ def open_v4l2(node: Path, fps: float) -> V4L2Camera:
             # Asked for a format that the camera lacks, OpenCV takes another one and says that it was set.
             if capture.set(cv2.CAP_PROP_FOURCC, wanted) and int(capture.get(cv2.CAP_PROP_FOURCC)) == wanted:
                 break
-        capture.set(cv2.CAP_PROP_FRAME_WIDTH, WIDTH_PX)
+        capture.set(cv2.CAP_PROP_FRAME_WIDTH, 2 * WIDTH_PX if pair else WIDTH_PX)
         capture.set(cv2.CAP_PROP_FRAME_HEIGHT, HEIGHT_PX)
         capture.set(cv2.CAP_PROP_FPS, fps)
     if not capture.isOpened():

@@ -12,6 +12,7 @@
     fps = 30                                  # 1..120
     loop = false                              # file: only; start anew at the end
     look = "rgb"                              # or "nir"
+    nir = "none"                              # "left" or "right": that half of a two-sensor module's picture
 
     [link]
     port = "/dev/ttyACM0"                     # or a pty, or usb:VID:PID[:SERIAL]
@@ -72,6 +73,7 @@ class CameraSection:
     fps: int
     loop: bool
     look: str
+    nir: Literal["none", "left", "right"] = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ _MEMBERS: dict[str, dict[str, _Member]] = {
         "fps": _Member(values.integer(1, 120), 30),
         "loop": _Member(values.boolean, False),
         "look": _Member(values.one_of("rgb", "nir"), "rgb"),
+        "nir": _Member(values.one_of("none", "left", "right"), "none"),
     },
     "link": {
         "port": _Member(values.port),
@@ -315,6 +318,11 @@ def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceC
         else _read_table(table, document.get(table, {}), findings)
         for table in _MEMBERS
     }
+    camera = sections["camera"]
+    if camera is not None and camera.nir != "none" and camera.look != "rgb":
+        findings.add(
+            "camera", "nir", 'needs look = "rgb": the other half is the colour picture that is examined'
+        )
     if findings.problems:
         raise ConfigError(tuple(findings.problems))
     return DeviceConfig(**sections)

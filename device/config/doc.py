@@ -18,6 +18,7 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "fps": "pictures a second asked of the camera",
         "loop": "a recording starts anew at its end",
         "look": "what the camera sees: colour, or near infrared",
+        "nir": "the half of a two-sensor module's picture that is near infrared; the other is colour",
     },
     "link": {
         "port": "the port of the cable to the validator",

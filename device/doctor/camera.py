@@ -48,7 +48,8 @@ def _by_daemon(config: DeviceConfig) -> tuple[float, str]:
 
 
 def _by_itself(config: DeviceConfig) -> tuple[float, str]:
-    camera = open_camera(config.camera.source, config.camera.fps, config.camera.loop)
+    wanted = config.camera
+    camera = open_camera(wanted.source, wanted.fps, wanted.loop, pair=wanted.nir != "none")
     try:
         camera.read()  # the first picture may take long: exposure and white balance settle
         pictures, started_s = 0, time.monotonic()

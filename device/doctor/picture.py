@@ -62,11 +62,12 @@ def _by_daemon(config: DeviceConfig) -> MeasuredPicture:
 
 
 def _by_itself(config: DeviceConfig) -> MeasuredPicture:
-    camera = open_camera(config.camera.source, config.camera.fps, config.camera.loop)
+    wanted = config.camera
+    camera = open_camera(wanted.source, wanted.fps, wanted.loop, pair=wanted.nir != "none")
     try:
         seen = [pixels for _ in range(_SETTLE_PICTURES) if (pixels := camera.read()) is not None]
     finally:
         camera.close()
     if not seen:
         raise CameraError("no picture came")
-    return measure(Frame.from_pixels(seen[-1]))
+    return measure(Frame.from_pixels(seen[-1], nir=wanted.nir))

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from link1.objects import Pad
+from models.template_choice import choose_templates
 
 HandName = Literal["L", "R"]
 
@@ -16,7 +17,9 @@ CAPTURES_NEEDED: Final = 2
 SPACING_MS: Final = 100
 """Captures closer together show one instant, not the same hand twice."""
 CHOOSING_MS: Final = 500
-"""Better captures still replace the three held for so long after the first."""
+"""So long after the first capture the templates are still chosen anew with each that comes."""
+CANDIDATES: Final = 6
+"""Captures that are chosen from, as many as `CHOOSING_MS` gives; then the oldest not chosen is let go."""
 SAME_FRAME_COSINE: Final = 0.999_99
 
 
@@ -32,65 +35,77 @@ class PalmCapture:
 
 
 class HandCaptures:
-    """At most three captures of one hand, from different moments, that agree with each other.
+    """The captures of one hand, from different moments, and those of them that make its templates (`held`).
 
     `agree_cosine`: captures of one hand reach at least this cosine. The captures handed in belong to this
-    object from then on; the vectors of those it does not keep are overwritten.
+    object from then on; the vectors of those it lets go are overwritten.
     """
 
     def __init__(self, agree_cosine: float) -> None:
         self._agree_cosine = agree_cosine
+        self._candidates: list[PalmCapture] = []
         self._first_ms = 0
-        self._disagreed = False
         self.held: list[PalmCapture] = []
 
-    def add(self, capture: PalmCapture) -> None:
-        """Keeps `capture` where it adds something."""
-        if not self.held:
-            self.held, self._first_ms = [capture], capture.at_ms
-            return
-        cosines = [cosine(held, capture) for held in self.held]
-        too_close = any(abs(held.at_ms - capture.at_ms) < SPACING_MS for held in self.held)
-        if too_close or max(cosines) > SAME_FRAME_COSINE:
+    def add(self, capture: PalmCapture) -> bool:
+        """Takes `capture` among the candidates and chooses anew; False when it contradicts those held."""
+        if not self._candidates:
+            self._first_ms = capture.at_ms
+        if any(
+            abs(one.at_ms - capture.at_ms) < SPACING_MS or cosine(one, capture) > SAME_FRAME_COSINE
+            for one in self._candidates
+        ):
             erase(capture)
-        elif min(cosines) < self._agree_cosine:
-            self._disagree(capture)
-        else:
-            self._disagreed = False
-            self.held.append(capture)
-            if len(self.held) > CAPTURES_WANTED:
-                worst = min(self.held, key=lambda held: held.quality_q)
-                self.held = [held for held in self.held if held is not worst]
-                erase(worst)
+            return True
+        self._candidates.append(capture)
+        chosen = choose_templates(
+            [one.vector for one in self._candidates],
+            [one.quality_q for one in self._candidates],
+            agree_cosine=self._agree_cosine,
+            most=CAPTURES_WANTED,
+        )
+        self.held = [self._candidates[i] for i in chosen]
+        agrees = not self._contradicts(capture)
+        if len(self._candidates) > CANDIDATES:
+            self._let_go(next(one for one in self._candidates if one not in self.held))
+        return agrees
 
     def complete(self, now_ms: int) -> bool:
-        """Three are there, and there was time to find better ones."""
-        return len(self.held) == CAPTURES_WANTED and now_ms - self._first_ms >= CHOOSING_MS
+        """Three are there that nearly all agree with, and there was time to find better ones."""
+        full = len(self.held) == CAPTURES_WANTED and self._contradictions() <= 1
+        return full and now_ms - self._first_ms >= CHOOSING_MS
 
     @property
     def enough(self) -> bool:
         """What is there will do when no more can come."""
-        return len(self.held) >= CAPTURES_NEEDED
+        spare = len(self.held) - CAPTURES_NEEDED
+        return spare >= 0 and self._contradictions() <= spare
 
     def resemble(self, capture: PalmCapture) -> bool:
         """Whether `capture` shows the same hand as one of these."""
         return any(cosine(held, capture) >= self._agree_cosine for held in self.held)
 
+    def settle(self) -> None:
+        """The choice is made: the other candidates are let go."""
+        for capture in [one for one in self._candidates if one not in self.held]:
+            self._let_go(capture)
+
     def erase(self) -> None:
         """Overwrites every vector and begins anew."""
-        for capture in self.held:
+        for capture in self._candidates:
             erase(capture)
-        self.held = []
-        self._disagreed = False
+        self._candidates, self.held = [], []
 
-    def _disagree(self, capture: PalmCapture) -> None:
-        """One capture that does not agree is let go; at the second in a row the first ones were wrong."""
-        if self._disagreed:
-            self.erase()
-            self.held, self._first_ms = [capture], capture.at_ms
-        else:
-            self._disagreed = True
-            erase(capture)
+    def _contradicts(self, capture: PalmCapture) -> bool:
+        return any(one is not capture and cosine(one, capture) < self._agree_cosine for one in self.held)
+
+    def _contradictions(self) -> int:
+        """Candidates of another hand, or whose crop failed: more captures must say which side is right."""
+        return sum(self._contradicts(one) for one in self._candidates)
+
+    def _let_go(self, capture: PalmCapture) -> None:
+        self._candidates = [one for one in self._candidates if one is not capture]
+        erase(capture)
 
 
 def cosine(one: PalmCapture, other: PalmCapture) -> float:

@@ -3,7 +3,7 @@
 A sans-I/O flow: events go in with the monotonic time, effects come out. A session begins with its QR code
 before the camera or with its short code from a keypad, which the service exchanges. Where this device is the
 screen, nothing is captured before somebody has accepted the terms on it. Then it asks for one hand after the
-other, takes up to three good captures of each, and sees the hand leave in between. Enrolment is held to more
+other, takes the best three captures of each, and sees the hand leave in between. Enrolment is held to more
 than a passage is: `enrol_quality_q`, liveness passed, the hand asked for, captures that agree with each other
 and differ from the other hand's; for a bad template is a false match waiting for its day.
 
@@ -316,8 +316,8 @@ class EnrolmentFlow:
         if any(before.resemble(capture) for before in running.captures[: running.index]):
             erase(capture)
             return CaptureHint.OTHER_HAND
-        running.current.add(capture)
-        return look.hint
+        agrees = running.current.add(capture)
+        return look.hint or (None if agrees else GuideHint.HOLD_STILL)
 
     def _hand_away(self, running: _Running, now_ms: int) -> list[Effect]:
         if now_ms - running.last_seen_ms < REMOVED_MS:
@@ -329,6 +329,7 @@ class EnrolmentFlow:
         return self._prompt(running, Step.SHOW_HAND, None, now_ms)
 
     def _hand_done(self, running: _Running, now_ms: int) -> list[Effect]:
+        running.current.settle()
         if running.index + 1 < len(running.hands):
             running.phase = _Phase.REMOVING
             return self._prompt(running, Step.REMOVE_HAND, None, now_ms)

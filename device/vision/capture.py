@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from device.camera import Camera, CameraError, CameraLost
-from models.frames import Frame
+from models.frames import Frame, NirHalf
 
 STALL_MS = 1_500
 """No frame for this long: the camera is stalled, and whoever asks is told so."""
@@ -97,7 +97,7 @@ class CaptureThread:
 
     `open_camera` opens the source anew and may raise CameraError. `on_state` is called from the capture
     thread at each change of state (hand it on with `loop.call_soon_threadsafe`). `now_ms` is a monotonic
-    clock, the one frames are stamped with.
+    clock, the one frames are stamped with. `nir`: the half of its pictures that is near infrared.
     """
 
     def __init__(
@@ -107,11 +107,13 @@ class CaptureThread:
         *,
         now_ms: Callable[[], int],
         on_state: Callable[[CameraState], None],
+        nir: NirHalf = "none",
     ) -> None:
         self._open_camera = open_camera
         self._slot = slot
         self._now_ms = now_ms
         self._on_state = on_state
+        self._nir = nir
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._frames = self._skipped_before = self._skipped = self._opened = 0
@@ -177,7 +179,7 @@ class CaptureThread:
             if pixels is not None:
                 last_frame_ms = now_ms
                 self._frames += 1
-                self._slot.put(Frame(pixels, now_ms, self._frames))
+                self._slot.put(Frame.from_pixels(pixels, at_ms=now_ms, number=self._frames, nir=self._nir))
                 self._enter(CameraCondition.OK, camera.description, "")
             elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
                 raise CameraLost(

@@ -1,9 +1,10 @@
 """How often a hand is taken for a picture: ``python -m models.training.bona_fide``.
 
 The bona fide presentation classification error rate (BPCER, ISO/IEC 30107-3) of the built-in cues, counted
-on generated passages. Each is one presentation, a hand that comes in and is held, half of them sent as JPEG
-like a webcam's pictures. It counts as rejected when a frame good enough for a passage fails, for a device
-ends there; as not judged when none passes. Nothing is said about attacks: there are none to show.
+on generated passages: in colour, in near infrared, and in both at once as a module with two sensors gives
+them, its lenses a little apart. Each is one presentation, a hand that comes in and is held, half of them sent
+as JPEG like a webcam's pictures. It counts as rejected when a frame good enough for a passage fails, for a
+device ends there; as not judged when none passes. Nothing is said about attacks: there are none to show.
 """
 
 import json
@@ -19,7 +20,7 @@ import cv2
 import numpy as np
 
 from models.crop import cut_palm
-from models.frames import Frame
+from models.frames import Frame, NirHalf
 from models.hand import HandFinder
 from models.liveness import LivenessCheck
 from models.manifest import load_manifest, shipped_model_dir
@@ -30,7 +31,8 @@ from models.synthesis.scene import passage
 
 FIRST_PERSON: Final = 70_000_000
 """People from this number on are shown; no limit of a cue was chosen on them."""
-LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
+LOOKS: Final = ("rgb", "nir", "both")
+_LENSES_APART_PX: Final = 12
 _FRAMES_IN: Final = 6
 _FRAMES_HELD: Final = 8
 _JPEG_QUALITY: Final = 70
@@ -39,11 +41,12 @@ _MS_A_FRAME: Final = 33
 Outcome = Literal["passed", "rejected", "not judged"]
 
 
-def presented(look: Look, quality_q: int, number: int) -> Outcome:
+def presented(look: Literal["rgb", "nir", "both"], quality_q: int, number: int) -> Outcome:
     """What becomes of one passage of the person ``number``."""
     finder, check, before, passed = HandFinder(), LivenessCheck(), None, False
-    for k, pixels in enumerate(_film(look, number)):
-        frame = Frame.from_pixels(pixels, at_ms=_MS_A_FRAME * k, number=k)
+    for k, pixels in enumerate(_both(number) if look == "both" else _film(look, number)):
+        half: NirHalf = "right" if look == "both" else "none"
+        frame = Frame.from_pixels(pixels, at_ms=_MS_A_FRAME * k, number=k, nir=half)
         hand = finder.find(frame)
         if hand is not None:
             crop = cut_palm(frame, hand)
@@ -63,6 +66,13 @@ def wilson_interval(count: int, of: int) -> tuple[float, float]:
     middle = (share + spread / 2) / (1 + spread)
     half = z * math.sqrt(share * (1 - share) / of + spread / (4 * of)) / (1 + spread)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _both(number: int) -> Iterator[Pixels]:
+    """Colour left, near infrared right; the hand up to 24 pixels further along there, by person."""
+    apart = _LENSES_APART_PX * (number % 3)
+    for colour, infrared in zip(_film("rgb", number), _film("nir", number), strict=True):
+        yield np.hstack([colour, cv2.cvtColor(np.roll(infrared, apart, axis=1), cv2.COLOR_GRAY2BGR)])
 
 
 def _film(look: Look, number: int) -> Iterator[Pixels]:

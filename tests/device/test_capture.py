@@ -104,6 +104,22 @@ def test_a_waiting_reader_is_woken_by_a_frame() -> None:
     assert taken[0] is not None
 
 
+def test_a_module_with_two_sensors_gives_colour_and_near_infrared_in_one_frame() -> None:
+    clock = Clock()
+    both = np.hstack([np.full((48, 64, 3), 9, np.uint8), np.full((48, 64, 3), 90, np.uint8)])
+    camera = Script(clock, [both])
+    slot = FrameSlot()
+    thread = CaptureThread(lambda: camera, slot, now_ms=clock, on_state=lambda _: None, nir="right")
+    thread.start()
+    frame = slot.take(DEADLINE_S)
+    thread.stop()
+    assert frame is not None
+    assert (frame.width, int(frame.pixels.max())) == (64, 9)
+    assert frame.nir is not None
+    assert frame.nir.shape == (48, 64)
+    assert int(frame.nir.min()) == 90
+
+
 def test_frames_are_numbered_stamped_and_counted() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE] * 5)

@@ -77,6 +77,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert config.device.state_dir == Path("/var/lib/palm-access")
     assert config.device.runtime_dir == Path("/run/palm-access")
     assert (config.camera.fps, config.camera.loop, config.camera.look) == (30, False, "rgb")
+    assert config.camera.nir == "none"
     assert config.link.baud == 921_600
     assert config.cloud is None
     assert config.model.dir is None
@@ -182,9 +183,17 @@ def test_a_table_that_is_a_value_and_a_reserved_id(tmp_path: Path) -> None:
         tmp_path, 'camera = "x"\n' + SMALLEST.replace('"a"', '"self"').replace("[camera]", "[model]")
     )
     assert any(
-        "[camera]: expected a table with source, fps, loop, look, found a string" in line for line in found
+        "[camera]: expected a table with source, fps, loop, look, nir, found a string" in line
+        for line in found
     )
     assert any("a reserved name" in line for line in found)
+
+
+def test_the_near_infrared_half_stands_beside_a_colour_one(tmp_path: Path) -> None:
+    text = SMALLEST.replace("[camera]", '[camera]\nnir = "right"')
+    assert load(tmp_path, text).camera.nir == "right"
+    (found,) = problems(tmp_path, text.replace("nir =", 'look = "nir"\nnir ='))
+    assert '[camera] nir: needs look = "rgb"' in found
 
 
 def test_a_runtime_dir_too_long_for_a_socket(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ port = "/dev/ttyACM0"
         ("camera.fps", "15", "  fps = 15"),
         ("camera.source", "file:/tmp/a#b", 'source = "file:/tmp/a#b"   # not "/dev/video1 #2"'),
         ("camera.look", "nir", 'look = "nir"'),
+        ("camera.nir", "right", 'nir = "right"'),
         ("camera.loop", "true", "loop = true"),
         ("enrolment.hands", '["L"]', 'hands = ["L"]'),
         ("cloud.url", "https://cloud.example", 'url = "https://cloud.example"'),

@@ -257,12 +257,45 @@ def test_captures_that_are_not_known_to_be_live_are_not_taken() -> None:
 def test_the_best_captures_are_kept() -> None:
     bench = Bench()
     bench.begin()
-    for quality_q in (61, 62, 63, 90, 95, 99, 98):
+    for quality_q in (61, 66, 71, 90, 95, 99, 98):
         bench.show("L", 2, quality_q=quality_q)
     bench.nothing()
     bench.show("R")
     qualities = [item["quality_q"] for item in read(bench.uploads()[0])["hands"][:3]]
     assert min(qualities) > 61
+
+
+def test_one_capture_that_contradicts_the_others_is_left_out_and_they_are_kept() -> None:
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench.begin()
+    failed = bench.capture("L", quality_q=99, of=direction(77))
+    bench.add(bench.flow.look(EnrolmentLook(True, "L", None, failed), bench.now_ms))
+    bench.show("L", 1)
+    prompts = bench.show("L", 11)
+    assert hands_in(bench.uploads()[0]) == ["L", "L", "L"]
+    assert all(item["quality_q"] == 80 for item in read(bench.uploads()[0])["hands"])
+    assert not failed.vector.any()
+    assert Prompt(Step.SENDING, None, None, 3) in prompts
+
+
+def test_two_captures_that_contradict_each_other_ask_for_more() -> None:
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench.begin()
+    for of, quality_q in ((HANDS["L"], 80), (direction(77), 70)) * 2:
+        bench.now_ms += 5 * TICK_MS
+        capture = bench.capture("L", of=of, quality_q=quality_q)
+        bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
+    assert Prompt(Step.SHOW_HAND, "L", GuideHint.HOLD_STILL, 2) in bench.effects
+    assert bench.nothing()[-1] == Prompt(Step.SHOW_HAND, "L", None, 0)
+    assert bench.uploads() == []
+    assert not any(capture.vector.any() for capture in bench.captures)
+
+
+def test_what_was_not_chosen_is_overwritten_as_soon_as_the_hand_is_done() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.show("L")
+    assert sum(capture.vector.any() for capture in bench.captures) == 3
 
 
 def test_two_captures_will_do_when_the_hand_leaves() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -166,6 +167,26 @@ class Diary:
 
     def on_fault(self, fault: RecognitionFault) -> None:
         self.faults.append(fault)
+
+
+def test_both_pictures_of_a_module_reach_the_liveness_check(manifest: ModelManifest) -> None:
+    """A passage in colour beside near infrared; then the same beside what a screen shows there."""
+    colour, infrared = (
+        list(passage(make_person(101), "R", seed=2, look=look, scene_seed=9, frames_in=3, frames_held=5))
+        for look in ("rgb", "nir")
+    )
+    for dark, res in ((False, "pass"), (True, "fail")):
+        gate = Gate(manifest, open_embedder(manifest))
+        gate.templates.rows = [(ref(i), "R", np.eye(512, dtype=np.float32)[i]) for i in range(2)]
+        pads = []
+        for k, (seen, nir) in enumerate(zip(colour[:8], infrared, strict=False)):
+            beside = cv2.cvtColor(nir // 20 if dark else nir, cv2.COLOR_GRAY2BGR)
+            frame = Frame.from_pixels(np.hstack([seen, beside]), at_ms=FRAME_MS * k, number=k, nir="right")
+            look = gate.recogniser.look(frame, Interest.PASSAGE)
+            if look is not None and look.sighting.pad is not None:
+                pads.append(look.sighting.pad)
+        assert pads[-1].res == res
+        assert "+nir" in pads[-1].mech
 
 
 def test_a_folder_fed_with_scenes_is_a_live_camera(manifest: ModelManifest, tmp_path: Path) -> None:

@@ -138,10 +138,10 @@ def test_only_cues_that_spoke_are_named() -> None:
         look: watched(passage(make_person(4), "R", 4, look=look, frames_in=0, frames_held=3, frames_out=0))
         for look in ("rgb", "nir")
     }
-    assert still["rgb"][-1][2].mech == "passive2:moire+tint+glare+frame"
-    assert still["nir"][-1][2].mech == "passive2:moire+glare+frame"
+    assert still["rgb"][-1][2].mech == "passive3:moire+tint+glare+frame"
+    assert still["nir"][-1][2].mech == "passive3:moire+glare+frame"
     moving = watched(passage(make_person(4), "R", 4, scene_seed=7, frames_held=2, frames_out=0))
-    assert moving[-1][2].mech == "passive2:moire+tint+glare+frame+parallax"
+    assert moving[-1][2].mech == "passive3:moire+tint+glare+frame+parallax"
 
 
 def test_a_still_photograph_gives_no_parallax_and_is_judged_by_the_rest() -> None:
