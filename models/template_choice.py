@@ -12,27 +12,25 @@ EQUAL_Q: Final = 5
 
 
 def choose_templates(
-    vectors: Sequence[NDArray[np.float32]], quality_q: Sequence[int], *, agree_cosine: float, most: int
+    cosine: NDArray[np.float32], quality_q: Sequence[int], *, agree_cosine: float, most: int
 ) -> tuple[int, ...]:
     """The captures to keep, as rising indices: as many as may be, up to ``most``, that all agree.
 
-    ``vectors``: n of (512,) float32 of unit length; ``quality_q``: theirs, 0..100; two agree when their
-    cosine is at least ``agree_cosine``. Among sets of the same size the best by quality is taken, in steps
-    of ``EQUAL_Q``; among equally good ones the one whose captures differ most, for they cover most poses;
-    then the earliest. Tries every set, so n is a handful. Empty for no captures; one alone, the best, where
-    no two agree.
+    ``cosine`` (n, n) float32, -1..1: of every two captures' vectors, which whoever holds them need not copy
+    for this; ``quality_q``: n of 0..100; two agree when their cosine is at least ``agree_cosine``. Among sets
+    of the same size the best by quality is taken, in steps of ``EQUAL_Q``; among equally good ones the one
+    whose captures differ most, for they cover most poses; then the earliest. Tries every set, so n is a
+    handful. Empty for no captures; one alone, the best, where no two agree.
     """
-    if not vectors or most < 1:
+    if not quality_q or most < 1:
         return ()
-    stacked = np.stack(vectors)
-    cosine = stacked @ stacked.T
     steps = [q // EQUAL_Q for q in quality_q]
-    for size in range(min(most, len(vectors)), 1, -1):
+    for size in range(min(most, len(steps)), 1, -1):
         agreeing = [
             (sum(steps[i] for i in some), -sum(float(cosine[pair]) for pair in combinations(some, 2)), some)
-            for some in combinations(range(len(vectors)), size)
+            for some in combinations(range(len(steps)), size)
             if all(cosine[pair] >= agree_cosine for pair in combinations(some, 2))
         ]
         if agreeing:
             return max(agreeing, key=lambda one: one[:2])[2]
-    return (max(range(len(vectors)), key=lambda i: steps[i]),)
+    return (max(range(len(steps)), key=lambda i: steps[i]),)

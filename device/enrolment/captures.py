@@ -59,7 +59,8 @@ class HandCaptures:
             return True
         self._candidates.append(capture)
         chosen = choose_templates(
-            [one.vector for one in self._candidates],
+            # One by one: a matrix of the vectors would be a copy that nobody overwrites.
+            np.array([[cosine(a, b) for b in self._candidates] for a in self._candidates], np.float32),
             [one.quality_q for one in self._candidates],
             agree_cosine=self._agree_cosine,
             most=CAPTURES_WANTED,

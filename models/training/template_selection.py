@@ -64,7 +64,7 @@ def enrol(look: Look, number: int) -> Enrolled | None:
     for captured in (crops, [crops[0], failed, *crops[2:]]):
         vectors = embedder.embed(np.stack(captured))
         agree_cosine = thresholds.accept_q / 10_000
-        chosen = choose_templates(list(vectors), quality_q, agree_cosine=agree_cosine, most=MOST)
+        chosen = choose_templates(vectors @ vectors.T, quality_q, agree_cosine=agree_cosine, most=MOST)
         templates += [vectors[:MOST], vectors[list(chosen)]]
     empty = np.zeros((0, vectors.shape[1]), np.float32)
     return Enrolled(tuple(templates), embedder.embed(np.stack(later)) if later else empty)

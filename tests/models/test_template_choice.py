@@ -28,7 +28,9 @@ def captures(draw: st.DrawFn) -> tuple[Vectors, list[int]]:
 
 
 def choose(shown: tuple[Vectors, list[int]]) -> tuple[int, ...]:
-    return choose_templates(*shown, agree_cosine=AGREE, most=MOST)
+    vectors, quality_q = shown
+    cosine = np.array([[a @ b for b in vectors] for a in vectors], np.float32)
+    return choose_templates(cosine, quality_q, agree_cosine=AGREE, most=MOST)
 
 
 def agree(vectors: Vectors, some: tuple[int, ...]) -> bool:
