@@ -179,30 +179,30 @@ def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
     camera = Script(clock, [PICTURE])
     openings: list[Script | Exception] = [CameraUnavailable(f"absent {i}") for i in range(7)]
     bench = Bench([*openings, camera], clock)
-    pauses_ms: list[int] = []
-    stop_waiting = threading.Event()
+    waited_s: list[float] = []
+    tried_at_ms: list[int] = []
+    open_next, stopped = bench.open, bench.thread._stop.is_set
 
-    def advance() -> None:
-        """Moves the clock on as soon as an opening has failed, just far enough for the next."""
-        for i in range(7):
-            bench.wait_for(lambda i=i: len(bench.states) > i)  # type: ignore[misc]
-            began_ms = clock.now_ms
-            while len(bench.states) == i + 1 and not stop_waiting.is_set():
-                clock.now_ms += 125
-                stop_waiting.wait(0.0001)
-            pauses_ms.append(clock.now_ms - began_ms)
+    def tried() -> Script:
+        tried_at_ms.append(clock.now_ms)
+        return open_next()
 
-    mover = threading.Thread(target=advance)
-    # The pause polls four times a second; under test it need not.
-    bench.thread._stop.wait = lambda _seconds=0.0: bench.thread._stop.is_set()  # type: ignore[method-assign,assignment]
+    def wait(seconds: float) -> bool:
+        """The time that the thread would have slept passes at once."""
+        waited_s.append(seconds)
+        clock.now_ms += round(seconds * 1000)
+        return stopped()
+
+    bench.thread._open_camera = tried
+    bench.thread._stop.wait = wait  # type: ignore[method-assign,assignment]
     bench.thread.start()
-    mover.start()
     assert camera.done.wait(DEADLINE_S)
-    stop_waiting.set()
-    mover.join()
     bench.thread.stop()
+    pauses_ms = np.diff(tried_at_ms)
+    assert (pauses_ms[1:] >= pauses_ms[:-1]).all()
     assert pauses_ms[1] > pauses_ms[0]
-    assert pauses_ms[6] > 9_000
+    assert pauses_ms[-1] > 9_000
+    assert max(waited_s) < 1.0  # alive to the watchdog meanwhile
     assert [s.condition for s in bench.states][-1] is CameraCondition.OK
 
 
