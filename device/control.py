@@ -3,12 +3,11 @@
 `palmd` hands in the operations by name; `status` is the first of them. The framing is `device.ipc`'s.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from device.errors import IpcRefused
-from device.ipc import Handler, IpcClient, Packet
+from device.ipc import Handler, Packet, call_blocking
 from link1.canonical import JsonObject
 
 ANSWER_WITHIN_S = 5.0
@@ -39,15 +38,9 @@ def ask_core(
     **members: object,
 ) -> Packet:
     """Ask a running core one thing. Raises IpcUnreachable when none answers, IpcRefused when it refuses."""
-
-    async def ask() -> Packet:
-        client = await IpcClient.connect(control_socket, ANSWER_WITHIN_S)
-        try:
-            return await client.call(op, timeout_s=timeout_s, payload=payload, **members)
-        finally:
-            client.close()
-
-    return asyncio.run(ask())
+    return call_blocking(
+        control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members
+    )
 
 
 def read_status(control_socket: Path) -> JsonObject:

@@ -21,6 +21,7 @@ import logging
 import socket
 import stat
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ MAX_CONNECTIONS: Final = 16
 """The carrier holds five, technicians a few more; beyond that somebody leaks them."""
 
 _PREFIX = struct.Struct(">II")
+_CUT_OFF: Final = "the stream ends inside a packet"
 
 _log = logging.getLogger(__name__)
 
@@ -90,19 +92,27 @@ def _head_of(packet: Packet) -> bytes:
 async def read_packet(reader: asyncio.StreamReader) -> Packet | None:
     """The next packet, None at an end between packets; IpcError for anything else."""
     try:
-        prefix = await reader.readexactly(_PREFIX.size)
-        header_length, payload_length = _PREFIX.unpack(prefix)
-        _check_lengths(header_length, payload_length)
+        header_length, payload_length = _lengths(await reader.readexactly(_PREFIX.size))
         header = await reader.readexactly(header_length)
         payload = await reader.readexactly(payload_length)
     except asyncio.IncompleteReadError as error:
         if not error.partial and error.expected == _PREFIX.size:
             return None
-        raise IpcError("the stream ends inside a packet") from error
+        raise IpcError(_CUT_OFF) from error
+    return _packet(header, payload)
+
+
+def _packet(header: bytes, payload: bytes) -> Packet:
     try:
         return Packet(read_strict(header, max_bytes=MAX_HEADER_BYTES), payload)
     except FormatError as error:
         raise IpcError(f"a packet's header is refused: {error}") from error
+
+
+def _lengths(prefix: bytes) -> tuple[int, int]:
+    header_length, payload_length = _PREFIX.unpack(prefix)
+    _check_lengths(header_length, payload_length)
+    return header_length, payload_length
 
 
 def _check_lengths(header_length: int, payload_length: int) -> None:
@@ -131,9 +141,7 @@ class IpcClient:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(path)
         except (OSError, TimeoutError) as error:
-            raise IpcUnreachable(
-                f"nothing answers at {path} ({_reason(error)}); is palmd running?"
-            ) from error
+            raise _nobody_at(path, error) from error
         return cls(reader, writer)
 
     async def call(self, op: str, payload: bytes = b"", *, timeout_s: float, **members: object) -> Packet:
@@ -149,20 +157,16 @@ class IpcClient:
                 answer = await read_packet(self._reader)
         except TimeoutError as error:
             self.close()
-            raise IpcUnreachable(f"no reply to {op} within {timeout_s:g} s") from error
+            raise _no_reply(op, timeout_s) from error
         except OSError as error:
             self.close()
-            raise IpcUnreachable(f"connection lost during {op} ({_reason(error)})") from error
+            raise _lost_during(op, error) from error
         except BaseException:
             self.close()
             raise
         if answer is None:
             self.close()
-            raise IpcUnreachable(f"connection closed during {op}")
-        if answer.header.get("ok") is not True:
-            code, message = answer.header.get("code"), answer.header.get("message")
-            raise IpcRefused(str(code), f"{op} refused ({code}): {message}")
-        return answer
+        return _good_answer(op, answer)
 
     @property
     def closed(self) -> bool:
@@ -172,6 +176,77 @@ class IpcClient:
     def close(self) -> None:
         """Drop the connection; safe to call twice."""
         self._writer.close()
+
+
+def call_blocking(
+    path: Path, op: str, payload: bytes = b"", *, connect_s: float = 5.0, timeout_s: float, **members: object
+) -> Packet:
+    """One request over a connection of its own, for programs without a loop; raises what `IpcClient` raises.
+
+    No loop for one request: Ctrl-C that comes while asyncio forgets a task that has ended is raised in a
+    weak reference's callback, where Python drops it, and the program goes on.
+    """
+    request = encode_packet(Packet({"op": op, **members}, payload))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        try:
+            line.settimeout(connect_s)
+            line.connect(str(path))
+        except OSError as error:
+            raise _nobody_at(path, error) from error
+        until_s = time.monotonic() + timeout_s
+        try:
+            line.settimeout(timeout_s)
+            line.sendall(request)
+            prefix = _received(line, _PREFIX.size, until_s)
+            if not prefix:
+                return _good_answer(op, None)
+            if len(prefix) < _PREFIX.size:
+                raise IpcError(_CUT_OFF)
+            header_length, payload_length = _lengths(prefix)
+            body = _received(line, header_length + payload_length, until_s)
+        except TimeoutError as error:
+            raise _no_reply(op, timeout_s) from error
+        except OSError as error:
+            raise _lost_during(op, error) from error
+    if len(body) < header_length + payload_length:
+        raise IpcError(_CUT_OFF)
+    return _good_answer(op, _packet(body[:header_length], body[header_length:]))
+
+
+def _received(line: socket.socket, count: int, until_s: float) -> bytes:
+    """So many bytes, or fewer where the stream ends; TimeoutError at `until_s`."""
+    data = bytearray()
+    while len(data) < count:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        line.settimeout(left_s)
+        piece = line.recv(count - len(data))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+def _good_answer(op: str, answer: Packet | None) -> Packet:
+    if answer is None:
+        raise IpcUnreachable(f"connection closed during {op}")
+    if answer.header.get("ok") is not True:
+        code, message = answer.header.get("code"), answer.header.get("message")
+        raise IpcRefused(str(code), f"{op} refused ({code}): {message}")
+    return answer
+
+
+def _nobody_at(path: Path, error: OSError) -> IpcUnreachable:
+    return IpcUnreachable(f"nothing answers at {path} ({_reason(error)}); is palmd running?")
+
+
+def _no_reply(op: str, timeout_s: float) -> IpcUnreachable:
+    return IpcUnreachable(f"no reply to {op} within {timeout_s:g} s")
+
+
+def _lost_during(op: str, error: OSError) -> IpcUnreachable:
+    return IpcUnreachable(f"connection lost during {op} ({_reason(error)})")
 
 
 class IpcServer:

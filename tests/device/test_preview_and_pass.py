@@ -42,6 +42,8 @@ def device(tmp_path_factory: pytest.TempPathFactory, pair: PtyPair) -> Iterator[
     (made.folder / "cable").symlink_to(pair.left)
     with made.running():
         asyncio.run(until(lambda: made.status()["camera"]["condition"] == "ok"))
+        # The last file that a device makes by itself.
+        asyncio.run(until((made.folder / "state" / "journal.db.reserve").exists))
         yield made
 
 
