@@ -293,6 +293,7 @@ class Gallery:
                 )
                 held = replace(held, time=time)
                 self._store.save_state("held", held.position.seq, held.to_obj())
+                self._piece()  # a megabyte is written and synced now, and a verdict's journal waits behind it
             before, self._staging = self._staging, staging
             self._view = replace(view, held=held)
             if before is None or before.generation != staging.generation:
