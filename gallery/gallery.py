@@ -74,13 +74,14 @@ class Match:
     """The answer to one search, and the position of the gallery that gave it.
 
     `score` is a cosine, −1..1, and 0.0 when nothing was scored (then `best` is None). `margin` is the lead
-    over the best other person, None when there is none.
+    over the best other person, None when there is none. `probe` is the row of the probes that was nearest.
     """
 
     best: Candidate | None
     score: float
     margin: float | None
     position: Position
+    probe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class Gallery:
                 sleep(0.001)  # the commit that was read is about to be shown
             else:
                 margin = None if found.second_score is None else found.score - found.second_score
-                return Match(found.best, found.score, margin, view.held.position)
+                return Match(found.best, found.score, margin, view.held.position, found.probe)
 
     def reread(self) -> None:
         """Read again what a search could not; does nothing when there is no such thing. Raises StoreError."""

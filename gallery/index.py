@@ -60,6 +60,8 @@ class Found:
     best: Candidate | None
     score: float
     second_score: float | None
+    probe: int = 0
+    """Which of the probes was the nearest to them."""
 
 
 class Segment:
@@ -188,15 +190,16 @@ def _best(templates: Sequence[Template], turned: NDArray[np.float32]) -> Found:
     codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
     codes = codes.reshape(-1, CODE_BYTES)
     cosines = decode(codes[:, :VECTOR_LENGTH], codes[:, VECTOR_LENGTH:].view(np.int8)) @ turned.T
+    probes = cosines.argmax(axis=1).tolist()
     scores = np.clip(cosines.max(axis=1), -1.0, 1.0).tolist()
-    score, best = max(zip(scores, templates, strict=True), key=lambda scored: scored[0])
+    score, best, probe = max(zip(scores, templates, probes, strict=True), key=lambda scored: scored[0])
     others = [
         other
         for other, template in zip(scores, templates, strict=True)
         if template.subject_ref != best.subject_ref
     ]
     candidate = Candidate(best.subject_ref.hex(), best.hand, best.onboard_ref)
-    return Found(candidate, score, max(others, default=None))
+    return Found(candidate, score, max(others, default=None), probe)
 
 
 def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:

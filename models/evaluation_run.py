@@ -26,7 +26,7 @@ from models.evaluation_measures import (
 from models.evaluation_sets import Kind, PalmSet, Picture
 from models.frames import Frame
 from models.hand import Hand, HandFinder
-from models.probes import probe_crops
+from models.probes import SHIFTS, STILL, neighbours, probe_crops
 from models.quality import assess
 from models.training.gabor_code import compare_codes, competitive_codes
 
@@ -147,22 +147,33 @@ def _crop_of(picture: Picture, kind: Kind, quality_q: int) -> NDArray[np.uint8] 
 
 
 def evaluate(found: PalmSet, acquired: Acquired, kind: Kind, embedder: Embedder, told: Told) -> Evaluation:
-    """Compare everything with everything: one vector each, nine probes against one vector, the Gabor code."""
+    """Compare everything with everything: one vector each, probes against one vector, the Gabor code."""
     vectors = embed_all(embedder, acquired.crops)
     methods = [
         _measured("model", vectors @ vectors.T, acquired),
-        _measured("model, nine probes", _by_probes(embedder, acquired.crops, vectors, told), acquired),
+        _measured("model, probes", _by_probes(embedder, acquired, vectors, told), acquired),
         _measured("Gabor code, untrained", _by_code(acquired.crops, told), acquired),
     ]
     return Evaluation(found.layout, kind, acquired, tuple(methods))
 
 
 def _by_probes(
-    embedder: Embedder, crops: NDArray[np.uint8], vectors: NDArray[np.float32], told: Told
+    embedder: Embedder, acquired: Acquired, vectors: NDArray[np.float32], told: Told
 ) -> NDArray[np.float32]:
+    """As a device does it when one vector did not settle a search: towards the nearest of everybody.
+
+    Nearest among the pictures of other sessions where there are such, as a gallery is of another day.
+    """
+    crops, sessions = acquired.crops, np.array([picture.session for picture in acquired.pictures])
     best = np.empty((len(crops), len(crops)), dtype=np.float32)
     for i, crop in enumerate(crops):
-        best[i] = (embedder.embed(probe_crops(crop)) @ vectors.T).max(axis=0)
+        elsewhere = sessions != sessions[i]
+        searched = elsewhere if elsewhere.any() else np.arange(len(crops)) != i
+        slips = [STILL, *SHIFTS]
+        scores = embedder.embed(probe_crops(crop, slips)) @ vectors.T
+        nearest = slips[int(scores[:, searched].max(axis=1).argmax())]
+        further = embedder.embed(probe_crops(crop, neighbours(nearest, slips))) @ vectors.T
+        best[i] = np.maximum(scores.max(axis=0), further.max(axis=0))
         told("probes", i + 1, len(crops))
     # Of every pair the earlier picture is the one that was enrolled, as it is at a gate.
     below = np.tril(best)

@@ -1,5 +1,12 @@
-"""Several probes from one capture: what a search is repeated with when one did not settle it."""
+"""Several probes from one capture: what a search is repeated with when one did not settle it.
 
+A vector does not hold the search over shifts that a line code makes when it compares. So the crop is cut
+again at its neighbours' places; where one of them is nearest to somebody, its own neighbours, turned and
+grown ones among them, are tried in their turn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -9,21 +16,57 @@ from numpy.typing import NDArray
 from models.crop_geometry import CROP_SIZE
 from models.errors import PixelsError
 
-SLIP_PX: Final = 5
-"""How far the cutter's crop may have slipped, in crop pixels, that a shifted probe makes good."""
+SHIFT_PX: Final = 5
+TURN_DEG: Final = 6.0
+GROWTH: Final = 1.07
 
 Crops = NDArray[np.uint8]
 
 
-def probe_crops(crop: Crops, slip_px: int = SLIP_PX) -> Crops:
-    """The crop (112, 112) and its eight neighbours ``slip_px`` away, (9, 112, 112), the crop itself first.
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """How the cutter's crop may have slipped, in steps that a probe makes good."""
 
-    A search with all nine vectors (the gallery takes the best of several probes) forgives a crop that
-    slipped.
-    """
+    across: int = 0
+    """Steps of SHIFT_PX crop pixels to the right."""
+    down: int = 0
+    turn: int = 0
+    """Steps of TURN_DEG degrees, anticlockwise."""
+    growth: int = 0
+    """The palm is larger by GROWTH to this power."""
+
+    def __add__(self, other: "Slip") -> "Slip":
+        return Slip(
+            self.across + other.across,
+            self.down + other.down,
+            self.turn + other.turn,
+            self.growth + other.growth,
+        )
+
+
+STILL: Final = Slip()
+SHIFTS: Final = tuple(Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0))
+"""What is tried first."""
+_STEPS: Final = (*SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1))
+
+
+def neighbours(slip: Slip, tried: Sequence[Slip]) -> list[Slip]:
+    """The slips one step from ``slip``, without those that were tried; 4 to 9 after SHIFTS."""
+    return [near for step in _STEPS if (near := slip + step) not in tried]
+
+
+def probe_crops(crop: Crops, slips: Sequence[Slip]) -> Crops:
+    """The crop (112, 112) slipped in each of n ways, (n, 112, 112); what lies outside it is mirrored."""
     if crop.shape != (CROP_SIZE, CROP_SIZE) or crop.dtype != np.uint8:
         raise PixelsError(f"a palm crop is uint8 {(CROP_SIZE, CROP_SIZE)}, found {crop.dtype} {crop.shape}")
-    wide = cv2.copyMakeBorder(crop, slip_px, slip_px, slip_px, slip_px, cv2.BORDER_REFLECT_101)
-    places = [(0, 0)] + [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)]
-    starts = [((y + 1) * slip_px, (x + 1) * slip_px) for y, x in places]
-    return np.stack([wide[top : top + CROP_SIZE, left : left + CROP_SIZE] for top, left in starts])
+    return np.stack([_slipped(crop, slip) for slip in slips])
+
+
+def _slipped(crop: Crops, slip: Slip) -> Crops:
+    middle = (CROP_SIZE - 1) / 2.0
+    to_probe = cv2.getRotationMatrix2D((middle, middle), TURN_DEG * slip.turn, GROWTH**slip.growth)
+    to_probe[:, 2] += (SHIFT_PX * slip.across, SHIFT_PX * slip.down)
+    probe = cv2.warpAffine(
+        crop, to_probe, crop.shape, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101
+    )
+    return np.asarray(probe, dtype=np.uint8)

@@ -7,10 +7,10 @@ from there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,12 @@ from models.crop import cut_palm
 from models.frames import Frame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
-from models.probes import probe_crops
+from models.probes import SHIFTS, STILL, Slip, neighbours, probe_crops
 from models.qr import read_qr
 from models.quality import Quality, assess
+
+_SLIPPED_SEARCHES: Final = 2
+"""By the crop's eight neighbours, then by those of the nearest; more is too slow for a small board."""
 
 
 class Interest(Enum):
@@ -151,10 +154,7 @@ class Recogniser:
             if interest is Interest.PASSAGE:
                 probe = self._tracked.fuse(vector, quality.quality_q, thresholds.accept_q / 20_000)
                 try:
-                    match = self._search(probe[np.newaxis])
-                    if match is not None and not _settled(match, thresholds):
-                        slipped = self._embedder.embed(probe_crops(crop)[1:])
-                        match = self._search(np.concatenate([probe[np.newaxis], slipped]))
+                    match = self._search(self._embedder, crop, probe, thresholds)
                 except StoreError as error:
                     # A hand is there, and nothing is known of it: neither who it is nor that it is nobody's.
                     match, good, store_fault = None, False, str(error)
@@ -188,9 +188,27 @@ class Recogniser:
         self._tracked.forget()
         self._liveness.reset()
 
-    def _search(self, probes: npt.NDArray[np.float32]) -> Match | None:
-        gallery = self._gallery()
-        return gallery.search(probes) if gallery is not None else None
+    def _search(
+        self,
+        embedder: Embeds,
+        crop: npt.NDArray[np.uint8],
+        probe: npt.NDArray[np.float32],
+        thresholds: Thresholds,
+    ) -> Match | None:
+        """Who it is by the probe; while that is not settled, by the slipped crop, towards the nearest."""
+        if (gallery := self._gallery()) is None:
+            return None
+        probes, slips = probe[np.newaxis], [STILL]
+        match = gallery.search(probes)
+        fresh: Sequence[Slip] = SHIFTS
+        for _ in range(_SLIPPED_SEARCHES):
+            if _settled(match, thresholds) or not fresh:
+                break
+            probes = np.concatenate([probes, embedder.embed(probe_crops(crop, fresh))])
+            slips += fresh
+            match = gallery.search(probes)
+            fresh = neighbours(slips[match.probe], slips)
+        return match
 
 
 def _settled(match: Match, thresholds: Thresholds) -> bool:

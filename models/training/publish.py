@@ -44,9 +44,9 @@ EXTRAPOLATED_FMR: Final = 1e-7
 _HOW: Final = (
     "accept_q: over generated people the model never saw, the higher of the threshold counted for a false "
     f"match rate of {COUNTED_FMR:g} and the one extrapolated for {EXTRAPOLATED_FMR:g} (generalised Pareto "
-    "tail over the highest thousandth), worst look, rounded up; no lower than trials on real palms called "
-    "for, see docs/MODEL.md. margin_q: 99th percentile of a stranger's "
+    "tail over the highest thousandth), worst look, rounded up. margin_q: 99th percentile of a stranger's "
     "distance between the best and the second-best person, at most half of what 99 % of known people keep. "
+    "Neither is lower than trials on real palms called for. "
     "quality_q, enrol_quality_q and pad_q: given by hand, see docs/MODEL.md. Not validated at a gate."
 )
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
@@ -80,6 +80,7 @@ def choose_thresholds(
     scored: list[Scored],
     *,
     accept_least_q: int,
+    margin_least_q: int,
     quality_q: int,
     enrol_quality_q: int,
     pad_q: int,
@@ -92,7 +93,7 @@ def choose_thresholds(
     return Thresholds(
         thr_id,
         accept_q=max(accept_least_q, 100 * math.ceil(accept * 100)),
-        margin_q=100 * max(0, math.floor(margin * 100)),
+        margin_q=max(margin_least_q, 100 * math.floor(margin * 100)),
         quality_q=quality_q,
         pad_q=pad_q,
         enrol_quality_q=enrol_quality_q,
@@ -157,6 +158,8 @@ def _manifest(
     show_default=True,
     help="accept_q is no lower: what `palmctl evaluate` on real palms calls for.",
 )
+@click.option("--margin-least-q", default=0, show_default=True, help="The same for margin_q.")
+@click.option("--revision", default=1, show_default=True, help="Of the thresholds: the number in thr_id.")
 @click.option("--quality-q", default=45, show_default=True)
 @click.option("--enrol-quality-q", default=65, show_default=True)
 @click.option("--pad-q", default=5000, show_default=True)
@@ -168,6 +171,8 @@ def main(
     people: int,
     occasions: int,
     accept_least_q: int,
+    margin_least_q: int,
+    revision: int,
     quality_q: int,
     enrol_quality_q: int,
     pad_q: int,
@@ -177,9 +182,10 @@ def main(
     embedder = Embedder(source)
     scored = {look: score(embedder, look, people, occasions) for look in _LOOKS}
     thresholds = choose_thresholds(
-        f"{model_id}-t1",
+        f"{model_id}-t{revision}",
         list(scored.values()),
         accept_least_q=accept_least_q,
+        margin_least_q=margin_least_q,
         quality_q=quality_q,
         enrol_quality_q=enrol_quality_q,
         pad_q=pad_q,

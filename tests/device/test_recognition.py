@@ -56,12 +56,16 @@ class GalleryDouble:
         self.probes: list[Vectors] = []
         self.best: Candidate | None = Candidate("ab" * 16, "R", "emp-7")
         self.fault: GalleryError | None = None
+        self.scores: dict[int, float] = {}
+        """What a search with so many probes comes to, where it is not 0.8."""
+        self.nearest = 0
 
     def search(self, probes: Vectors) -> Match:
         self.probes.append(probes.copy())
         if self.fault is not None:
             raise self.fault
-        return Match(self.best, 0.8 if self.best else 0.0, 0.3, POSITION)
+        score = self.scores.get(len(probes), 0.8) if self.best else 0.0
+        return Match(self.best, score, 0.3, POSITION, self.nearest)
 
 
 class Bench:
@@ -214,6 +218,30 @@ def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pi
     for probe in gallery.probes:
         assert probe.shape == (1, EMBEDDING_SIZE)
         assert float(np.linalg.norm(probe)) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scores", "nearest", "searches"),
+    [
+        ({}, 0, [1]),
+        ({1: 0.3}, 0, [1, 9]),
+        ({1: 0.3, 9: 0.4}, 0, [1, 9, 13]),
+        ({1: 0.3, 9: 0.4}, 1, [1, 9, 18]),
+        ({1: 0.3, 9: 0.4, 18: 0.45}, 1, [1, 9, 18]),
+    ],
+    ids=["settled at once", "slipped", "turned", "slipped further, towards the nearest", "never settled"],
+)
+def test_a_palm_that_is_not_settled_is_searched_for_as_it_may_have_slipped(
+    film: list[Pixels], scores: dict[int, float], nearest: int, searches: list[int]
+) -> None:
+    bench = Bench()
+    assert bench.gallery is not None
+    bench.gallery.scores, bench.gallery.nearest = scores, nearest
+    looks = bench.looks(film[6:18])
+    good = sum(look.sighting.good for look in looks)
+    assert good > 0
+    assert [len(probes) for probes in bench.gallery.probes] == searches * good
+    assert {look.sighting.score for look in looks if look.sighting.good} == {scores.get(searches[-1], 0.8)}
 
 
 def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels]) -> None:

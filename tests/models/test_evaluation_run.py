@@ -38,7 +38,7 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     acquired = acquire(found, "crops", 0, silent)
     embedder = open_embedder(load_manifest(shipped_model_dir()))
     done = evaluate(found, acquired, "crops", embedder, silent)
-    assert [m.name for m in done.methods] == ["model", "model, nine probes", "Gabor code, untrained"]
+    assert [m.name for m in done.methods] == ["model", "model, probes", "Gabor code, untrained"]
     assert done.methods[0].verification.eer.value < 0.05
     assert done.methods[0].across is not None
 

@@ -2,15 +2,41 @@ import numpy as np
 import pytest
 
 from models.errors import PixelsError
-from models.probes import probe_crops
+from models.probes import SHIFTS, STILL, Slip, neighbours, probe_crops
 
 
-def test_probes_are_the_crop_and_its_eight_neighbours() -> None:
-    crop = np.random.default_rng(0).integers(0, 255, (112, 112), dtype=np.uint8)
-    probes = probe_crops(crop)
-    assert probes.shape == (9, 112, 112)
-    np.testing.assert_array_equal(probes[0], crop)
-    # The second of them lies five pixels up and five to the left.
-    np.testing.assert_array_equal(probes[1][5:, 5:], crop[:-5, :-5])
+def _crop() -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    return np.random.default_rng(0).integers(0, 255, (112, 112), dtype=np.uint8)
+
+
+def test_a_probe_that_has_not_slipped_is_the_crop() -> None:
+    np.testing.assert_array_equal(probe_crops(_crop(), [STILL])[0], _crop())
+
+
+def test_a_step_right_and_down_is_five_pixels_each() -> None:
+    probe = probe_crops(_crop(), [Slip(across=1, down=1)])[0]
+    np.testing.assert_array_equal(probe[5:, 5:], _crop()[:-5, :-5])
+
+
+def test_turning_there_and_back_gives_the_palm_again() -> None:
+    smooth = np.add.outer(np.arange(112), 1.1 * np.arange(112)).astype(np.uint8)
+    turned = probe_crops(smooth, [Slip(turn=1), Slip(growth=1)])
+    for probe, back in zip(turned, (Slip(turn=-1), Slip(growth=-1)), strict=True):
+        again = probe_crops(probe, [back])[0]
+        assert np.abs(again.astype(int) - smooth)[30:80, 30:80].max() <= 3
+        assert np.abs(probe.astype(int) - smooth)[30:80, 30:80].max() > 3
+
+
+def test_a_nearest_slip_leads_to_its_neighbours_and_none_is_tried_twice() -> None:
+    tried = [STILL, *SHIFTS]
+    assert set(neighbours(STILL, tried)) == {Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)}
+    aside = neighbours(Slip(across=1, down=1), tried)
+    assert Slip(across=2, down=1) in aside
+    assert Slip(across=1, down=1, turn=1) in aside
+    assert not set(aside) & set(tried)
+    assert len(aside) == 9
+
+
+def test_what_is_no_crop_is_refused() -> None:
     with pytest.raises(PixelsError, match="uint8"):
-        probe_crops(crop[:100])
+        probe_crops(_crop()[:100], SHIFTS)
