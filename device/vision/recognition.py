@@ -202,7 +202,7 @@ class Recogniser:
         match = gallery.search(probes)
         fresh: Sequence[Slip] = SHIFTS
         for _ in range(_SLIPPED_SEARCHES):
-            if _settled(match, thresholds) or not fresh:
+            if match.best is None or _settled(match, thresholds) or not fresh:
                 break
             probes = np.concatenate([probes, embedder.embed(probe_crops(crop, fresh))])
             slips += fresh

@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models.embedding import EMBEDDING_SIZE
+
 _LARGE: Final = 100_000
 """Matrices with more numbers are kept in half precision, which a basis does not feel."""
 _INPUT: Final = "crops"
@@ -58,20 +60,12 @@ def fuse(line: Path, net: Path, directions: NDArray[np.float32], net_weight: flo
         [*casts, *nodes],
         "palm-embedding",
         [helper.make_tensor_value_info(_INPUT, onnx.TensorProto.UINT8, ["n", 112, 112])],
-        [
-            helper.make_tensor_value_info(
-                _OUTPUT, onnx.TensorProto.FLOAT, ["n", _size(first) + directions.shape[1]]
-            )
-        ],
+        [helper.make_tensor_value_info(_OUTPUT, onnx.TensorProto.FLOAT, ["n", EMBEDDING_SIZE])],
         initial,
     )
     fused = helper.make_model(graph, opset_imports=first.opset_import, ir_version=first.ir_version)
     onnx.checker.check_model(fused)
     onnx.save(fused, str(out))
-
-
-def _size(model: Any) -> int:
-    return int(model.graph.output[0].type.tensor_type.shape.dim[1].dim_value)
 
 
 def _halved(initial: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -77,6 +77,8 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
         assert abs(found.second_score - second) < COSINE_ERROR
     if second is None or score - second > 2 * COSINE_ERROR:
         assert int(found.best.subject_ref, 16) == person
+    _, by_that_probe, _ = exact(vectors, people, probes[found.probe : found.probe + 1])
+    assert abs(by_that_probe - score) < 2 * COSINE_ERROR
 
 
 @settings(max_examples=15, deadline=None)
