@@ -84,6 +84,22 @@ class Match:
     probe: int = 0
 
 
+def joined(first: Match, second: Match, rows: int) -> Match:
+    """The answer to the probes of two searches at one position, where `rows` probes were in the first.
+
+    Nobody is scanned again for it: the second person of both is the first or the second of one of them.
+    """
+    ahead, behind = first, replace(second, probe=rows + second.probe)
+    if behind.score > ahead.score:
+        ahead, behind = behind, ahead
+    if ahead.best is None or behind.best is None:
+        return behind if ahead.best is None else ahead
+    others = [m.score - m.margin for m in (ahead, behind) if m.margin is not None]
+    if behind.best.subject_ref != ahead.best.subject_ref:
+        others.append(behind.score)
+    return replace(ahead, margin=ahead.score - max(others) if others else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What taking a page or a head came to.

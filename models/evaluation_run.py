@@ -26,7 +26,7 @@ from models.evaluation_measures import (
 from models.evaluation_sets import Kind, PalmSet, Picture
 from models.frames import Frame
 from models.hand import Hand, HandFinder
-from models.probes import SHIFTS, STILL, neighbours, probe_crops
+from models.probes import STILL, next_slips, probe_crops
 from models.quality import assess
 from models.training.gabor_code import compare_codes, competitive_codes
 
@@ -169,11 +169,11 @@ def _by_probes(
     for i, crop in enumerate(crops):
         elsewhere = sessions != sessions[i]
         searched = elsewhere if elsewhere.any() else np.arange(len(crops)) != i
-        slips = [STILL, *SHIFTS]
-        scores = embedder.embed(probe_crops(crop, slips)) @ vectors.T
-        nearest = slips[int(scores[:, searched].max(axis=1).argmax())]
-        further = embedder.embed(probe_crops(crop, neighbours(nearest, slips))) @ vectors.T
-        best[i] = np.maximum(scores.max(axis=0), further.max(axis=0))
+        slips, scores = [STILL], vectors[i : i + 1] @ vectors.T
+        while fresh := next_slips(slips, int(scores[:, searched].max(axis=1).argmax())):
+            slips += fresh
+            scores = np.concatenate([scores, embedder.embed(probe_crops(crop, fresh)) @ vectors.T])
+        best[i] = scores.max(axis=0)
         told("probes", i + 1, len(crops))
     # Of every pair the earlier picture is the one that was enrolled, as it is at a gate.
     below = np.tril(best)

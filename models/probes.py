@@ -45,14 +45,21 @@ class Slip:
 
 
 STILL: Final = Slip()
-SHIFTS: Final = tuple(Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0))
-"""What is tried first."""
-_STEPS: Final = (*SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1))
+_SHIFTS: Final = [Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
+_STEPS: Final = [*_SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)]
 
 
-def neighbours(slip: Slip, tried: Sequence[Slip]) -> list[Slip]:
-    """The slips one step from ``slip``, without those that were tried; 4 to 9 after SHIFTS."""
-    return [near for step in _STEPS if (near := slip + step) not in tried]
+def next_slips(tried: Sequence[Slip], nearest: int) -> list[Slip]:
+    """What to try after those that were ``tried``, of which the one at ``nearest`` came nearest to somebody.
+
+    After STILL alone its eight shifts; then the 4 to 9 others one step from the nearest; then nothing more,
+    which would be too slow for a small board.
+    """
+    if len(tried) == 1:
+        return _SHIFTS
+    if len(tried) > 1 + len(_SHIFTS):
+        return []
+    return [near for step in _STEPS if (near := tried[nearest] + step) not in tried]
 
 
 def probe_crops(crop: Crops, slips: Sequence[Slip]) -> Crops:

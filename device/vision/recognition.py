@@ -7,10 +7,10 @@ from there.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,15 @@ from device.enrolment.effects import EnrolmentLook
 from device.transactions.decision import Candidate, Sighting, Thresholds
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
-from gallery.gallery import Match
+from gallery.gallery import Match, joined
 from link1.objects import GalleryMark, GuideHint, Pad
 from models.crop import cut_palm
 from models.frames import Frame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
-from models.probes import SHIFTS, STILL, Slip, neighbours, probe_crops
+from models.probes import STILL, next_slips, probe_crops
 from models.qr import read_qr
 from models.quality import Quality, assess
-
-_SLIPPED_SEARCHES: Final = 2
-"""By the crop's eight neighbours, then by those of the nearest; more is too slow for a small board."""
 
 
 class Interest(Enum):
@@ -198,16 +195,18 @@ class Recogniser:
         """Who it is by the probe; while that is not settled, by the slipped crop, towards the nearest."""
         if (gallery := self._gallery()) is None:
             return None
-        probes, slips = probe[np.newaxis], [STILL]
+        slips, probes = [STILL], probe[np.newaxis]
         match = gallery.search(probes)
-        fresh: Sequence[Slip] = SHIFTS
-        for _ in range(_SLIPPED_SEARCHES):
-            if match.best is None or _settled(match, thresholds) or not fresh:
+        while match.best is not None and not _settled(match, thresholds):
+            fresh = next_slips(slips, match.probe)
+            if not fresh:
                 break
-            probes = np.concatenate([probes, embedder.embed(probe_crops(crop, fresh))])
+            more = embedder.embed(probe_crops(crop, fresh))
+            found, probes = gallery.search(more), np.concatenate([probes, more])
+            # Somebody may have been erased in between, who must not be known from before.
+            moved = found.position != match.position
+            match = gallery.search(probes) if moved else joined(match, found, len(slips))
             slips += fresh
-            match = gallery.search(probes)
-            fresh = neighbours(slips[match.probe], slips)
         return match
 
 

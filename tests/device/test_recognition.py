@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,13 +60,14 @@ class GalleryDouble:
         self.scores: dict[int, float] = {}
         """What a search with so many probes comes to, where it is not 0.8."""
         self.nearest = 0
+        self.positions: Iterator[Position] = itertools.repeat(POSITION)
 
     def search(self, probes: Vectors) -> Match:
         self.probes.append(probes.copy())
         if self.fault is not None:
             raise self.fault
         score = self.scores.get(len(probes), 0.8) if self.best else 0.0
-        return Match(self.best, score, 0.3, POSITION, self.nearest)
+        return Match(self.best, score, 0.3, next(self.positions), min(self.nearest, len(probes) - 1))
 
 
 class Bench:
@@ -224,12 +226,13 @@ def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pi
     ("scores", "nearest", "searches"),
     [
         ({}, 0, [1]),
-        ({1: 0.3}, 0, [1, 9]),
-        ({1: 0.3, 9: 0.4}, 0, [1, 9, 13]),
-        ({1: 0.3, 9: 0.4}, 1, [1, 9, 18]),
-        ({1: 0.3, 9: 0.4, 18: 0.45}, 1, [1, 9, 18]),
+        ({1: 0.3}, 0, [1, 8]),
+        ({1: 0.4, 8: 0.3}, 0, [1, 8, 4]),
+        ({1: 0.3, 8: 0.4}, 0, [1, 8, 9]),
+        ({1: 0.3, 8: 0.4}, 1, [1, 8, 7]),
+        ({1: 0.3, 8: 0.4, 9: 0.45}, 0, [1, 8, 9]),
     ],
-    ids=["settled at once", "slipped", "turned", "slipped further, towards the nearest", "never settled"],
+    ids=["settled at once", "slipped", "turned", "slipped to a corner", "slipped to a side", "never settled"],
 )
 def test_a_palm_that_is_not_settled_is_searched_for_as_it_may_have_slipped(
     film: list[Pixels], scores: dict[int, float], nearest: int, searches: list[int]
@@ -244,6 +247,17 @@ def test_a_palm_that_is_not_settled_is_searched_for_as_it_may_have_slipped(
     assert {look.sighting.score for look in looks if look.sighting.good} == {scores.get(searches[-1], 0.8)}
 
 
+def test_a_gallery_that_changed_between_two_searches_is_asked_with_all_probes(film: list[Pixels]) -> None:
+    bench = Bench()
+    assert bench.gallery is not None
+    bench.gallery.scores = {1: 0.3}
+    bench.gallery.positions = itertools.chain([POSITION], itertools.repeat(replace(POSITION, seq=18)))
+    sighting = next(look.sighting for look in bench.looks(film[6:18]) if look.sighting.good)
+    assert [len(probes) for probes in bench.gallery.probes[:3]] == [1, 8, 9]
+    assert sighting.gallery is not None
+    assert sighting.gallery.seq == 18
+
+
 def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels]) -> None:
     bench = Bench()
     assert bench.gallery is not None
@@ -251,6 +265,7 @@ def test_an_unknown_person_is_scored_without_a_candidate(film: list[Pixels]) -> 
     sighting = next(look.sighting for look in bench.looks(film) if look.sighting.good)
     assert (sighting.score, sighting.candidate) == (None, None)
     assert sighting.gallery is not None
+    assert {len(probes) for probes in bench.gallery.probes} == {1}
 
 
 def test_without_a_gallery_a_good_capture_is_still_seen(film: list[Pixels]) -> None:

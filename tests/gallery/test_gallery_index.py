@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
+from gallery.gallery import Match, joined
 from gallery.index import MAX_PROBES, Found, Index, check_scan
+from gallery.records import Position
 from gallery.seal import Template
 
 CODER = Coder(bytes(range(64)))
@@ -79,6 +81,36 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
         assert int(found.best.subject_ref, 16) == person
     _, by_that_probe, _ = exact(vectors, people, probes[found.probe : found.probe + 1])
     assert abs(by_that_probe - score) < 2 * COSINE_ERROR
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 60),
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_two_searches_joined_are_one_search(
+    seed: int, n: int, crowd: int, first: int, second: int, known: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, people, probes = unit(rng, n), rng.integers(0, crowd, n), unit(rng, first + second)
+    if known and n:
+        probes[seed % len(probes)] = vectors[seed % n]
+
+    def match(part: NDArray[np.float32]) -> Match:
+        found = searched(vectors, people, part)
+        margin = None if found.second_score is None else found.score - found.second_score
+        return Match(found.best, found.score, margin, Position("s", 1, 1, bytes(32)), found.probe)
+
+    both = joined(match(probes[:first]), match(probes[first:]), first)
+    once = match(probes)
+    assert (both.best, both.position) == (once.best, once.position)
+    assert both.score == pytest.approx(once.score, abs=1e-6)
+    assert both.margin == (None if once.margin is None else pytest.approx(once.margin, abs=1e-6))
+    assert n == 0 or both.probe == once.probe
 
 
 @settings(max_examples=15, deadline=None)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from models.errors import PixelsError
-from models.probes import SHIFTS, STILL, Slip, neighbours, probe_crops
+from models.probes import STILL, Slip, next_slips, probe_crops
 
 
 def _crop() -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -27,16 +27,23 @@ def test_turning_there_and_back_gives_the_palm_again() -> None:
         assert np.abs(probe.astype(int) - smooth)[30:80, 30:80].max() > 3
 
 
-def test_a_nearest_slip_leads_to_its_neighbours_and_none_is_tried_twice() -> None:
-    tried = [STILL, *SHIFTS]
-    assert set(neighbours(STILL, tried)) == {Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)}
-    aside = neighbours(Slip(across=1, down=1), tried)
-    assert Slip(across=2, down=1) in aside
-    assert Slip(across=1, down=1, turn=1) in aside
+def test_shifts_come_first_then_the_neighbours_of_the_nearest_then_nothing() -> None:
+    tried = [STILL]
+    shifts = next_slips(tried, 0)
+    assert {(slip.across, slip.down) for slip in shifts} == {
+        (x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)
+    } - {(0, 0)}
+    tried += shifts
+    still = next_slips(tried, 0)
+    assert set(still) == {Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)}
+    aside = next_slips(tried, tried.index(Slip(across=1, down=1)))
+    assert {Slip(across=2, down=1), Slip(across=1, down=1, turn=1)} < set(aside)
     assert not set(aside) & set(tried)
-    assert len(aside) == 9
+    assert (len(aside), len(next_slips(tried, tried.index(Slip(across=1))))) == (9, 7)
+    for last in (still, aside):
+        assert next_slips([*tried, *last], 9) == []
 
 
 def test_what_is_no_crop_is_refused() -> None:
     with pytest.raises(PixelsError, match="uint8"):
-        probe_crops(_crop()[:100], SHIFTS)
+        probe_crops(_crop()[:100], [STILL])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch comes with the train extra only")
@@ -26,6 +27,7 @@ def test_the_fused_cosine_is_the_weighted_mean(tmp_path: Path) -> None:
         told = net(torch.from_numpy(crops)).numpy()
     directions = main_directions(told, 128)
     fuse(tmp_path / "line.onnx", tmp_path / "net.onnx", directions, 0.25, tmp_path / "fused.onnx")
+    assert onnxruntime.InferenceSession(tmp_path / "fused.onnx").get_outputs()[0].shape == ["n", 512]
     vectors = Embedder(tmp_path / "fused.onnx").embed(crops)
     kept = told @ directions
     kept /= np.linalg.norm(kept, axis=1, keepdims=True)
