@@ -2,7 +2,7 @@
 
 A vector does not hold the search over shifts that a line code makes when it compares. So the crop is cut
 again at its neighbours' places; where one of them is nearest to somebody, its own neighbours, turned and
-grown ones among them, are tried in their turn.
+grown ones among them, are tried in their turn, and so on towards the nearest.
 """
 
 from collections.abc import Sequence
@@ -43,21 +43,27 @@ class Slip:
             self.growth + other.growth,
         )
 
+    def steps(self) -> int:
+        """How far from the crop as it was cut; aslant is one step."""
+        return max(abs(self.across), abs(self.down)) + abs(self.turn) + abs(self.growth)
+
 
 STILL: Final = Slip()
 _SHIFTS: Final = [Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
 _STEPS: Final = [*_SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)]
+_REACH: Final = 3
+"""A place so many steps away is the last: further would be too slow for a small board."""
 
 
 def next_slips(tried: Sequence[Slip], nearest: int) -> list[Slip]:
     """What to try after those that were ``tried``, of which the one at ``nearest`` came nearest to somebody.
 
-    After STILL alone its eight shifts; then the 4 to 9 others one step from the nearest; then nothing more,
-    which would be too slow for a small board.
+    After STILL alone its eight shifts; then what is one step from the nearest and was not tried, 3 to 9 of
+    them; nothing more once nothing comes nearer.
     """
     if len(tried) == 1:
         return _SHIFTS
-    if len(tried) > 1 + len(_SHIFTS):
+    if tried[nearest].steps() >= _REACH:
         return []
     return [near for step in _STEPS if (near := tried[nearest] + step) not in tried]
 

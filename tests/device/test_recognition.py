@@ -230,9 +230,16 @@ def test_probes_are_unit_vectors_of_one_hand(film: list[Pixels], ground: list[Pi
         ({1: 0.4, 8: 0.3}, 0, [1, 8, 4]),
         ({1: 0.3, 8: 0.4}, 0, [1, 8, 9]),
         ({1: 0.3, 8: 0.4}, 1, [1, 8, 7]),
-        ({1: 0.3, 8: 0.4, 9: 0.45}, 0, [1, 8, 9]),
+        ({1: 0.3, 8: 0.4, 9: 0.45}, 0, [1, 8, 9, 9]),
     ],
-    ids=["settled at once", "slipped", "turned", "slipped to a corner", "slipped to a side", "never settled"],
+    ids=[
+        "settled at once",
+        "slipped",
+        "turned",
+        "slipped to a corner",
+        "slipped to a side",
+        "comes no nearer",
+    ],
 )
 def test_a_palm_that_is_not_settled_is_searched_for_as_it_may_have_slipped(
     film: list[Pixels], scores: dict[int, float], nearest: int, searches: list[int]

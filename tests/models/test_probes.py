@@ -27,7 +27,7 @@ def test_turning_there_and_back_gives_the_palm_again() -> None:
         assert np.abs(probe.astype(int) - smooth)[30:80, 30:80].max() > 3
 
 
-def test_shifts_come_first_then_the_neighbours_of_the_nearest_then_nothing() -> None:
+def test_shifts_come_first_then_the_neighbours_of_the_nearest() -> None:
     tried = [STILL]
     shifts = next_slips(tried, 0)
     assert {(slip.across, slip.down) for slip in shifts} == {
@@ -40,8 +40,29 @@ def test_shifts_come_first_then_the_neighbours_of_the_nearest_then_nothing() -> 
     assert {Slip(across=2, down=1), Slip(across=1, down=1, turn=1)} < set(aside)
     assert not set(aside) & set(tried)
     assert (len(aside), len(next_slips(tried, tried.index(Slip(across=1))))) == (9, 7)
-    for last in (still, aside):
-        assert next_slips([*tried, *last], 9) == []
+
+
+@pytest.mark.parametrize("palm", [STILL, Slip(1, 0, 1), Slip(2, 1), Slip(0, -1, -1, 1), Slip(4, 4, 4, 4)])
+def test_the_search_ends_at_the_palm_or_at_its_reach(palm: Slip) -> None:
+    def away(slip: Slip) -> float:
+        return sum(
+            (a - b) ** 2
+            for a, b in zip(
+                (slip.across, slip.down, slip.turn, slip.growth),
+                (palm.across, palm.down, palm.turn, palm.growth),
+                strict=True,
+            )
+        )
+
+    tried = [STILL]
+    while fresh := next_slips(tried, min(range(len(tried)), key=lambda i: away(tried[i]))):
+        assert not set(fresh) & set(tried)
+        tried += fresh
+    assert len(tried) <= 40
+    if palm.steps() <= 3:
+        assert palm in tried
+    else:
+        assert max(slip.steps() for slip in tried) == 3
 
 
 def test_what_is_no_crop_is_refused() -> None:
