@@ -48,17 +48,18 @@ def curve_svg(places: NDArray[np.float64], lines: Sequence[Line], *, across: str
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 14, across, "middle"))
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     parts.append(f'<g transform="rotate(-90 18 {middle:.0f})">{_text(18, middle, up, "middle")}</g>')
-    for at, line in enumerate(lines):
+    for line in lines:
         points = " ".join(f"{x(p):.1f},{y(v):.1f}" for p, v in zip(places, line.values, strict=True))
         look = f'fill="none" stroke="{line.colour}" stroke-width="2.5"' + (
             ' stroke-dasharray="6 5"' if line.dashed else ""
         )
         parts.append(f'<polyline points="{points}" {look}/>')
-        row = _TOP + 30 + 22 * at
-        parts.append(f'<path d="M{_WIDTH - 250} {row}h34" {look}/>')
-        parts.append(_text(_WIDTH - 208, row + 4, line.name, "start"))
+        # Named at its end: a key in a corner would lie across a curve sooner or later.
+        above = y(float(line.values[-1])) - 7
+        parts.append(_text(_WIDTH - _RIGHT, above, line.name, "end", line.colour))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, colour: str = _GREY) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}"'
+    return f'<text {place} text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
