@@ -37,7 +37,8 @@ from gallery.changes import carry_out
 from gallery.codes import Coder
 from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
-from gallery.index import Candidate, Index, check_scan, simd_level
+from gallery.index import Index, check_scan, simd_level
+from gallery.match import Match
 from gallery.pace import Pause, at_once
 from gallery.reader import RowReader
 from gallery.records import Held, Position, Staging
@@ -67,37 +68,6 @@ OVERTAKEN_S: Final = 0.5
 after it can be read, or when SQLite has brought in its log."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The answer to one search, and the position of the gallery that gave it.
-
-    `score` is a cosine, −1..1, and 0.0 when nothing was scored (then `best` is None). `margin` is the lead
-    over the best other person, None when there is none. `probe` is the row of the probes that was nearest.
-    """
-
-    best: Candidate | None
-    score: float
-    margin: float | None
-    position: Position
-    probe: int = 0
-
-
-def joined(first: Match, second: Match, rows: int) -> Match:
-    """The answer to the probes of two searches at one position, where `rows` probes were in the first.
-
-    Nobody is scanned again for it: the second person of both is the first or the second of one of them.
-    """
-    ahead, behind = first, replace(second, probe=rows + second.probe)
-    if behind.score > ahead.score:
-        ahead, behind = behind, ahead
-    if ahead.best is None or behind.best is None:
-        return behind if ahead.best is None else ahead
-    others = [m.score - m.margin for m in (ahead, behind) if m.margin is not None]
-    if behind.best.subject_ref != ahead.best.subject_ref:
-        others.append(behind.score)
-    return replace(ahead, margin=ahead.score - max(others) if others else None)
 
 
 @dataclass(frozen=True, slots=True)

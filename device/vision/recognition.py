@@ -20,7 +20,7 @@ from device.enrolment.effects import EnrolmentLook
 from device.transactions.decision import Candidate, Sighting, Thresholds
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
-from gallery.gallery import Match, joined
+from gallery.match import Match, joined
 from link1.objects import GalleryMark, GuideHint, Pad
 from models.crop import cut_palm
 from models.frames import Frame

@@ -12,13 +12,14 @@ from device.transactions.decision import Thresholds, judge
 from device.vision.recognition import Interest, Look, Recogniser
 from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
 from gallery.errors import GalleryError, Overtaken, StoreError
-from gallery.gallery import Match
-from gallery.index import Candidate
+from gallery.index import MAX_PROBES, Candidate
+from gallery.match import Match
 from gallery.records import Position
 from link1.objects import GalleryMark, GuideHint
 from models.embedding import EMBEDDING_SIZE
 from models.frames import Frame
 from models.hand import Hand, HandFinder
+from models.probes import MOST_PROBES
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
 
@@ -252,6 +253,10 @@ def test_a_palm_that_is_not_settled_is_searched_for_as_it_may_have_slipped(
     assert good > 0
     assert [len(probes) for probes in bench.gallery.probes] == searches * good
     assert {look.sighting.score for look in looks if look.sighting.good} == {scores.get(searches[-1], 0.8)}
+
+
+def test_the_gallery_takes_all_probes_of_a_picture_at_once() -> None:
+    assert MOST_PROBES <= MAX_PROBES
 
 
 def test_a_gallery_that_changed_between_two_searches_is_asked_with_all_probes(film: list[Pixels]) -> None:

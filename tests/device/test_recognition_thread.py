@@ -12,7 +12,7 @@ from device.transactions.decision import Thresholds
 from device.vision.capture import FrameSlot
 from device.vision.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
-from gallery.gallery import Match
+from gallery.match import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE
 from models.frames import Frame

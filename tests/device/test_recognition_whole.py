@@ -22,8 +22,8 @@ from device.transactions.decision import Attempt, Outcome, Thresholds
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
-from gallery.gallery import Match
 from gallery.index import Candidate
+from gallery.match import Match
 from gallery.records import Position
 from link1.objects import VerdictResult
 from models.embedding import Embedder

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.gallery import Match, joined
 from gallery.index import MAX_PROBES, Found, Index, check_scan
+from gallery.match import Match, joined
 from gallery.records import Position
 from gallery.seal import Template
 

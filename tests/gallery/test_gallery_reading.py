@@ -15,7 +15,8 @@ from gallery_service import Service, at, entry, palm, subject_ref, who
 from gallery import gallery as gallery_module
 from gallery.bench import _resident_bytes, fill_store, open_filled, random_templates
 from gallery.errors import Overtaken, StoreError
-from gallery.gallery import REMEMBER_TIME_MS, Gallery, Match
+from gallery.gallery import REMEMBER_TIME_MS, Gallery
+from gallery.match import Match
 from gallery.reader import RowReader
 from gallery.seal import Template
 from gallery.store import FILE_NAME, Store

@@ -1,8 +1,10 @@
+import random
+
 import numpy as np
 import pytest
 
 from models.errors import PixelsError
-from models.probes import STILL, Slip, next_slips, probe_crops
+from models.probes import MOST_PROBES, STILL, Slip, next_slips, probe_crops
 
 
 def _crop() -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -58,11 +60,18 @@ def test_the_search_ends_at_the_palm_or_at_its_reach(palm: Slip) -> None:
     while fresh := next_slips(tried, min(range(len(tried)), key=lambda i: away(tried[i]))):
         assert not set(fresh) & set(tried)
         tried += fresh
-    assert len(tried) <= 40
     if palm.steps() <= 3:
         assert palm in tried
     else:
         assert max(slip.steps() for slip in tried) == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_picture_costs_more_than_so_many_probes(seed: int) -> None:
+    tried, whim = [STILL], random.Random(seed)
+    for _ in range(400):
+        tried += next_slips(tried, whim.randrange(len(tried)))
+    assert len(tried) == len(set(tried)) == MOST_PROBES
 
 
 def test_what_is_no_crop_is_refused() -> None:
