@@ -87,6 +87,9 @@ def test_the_first_people_are_whole_people(tmp_path: Path) -> None:
 def test_what_is_no_set_is_refused_with_the_way_on(tmp_path: Path) -> None:
     with pytest.raises(EvaluationSetError, match="no folder"):
         read_set(tmp_path / "absent")
+    (tmp_path / "linked").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(EvaluationSetError, match=r"no pictures .*links to folders are not entered"):
+        read_set(tmp_path)
     lay(tmp_path, "holiday.jpg", "garden.jpg")
     with pytest.raises(EvaluationSetError, match="person/hand/session/picture"):
         read_set(tmp_path)
