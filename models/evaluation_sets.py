@@ -56,7 +56,10 @@ def read_set(root: Path, layout: Layout | None = None) -> PalmSet:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in _PICTURES and p.is_file())
     if not files:
         kinds = ", ".join(sorted(_PICTURES))
-        raise EvaluationSetError(f"{root} holds no pictures ({kinds}); links to folders are not entered")
+        raise EvaluationSetError(
+            f"{root} holds no pictures ({kinds}); arrange them as person/hand/session/picture; "
+            "links to folders are not entered"
+        )
     for name in (layout,) if layout is not None else _TOLD_FROM_NAMES:
         pictures = tuple(_READERS[name](root, files))
         # A stray file does not make a set; a set has stray files.
