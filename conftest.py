@@ -1,6 +1,11 @@
 """What every test run begins with."""
 
+import os
 import signal
+
+# Before anything imports NumPy, and for every program that a test starts, as palmd has it: threads that
+# multiply matrices wait for each other where each of them uses every core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_configure() -> None:

@@ -47,6 +47,8 @@ class Opened:
     mail: MailPosition
     model_id: str
     embedder: Embedder | None
+    agree_cosine: float
+    """From which two captures count as of one palm, by this model."""
     model_fault: str
     gallery: Gallery | None
     gallery_fault: str
@@ -89,6 +91,7 @@ async def open_device(
         model_id=model.model_id,
         # Without the liveness network that its operator relies on, a device recognises nobody.
         embedder=None if pad_fault else model.embedder,
+        agree_cosine=model.agree_cosine,
         model_fault="; ".join(filter(None, (model.fault, pad_fault))),
         gallery=gallery,
         gallery_fault=gallery_fault,

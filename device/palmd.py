@@ -12,9 +12,11 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-# Before anything imports onnxruntime or OpenCV: no telemetry, and a stalled camera blocks a read 1 s, not 10.
+# Before anything imports onnxruntime, OpenCV or NumPy: no telemetry; a stalled camera blocks a read 1 s, not
+# 10; and a search does not wait for the matrices of a page that is being applied.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from device import sd_notify
 from device.camera import open_camera
@@ -174,6 +176,7 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
                 lambda: opened.gallery,
                 lambda: core.policy.thresholds,
                 LivenessCheck(opened.pad_network),
+                agree_cosine=opened.agree_cosine,
             ),
             loop,
             core,

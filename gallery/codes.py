@@ -26,7 +26,9 @@ from gallery.stream import VECTOR_LENGTH
 CODE_BYTES: Final = 2 * VECTOR_LENGTH
 SIGN_BYTES: Final = VECTOR_LENGTH // 8
 
-_UNITS: Final = 65536.0
+COARSE_UNITS: Final = 256.0
+"""A coarse code is a component times this."""
+_UNITS: Final = COARSE_UNITS * 256.0
 _LARGEST: Final = 127 * 256 + 127
 
 

@@ -1,9 +1,10 @@
 """The match set in memory: coarse codes scanned by FAISS, and the number of each one's row in the store.
 
 Who a template is of, and its fine code, stay on the disk. One search, top to bottom, is `Index.search`: turn
-the probes, scan the segments, pool the best rows, have these read from the disk, score them with all 16 bits,
-reduce to distinct people, take the first two. Of the coarse scores nothing but the choice of rows is used:
-both bytes of a score come out of one sealed row, with the person they are of.
+the probes, take what everybody has in common from them (`gallery.population`), scan the segments, pool the
+best rows, have these read from the disk, score them with all 16 bits, reduce to distinct people, take the
+first two. Of the coarse scores nothing but the choice of rows is used: both bytes of a score come out of one
+sealed row, with the person they are of.
 
 Everything here is immutable. A change makes a new `Index` that shares every untouched segment with the
 old one; whoever searches keeps the one it took. (FAISS crashes when one index is added to and searched at
@@ -18,7 +19,7 @@ alike. `check_scan` proves it at the start on the processor at hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from gallery.codes import CODE_BYTES, Coder, decode
 from gallery.errors import GalleryError, ProbeError
+from gallery.population import Likeness, Population
 from gallery.seal import Template
 from gallery.stream import VECTOR_LENGTH
 
@@ -55,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best person, their cosine, and the cosine of the best template of any other person."""
+    """The best person, their score, and the score of the best template of any other person."""
 
     best: Candidate | None
     score: float
@@ -106,45 +108,55 @@ class Index:
 
     coder: Coder
     segments: tuple[Segment, ...] = ()
+    population: Population = field(default_factory=Population)
 
     def __len__(self) -> int:
         return sum(len(segment) for segment in self.segments)
 
     def without(self, numbers: NDArray[np.int64]) -> Index:
         """The index without the rows of these numbers; nothing of them stays in its memory."""
-        kept = []
+        kept, population = [], self.population
         for segment in self.segments:
             keep = ~np.isin(segment.numbers, numbers)
             if keep.all():
                 kept.append(segment)
-            elif keep.any():
+                continue
+            population = population.without_rows(segment.numbers[~keep], segment.coarse[~keep])
+            if keep.any():
                 kept.append(segment.taking(keep))
-        return Index(self.coder, _tidied(kept))
+        return Index(self.coder, _tidied(kept), population)
 
     def with_templates(self, templates: Iterable[tuple[int, Template]]) -> Index:
         """The index with these (row number, template) as well; the numbers must not be in it yet."""
-        return Index(self.coder, _tidied([*self.segments, *_segments(templates)]))
+        added, population = [], self.population
+        for segment in _segments(templates):
+            added.append(segment)
+            population = population.with_rows(segment.numbers, segment.coarse)
+        _ = population.likeness  # worked out by who changes the index, and not by who searches it first
+        return Index(self.coder, _tidied([*self.segments, *added]), population)
 
     def search(self, probes: NDArray[np.float32], read: ReadRows) -> Found:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
 
-        `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are cosines,
-        −1..1. Raises ProbeError, and what `read` raises.
+        `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are Mahalanobis
+        cosines, −1..1. Raises ProbeError, and what `read` raises.
         """
-        turned = self.coder.turn(_checked(probes))
+        likeness = self.population.likeness
+        units = likeness.units(self.coder.turn(_checked(probes)))
+        queries = likeness.queries(units)
         # Threads are a property of the calling thread in OpenMP, and one query is slower with more.
         faiss.omp_set_num_threads(1)
         k = FIRST_K
         while True:
-            numbers = self._pooled(turned, k)
-            found = _best(read(numbers), turned) if len(numbers) else Found(None, 0.0, None)
+            numbers = self._pooled(queries, k)
+            found = _best(read(numbers), units, likeness) if len(numbers) else Found(None, 0.0, None)
             if found.second_score is not None or len(numbers) >= len(self):
                 return found
             k *= 4  # One person holds all the rows that were pooled: look further for a second one.
 
-    def _pooled(self, turned: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-        """The numbers of the best `k` rows for each probe by their coarse codes, each once."""
-        whole = np.rint(turned * (127.0 / np.abs(turned).max(axis=1, keepdims=True))).astype(np.float32)
+    def _pooled(self, queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        """The numbers of the best `k` rows for each query by their coarse codes, each once."""
+        whole = np.rint(queries * (127.0 / np.abs(queries).max(axis=1, keepdims=True))).astype(np.float32)
         scans = [segment.scan(whole, k) for segment in self.segments]
         if not scans:
             return np.empty(0, dtype=np.int64)
@@ -185,11 +197,12 @@ def _scan_index(coarse: NDArray[np.uint8]) -> Any:
     return index
 
 
-def _best(templates: Sequence[Template], turned: NDArray[np.float32]) -> Found:
-    """The first two people among these templates, at least one, by their exact cosines with any probe."""
+def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: Likeness) -> Found:
+    """The first two people among these templates, at least one, by their exact scores with any probe."""
     codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
     codes = codes.reshape(-1, CODE_BYTES)
-    cosines = decode(codes[:, :VECTOR_LENGTH], codes[:, VECTOR_LENGTH:].view(np.int8)) @ turned.T
+    held = likeness.units(decode(codes[:, :VECTOR_LENGTH], codes[:, VECTOR_LENGTH:].view(np.int8)))
+    cosines = held @ units.T
     probes = cosines.argmax(axis=1).tolist()
     scores = np.clip(cosines.max(axis=1), -1.0, 1.0).tolist()
     score, best, probe = max(zip(scores, templates, probes, strict=True), key=lambda scored: scored[0])

@@ -223,7 +223,7 @@ def search_figures(vectors: NDArray[np.float32], hands: NDArray[np.int64]) -> Se
 def main(*, people: int, captures: int, first: int, look: Look, model: Path | None) -> None:
     """Score a model on whole generated frames of unseen people; prints JSON."""
     manifest = load_manifest(model if model is not None else shipped_model_dir())
-    accept = manifest.thresholds.accept_q / 10_000
+    agree = manifest.agree_q / 10_000
     shown = capture_people(people, captures, look, first=first)
     vectors = embed_all(open_embedder(manifest), shown.crops)
     mated, non_mated = compare_all(vectors, shown.hands)
@@ -232,9 +232,9 @@ def main(*, people: int, captures: int, first: int, look: Look, model: Path | No
         "not_found": shown.not_found,
         "wrong_side": shown.wrong_side,
         **asdict(figures(mated, non_mated)),
-        "accept_q": manifest.thresholds.accept_q,
-        "fmr_at_accept": false_match_rate(non_mated, accept),
-        "fnmr_at_accept": round(false_non_match_rate(mated, accept), 6),
+        "agree_q": manifest.agree_q,
+        "fmr_at_agree": false_match_rate(non_mated, agree),
+        "fnmr_at_agree": round(false_non_match_rate(mated, agree), 6),
         **asdict(search_figures(vectors, shown.hands)),
     }
     click.echo(json.dumps(record, indent=2))

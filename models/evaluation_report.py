@@ -27,7 +27,7 @@ def write_report(done: Evaluation, folder: Path, model_id: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {"det.png": det_plot([(m.name, m.headline()) for m in done.methods])}
     for name, method in zip(
-        ("scores-model.png", "scores-probes.png", "scores-code.png"), done.methods, strict=True
+        ("scores-device.png", "scores-cosines.png", "scores-code.png"), done.methods, strict=True
     ):
         pictures[name] = score_plot(method.name, method.mated, method.non_mated)
     for name, image in pictures.items():

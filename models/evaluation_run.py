@@ -1,8 +1,8 @@
-"""From a folder of palm pictures to the similarities of all with all: by the model, and by the untrained
-code.
+"""From a folder of palm pictures to the similarities of all with all: as a device with these people enrolled
+scores them, by the model's vectors alone, and by the untrained code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -33,6 +33,13 @@ from models.training.gabor_code import compare_codes, competitive_codes
 Told = Callable[[str, int, int], None]
 """(stage, done, of how many)."""
 
+Vectors = NDArray[np.float32]
+UnitsAmong = Callable[[Vectors], Callable[[Vectors], Vectors]]
+"""From the vectors (m, 512) of whoever is enrolled to what makes vectors (n, 512) into those whose products
+are a gallery's scores."""
+
+_TEMPLATES: Final = 3
+"""So many captures of a hand are enrolled at most."""
 _LONGEST_SIDE_PX: Final = 800
 """Larger photographs are reduced to this before the hand is looked for."""
 
@@ -146,33 +153,59 @@ def _crop_of(picture: Picture, kind: Kind, quality_q: int) -> NDArray[np.uint8] 
     return crop if assess(frame, hand, crop, None).quality_q >= quality_q else "poor_quality"
 
 
-def evaluate(found: PalmSet, acquired: Acquired, kind: Kind, embedder: Embedder, told: Told) -> Evaluation:
-    """Compare everything with everything: one vector each, probes against one vector, the Gabor code."""
+def evaluate(
+    found: PalmSet,
+    acquired: Acquired,
+    kind: Kind,
+    embedder: Embedder,
+    *,
+    units_among: UnitsAmong,
+    told: Told,
+) -> Evaluation:
+    """Compare everything with everything: as a device does, by one vector each, and by the Gabor code."""
     vectors = embed_all(embedder, acquired.crops)
+    units = units_among(vectors[_enrolled(acquired.pictures)])
     methods = [
-        _measured("model", vectors @ vectors.T, acquired),
-        _measured("model, probes", _by_probes(embedder, acquired, vectors, told), acquired),
+        _measured("model, as a device", _searched(embedder, acquired, vectors, units, told), acquired),
+        _measured("model, plain cosines", vectors @ vectors.T, acquired),
         _measured("Gabor code, untrained", _by_code(acquired.crops, told), acquired),
     ]
     return Evaluation(found.layout, kind, acquired, tuple(methods))
 
 
-def _by_probes(
-    embedder: Embedder, acquired: Acquired, vectors: NDArray[np.float32], told: Told
+def _enrolled(pictures: Sequence[Picture]) -> list[int]:
+    """The first pictures of every palm, of the session that comes first: what an operator would have."""
+    of_palm: dict[str, list[int]] = {}
+    for i, picture in enumerate(pictures):
+        of_palm.setdefault(picture.palm, []).append(i)
+    rows = []
+    for some in of_palm.values():
+        first = min(pictures[i].session for i in some)
+        rows += [i for i in some if pictures[i].session == first][:_TEMPLATES]
+    return sorted(rows)
+
+
+def _searched(
+    embedder: Embedder,
+    acquired: Acquired,
+    vectors: Vectors,
+    units: Callable[[Vectors], Vectors],
+    told: Told,
 ) -> NDArray[np.float32]:
     """As a device does it when one vector did not settle a search: towards the nearest of everybody.
 
     Nearest among the pictures of other sessions where there are such, as a gallery is of another day.
     """
     crops, sessions = acquired.crops, np.array([picture.session for picture in acquired.pictures])
+    held = units(vectors)
     best = np.empty((len(crops), len(crops)), dtype=np.float32)
     for i, crop in enumerate(crops):
         elsewhere = sessions != sessions[i]
         searched = elsewhere if elsewhere.any() else np.arange(len(crops)) != i
-        slips, scores = [STILL], vectors[i : i + 1] @ vectors.T
+        slips, scores = [STILL], held[i : i + 1] @ held.T
         while fresh := next_slips(slips, int(scores[:, searched].max(axis=1).argmax())):
             slips += fresh
-            scores = np.concatenate([scores, embedder.embed(probe_crops(crop, fresh)) @ vectors.T])
+            scores = np.concatenate([scores, units(embedder.embed(probe_crops(crop, fresh))) @ held.T])
         best[i] = scores.max(axis=0)
         told("probes", i + 1, len(crops))
     # Of every pair the earlier picture is the one that was enrolled, as it is at a gate.

@@ -62,6 +62,9 @@ class ModelManifest:
     model_id: str
     files: tuple[ModelFile, ...]
     thresholds: Thresholds
+    agree_q: int
+    """Cosine of two vectors, times 10000, from which they count as captures of one palm; a gallery scores in
+    another way, and ``accept_q`` is for those scores."""
     known_answer: NDArray[np.float32]
     """(512,) unit vector of ``known_crop()``."""
     training: Mapping[str, Any]
@@ -156,11 +159,13 @@ def _parse(folder: Path, raw: dict[str, Any]) -> ModelManifest:
     files = raw.get("files")
     if not isinstance(files, list) or not files:
         raise ManifestError(f"{path}: files must be a list of at least one file")
+    thresholds = _thresholds(path, raw.get("thresholds"))
     return ModelManifest(
         folder=folder,
         model_id=text_member(path, raw, "model_id", _MODEL_ID),
         files=tuple(file_entry(path, entry) for entry in files),
-        thresholds=_thresholds(path, raw.get("thresholds")),
+        thresholds=thresholds,
+        agree_q=whole_member(path, raw, "agree_q", 1, 10_000) if "agree_q" in raw else thresholds.accept_q,
         known_answer=_known_answer(path, raw.get("self_test")),
         training=_mapping(path, raw, "training"),
         scores=_mapping(path, raw, "scores"),

@@ -90,7 +90,7 @@ _BY_NAME: Final[Mapping[str, Any]] = {
     "nonce_b64": "gq8m0JtVY3Hk1xS7pQb2Zw==",
     "ttl_ms": 4000,
     "margin_q": 2300,
-    "thr_id": "palm-gen-3-t1",
+    "thr_id": "palm-gen-3-t2",
     "head16": "9f86d081884c7d65",
     "prev_ref": "0c7e2f4a9b1d3c5e7f8091a2b3c4d5e6",
     "dbd_event_seq": 40233,

@@ -7,7 +7,7 @@ other, takes the best three captures of each, and sees the hand leave in between
 than a passage is: `enrol_quality_q`, liveness passed, the hand asked for, captures that agree with each other
 and differ from the other hand's; for a bad template is a false match waiting for its day.
 
-    flow = EnrolmentFlow(model_id, lambda: thresholds, terms=terms)
+    flow = EnrolmentFlow(model_id, lambda: thresholds, agree_cosine=0.46, terms=terms)
     effects = flow.qr_seen(payload, now_ms)       # or flow.code_typed(code, now_ms), flow.redeem_answered(…)
     effects = flow.accept(version, purposes, at_ms, now_ms)
     effects = flow.look(look, now_ms)             # every frame examined while flow.busy
@@ -123,15 +123,18 @@ class EnrolmentFlow:
         model_id: str,
         thresholds: Callable[[], Thresholds],
         *,
+        agree_cosine: float,
         terms: TermsFolder | None = None,
         qr_hands: tuple[HandName, ...] = BOTH_HANDS,
         qr_prefix: str = QR_PREFIX,
     ) -> None:
-        """`thresholds` gives those in force; `qr_hands` are asked for where a QR code began the session;
+        """`thresholds` gives those in force; `agree_cosine` is what the captures of one hand reach with each
+        other; `qr_hands` are asked for where a QR code began the session;
         `qr_prefix` are the letters that a code of this service begins with. `terms`: what this device's
         screen shows; None where people agree elsewhere, and the service refuses who has not."""
         self._model_id = model_id
         self._thresholds = thresholds
+        self._agree_cosine = agree_cosine
         self._terms = terms
         self._qr_hands = qr_hands
         self._qr_prefix = qr_prefix
@@ -200,9 +203,7 @@ class EnrolmentFlow:
             self._rests = session.session_id, now_ms + CODE_RESTS_MS
             return [Failed(session.session_id, "terms_unknown")]
         hands = session.hands_required or self._qr_hands
-        # The captures of one hand agree like a passage with its template does.
-        agree_cosine = self._thresholds().accept_q / 10_000
-        captures = [HandCaptures(agree_cosine) for _ in hands]
+        captures = [HandCaptures(self._agree_cosine) for _ in hands]
         running = _Running(session, hands, captures, _Phase.CONSENT, now_ms + CONSENT_LIMIT_MS, asked)
         self._running = running
         if asked is None:

@@ -41,6 +41,7 @@ def make_people(core: Core, desk: CarrierDesk, clock: Clock) -> People:
     flow = EnrolmentFlow(
         opened.model_id,
         lambda: core.policy.thresholds,
+        agree_cosine=opened.agree_cosine,
         terms=terms if settings.consent == "screen" else None,
         qr_hands=settings.hands,
     )

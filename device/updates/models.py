@@ -26,10 +26,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """The model in force; `fault` says why `embedder` is None."""
+    """The model in force; `fault` says why `embedder` is None. `agree_cosine`: of captures of one palm."""
 
     model_id: str
     embedder: Embedder | None
+    agree_cosine: float
     fault: str
 
 
@@ -100,11 +101,12 @@ def _opened(folder: Path) -> OpenedModel:
     try:
         manifest = load_manifest(folder)
     except ModelsError as error:
-        return OpenedModel(NO_MODEL_ID, None, str(error))
+        return OpenedModel(NO_MODEL_ID, None, 1.0, str(error))
+    agree_cosine = manifest.agree_q / 10_000
     try:
-        return OpenedModel(manifest.model_id, open_embedder(manifest), "")
+        return OpenedModel(manifest.model_id, open_embedder(manifest), agree_cosine, "")
     except ModelsError as error:
-        return OpenedModel(manifest.model_id, None, str(error))
+        return OpenedModel(manifest.model_id, None, agree_cosine, str(error))
 
 
 def _id_of(folder: Path) -> str:

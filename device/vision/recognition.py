@@ -103,15 +103,19 @@ class Recogniser:
         gallery: Callable[[], Searches | None],
         thresholds: Callable[[], Thresholds],
         liveness: LivenessCheck | None = None,
+        *,
+        agree_cosine: float,
     ) -> None:
         """`embedder` is None where no model could be loaded: hands are seen then, and not examined.
 
         `gallery` gives None while there is none to search; `thresholds` gives those in force. `liveness`:
-        another check than the built-in cues alone.
+        another check than the built-in cues alone. `agree_cosine`: from which two vectors of the model count
+        as of one palm; of a hand in view, whose captures may be poor, half of it is asked.
         """
         self._embedder = embedder
         self._gallery = gallery
         self._thresholds = thresholds
+        self._same_hand_cosine = agree_cosine / 2
         self._finder = HandFinder()
         self._liveness = liveness or LivenessCheck()
         self._tracked = TrackedHand()
@@ -149,7 +153,7 @@ class Recogniser:
             vector = self._embedder.embed(crop[np.newaxis])[0]
             times.end("vector")
             if interest is Interest.PASSAGE:
-                probe = self._tracked.fuse(vector, quality.quality_q, thresholds.accept_q / 20_000)
+                probe = self._tracked.fuse(vector, quality.quality_q, self._same_hand_cosine)
                 try:
                     match = self._search(self._embedder, crop, probe, thresholds)
                 except StoreError as error:

@@ -47,7 +47,7 @@ def record(manifest: ModelManifest, measured: Measured, people: int) -> dict[str
         "fitted": {
             "command": f"python -m models.training.calibrate_quality --people {people}",
             "model_id": manifest.model_id,
-            "accept_q": manifest.thresholds.accept_q,
+            "agree_q": manifest.agree_q,
             "first_person": FIRST_PERSON,
             "shown": measured.lost.shown,
             "probes": len(failed),
@@ -77,7 +77,7 @@ def main(*, people: int, model: Path | None, out: Path) -> None:
     except ValueError as e:
         raise click.ClickException(
             f"{manifest.model_id} rejects even faultless captures too often for this scale ({e}); "
-            "train it further, or choose its accept_q anew"
+            "train it further, or choose its agree_q anew"
         ) from e
     out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     click.echo(out.read_text(encoding="utf-8"), nl=False)

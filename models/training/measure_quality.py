@@ -33,8 +33,8 @@ class Measured:
     lost: Lost
 
     def failed(self, manifest: ModelManifest) -> NDArray[np.bool_]:
-        """Which probes the model rejects at its operating threshold, although they are of the right hand."""
-        return np.asarray(self.score < manifest.thresholds.accept_q / 10_000)
+        """Which probes do not agree with their template, although they are of the right hand."""
+        return np.asarray(self.score < manifest.agree_q / 10_000)
 
     def faults(self) -> NDArray[np.float64]:
         """(n, 12): what every component lacks, 0..1, and its square, as ``Calibration.costs`` has them."""

@@ -42,12 +42,12 @@ COUNTED_FMR: Final = 1e-4
 EXTRAPOLATED_FMR: Final = 1e-7
 """One false accept in a thousand strangers' searches of a gallery with 10,000 templates."""
 _HOW: Final = (
-    "accept_q: over generated people the model never saw, the higher of the threshold counted for a false "
-    f"match rate of {COUNTED_FMR:g} and the one extrapolated for {EXTRAPOLATED_FMR:g} (generalised Pareto "
-    "tail over the highest thousandth), worst look, rounded up. margin_q: 99th percentile of a stranger's "
-    "distance between the best and the second-best person, at most half of what 99 % of known people keep. "
-    "Neither is lower than trials on real palms called for. "
-    "quality_q, enrol_quality_q and pad_q: given by hand, see docs/MODEL.md. Not validated at a gate."
+    "agree_q: for cosines of two vectors, over generated people the model never saw, the higher of the "
+    f"threshold counted for a false match rate of {COUNTED_FMR:g} and the one extrapolated for "
+    f"{EXTRAPOLATED_FMR:g} (generalised Pareto tail over the highest thousandth), worst look, rounded up, "
+    "and no lower than trials on real palms called for. accept_q and margin_q: for the scores of a gallery, "
+    "out of trials on real palms. quality_q, enrol_quality_q and pad_q: given by hand. See docs/MODEL.md. "
+    "Not validated at a gate."
 )
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 
@@ -70,44 +70,24 @@ def score(embedder: Embedder, look: Look, people: int, occasions: int) -> Scored
     return Scored(shown, mated, non_mated, search_figures(vectors, shown.hands))
 
 
-def accept_cosine(non_mated: NDArray[np.float32]) -> float:
+def agree_cosine(non_mated: NDArray[np.float32]) -> float:
     """The higher of the counted threshold for COUNTED_FMR and the extrapolated one for EXTRAPOLATED_FMR."""
     return max(threshold_at(non_mated, COUNTED_FMR), extrapolated_threshold(non_mated, EXTRAPOLATED_FMR))
 
 
-def choose_thresholds(
-    thr_id: str,
-    scored: list[Scored],
-    *,
-    accept_least_q: int,
-    margin_least_q: int,
-    quality_q: int,
-    enrol_quality_q: int,
-    pad_q: int,
-) -> Thresholds:
+def choose_agree_q(scored: list[Scored], least_q: int) -> int:
     """The worst look decides, rounded up to a hundredth of a cosine."""
-    accept = max(accept_cosine(s.non_mated) for s in scored)
-    margin = max(s.search.stranger_gap_p99 for s in scored)
-    # A margin that known people come near would cost more than it saves.
-    margin = min(margin, *(s.search.known_gap_p01 / 2 for s in scored))
-    return Thresholds(
-        thr_id,
-        accept_q=max(accept_least_q, 100 * math.ceil(accept * 100)),
-        margin_q=max(margin_least_q, 100 * math.floor(margin * 100)),
-        quality_q=quality_q,
-        pad_q=pad_q,
-        enrol_quality_q=enrol_quality_q,
-    )
+    return max(least_q, *(100 * math.ceil(agree_cosine(one.non_mated) * 100) for one in scored))
 
 
-def _report(scored: Scored, accept: float, *, baseline: bool) -> dict[str, Any]:
+def _report(scored: Scored, agree: float, *, baseline: bool) -> dict[str, Any]:
     report = {
         "shown": scored.captures.shown,
         "hand_not_found": scored.captures.not_found,
         "wrong_side": scored.captures.wrong_side,
         **asdict(figures(scored.mated, scored.non_mated)),
-        "fmr_at_accept": false_match_rate(scored.non_mated, accept),
-        "fnmr_at_accept": round(false_non_match_rate(scored.mated, accept), 6),
+        "fmr_at_agree": false_match_rate(scored.non_mated, agree),
+        "fnmr_at_agree": round(false_non_match_rate(scored.mated, agree), 6),
         **asdict(scored.search),
     }
     if baseline:
@@ -117,7 +97,13 @@ def _report(scored: Scored, accept: float, *, baseline: bool) -> dict[str, Any]:
 
 
 def _manifest(
-    model: Path, model_id: str, thresholds: Thresholds, *, training: dict[str, Any], scores: dict[str, Any]
+    model: Path,
+    model_id: str,
+    thresholds: Thresholds,
+    agree_q: int,
+    *,
+    training: dict[str, Any],
+    scores: dict[str, Any],
 ) -> dict[str, Any]:
     content = model.read_bytes()
     answer = Embedder(model).embed(known_crop()[None])[0]
@@ -138,6 +124,7 @@ def _manifest(
             **asdict(thresholds),
             "how": _HOW,
         },
+        "agree_q": agree_q,
         "self_test": {"vector_b64": base64.b64encode(answer.astype("<f4").tobytes()).decode("ascii")},
         "training": training,
         "scores": scores,
@@ -152,13 +139,9 @@ def _manifest(
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Model folder.")
 @click.option("--people", default=150, show_default=True, help="Evaluation people, both hands.")
 @click.option("--occasions", default=4, show_default=True, help="Captures of each hand and look.")
-@click.option(
-    "--accept-least-q",
-    default=0,
-    show_default=True,
-    help="accept_q is no lower: what `palmctl evaluate` on real palms calls for.",
-)
-@click.option("--margin-least-q", default=0, show_default=True, help="The same for margin_q.")
+@click.option("--accept-q", required=True, type=int, help="What trials on real palms call for.")
+@click.option("--margin-q", required=True, type=int, help="The same for the margin.")
+@click.option("--agree-least-q", default=0, show_default=True, help="agree_q is no lower.")
 @click.option("--revision", default=1, show_default=True, help="Of the thresholds: the number in thr_id.")
 @click.option("--quality-q", default=45, show_default=True)
 @click.option("--enrol-quality-q", default=65, show_default=True)
@@ -170,8 +153,9 @@ def main(
     out: Path,
     people: int,
     occasions: int,
-    accept_least_q: int,
-    margin_least_q: int,
+    accept_q: int,
+    margin_q: int,
+    agree_least_q: int,
     revision: int,
     quality_q: int,
     enrol_quality_q: int,
@@ -181,28 +165,22 @@ def main(
     source = run_dir / MODEL_FILE
     embedder = Embedder(source)
     scored = {look: score(embedder, look, people, occasions) for look in _LOOKS}
-    thresholds = choose_thresholds(
-        f"{model_id}-t{revision}",
-        list(scored.values()),
-        accept_least_q=accept_least_q,
-        margin_least_q=margin_least_q,
-        quality_q=quality_q,
-        enrol_quality_q=enrol_quality_q,
-        pad_q=pad_q,
+    agree_q = choose_agree_q(list(scored.values()), agree_least_q)
+    thresholds = Thresholds(
+        f"{model_id}-t{revision}", accept_q, margin_q, quality_q, pad_q, enrol_quality_q=enrol_quality_q
     )
-    accept = thresholds.accept_q / 10_000
     scores: dict[str, Any] = {
         "data": f"whole generated frames of {people} people from number {EVALUATION_SEED_START} on, none of "
         "them trained on; found, cut and embedded as on a device; no real palm",
         "people": people,
         "occasions": occasions,
-        **{look: _report(s, accept, baseline=look == "rgb") for look, s in scored.items()},
+        **{look: _report(s, agree_q / 10_000, baseline=look == "rgb") for look, s in scored.items()},
     }
     training = json.loads((run_dir / "training.json").read_text("utf-8"))
     out.mkdir(parents=True, exist_ok=True)
     model = out / MODEL_FILE
     shutil.copyfile(source, model)
-    manifest = _manifest(model, model_id, thresholds, training=training, scores=scores)
+    manifest = _manifest(model, model_id, thresholds, agree_q, training=training, scores=scores)
     (out / MANIFEST_NAME).write_text(
         json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )

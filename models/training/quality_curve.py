@@ -144,7 +144,7 @@ def main(*, people: int, model: Path | None, picture: Path | None) -> None:
     failed = measured.failed(manifest)
     if not failed.any():
         raise click.ClickException("no capture was rejected, so nothing can be predicted; show more people")
-    told = {"model_id": manifest.model_id, "accept_q": manifest.thresholds.accept_q}
+    told = {"model_id": manifest.model_id, "agree_q": manifest.agree_q}
     click.echo(json.dumps(told | {"people": people} | summary(measured, failed), indent=2))
     if picture is not None:
         now, _, before = qualities(measured)

@@ -104,8 +104,8 @@ def main(*, folder: Path, out: Path) -> None:
     """Write the int8 variant of a model folder's network and print how far the two agree, as JSON."""
     manifest = load_manifest(folder)
     quantise(manifest.embedding_path, out, _captures(_CALIBRATION_PALMS, FIRST_PALM)[0])
-    accept = manifest.thresholds.accept_q / 10_000
-    found = agreement(open_embedder(manifest), Embedder(out), _COMPARED_PALMS, accept)
+    agree = manifest.agree_q / 10_000
+    found = agreement(open_embedder(manifest), Embedder(out), _COMPARED_PALMS, agree)
     click.echo(json.dumps({"bytes": out.stat().st_size, **found}))
 
 

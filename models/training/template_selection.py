@@ -47,6 +47,7 @@ def enrol(look: Look, number: int) -> Enrolled | None:
     cv2.setNumThreads(1)
     manifest = load_manifest(shipped_model_dir())
     embedder, thresholds = open_embedder(manifest), manifest.thresholds
+    agree_cosine = manifest.agree_q / 10_000
     crops: list[NDArray[np.uint8]] = []
     quality_q: list[int] = []
     later: list[NDArray[np.uint8]] = []
@@ -63,7 +64,6 @@ def enrol(look: Look, number: int) -> Enrolled | None:
     failed = np.ascontiguousarray(np.rot90(crops[1]))
     for captured in (crops, [crops[0], failed, *crops[2:]]):
         vectors = embedder.embed(np.stack(captured))
-        agree_cosine = thresholds.accept_q / 10_000
         chosen = choose_templates(vectors @ vectors.T, quality_q, agree_cosine=agree_cosine, most=MOST)
         templates += [vectors[:MOST], vectors[list(chosen)]]
     empty = np.zeros((0, vectors.shape[1]), np.float32)
@@ -93,7 +93,7 @@ def rates(hands: list[Enrolled], way: int, accept: float) -> dict[str, float | i
 )
 def main(*, people: int) -> None:
     """Compare templates that were chosen with those that came first; prints JSON."""
-    accept = load_manifest(shipped_model_dir()).thresholds.accept_q / 10_000
+    accept = load_manifest(shipped_model_dir()).agree_q / 10_000
     hands: list[Enrolled] = []
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
         for k, look in enumerate(_LOOKS):

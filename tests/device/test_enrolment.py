@@ -51,7 +51,7 @@ class Bench:
     """Plays frames to a flow at 15 a second and gathers what it does."""
 
     def __init__(self, flow: EnrolmentFlow | None = None) -> None:
-        self.flow = flow or EnrolmentFlow("model-1", lambda: THRESHOLDS)
+        self.flow = flow or EnrolmentFlow("model-1", lambda: THRESHOLDS, agree_cosine=0.5)
         self.now_ms = 10_000
         self.seed = 100
         self.effects: list[Effect] = []
@@ -204,7 +204,7 @@ def test_other_codes_are_no_sessions(payload: str) -> None:
 def test_the_letters_before_a_code_are_the_service_s() -> None:
     code = CODE.replace("SVC1", "PALM1")
     assert parse_qr(code, "PALM") == EnrolmentSession(SESSION_ID, TOKEN)
-    flow = EnrolmentFlow("m", lambda: THRESHOLDS, qr_prefix="PALM")
+    flow = EnrolmentFlow("m", lambda: THRESHOLDS, agree_cosine=0.5, qr_prefix="PALM")
     assert flow.qr_seen(CODE, 0) == []
     assert flow.qr_seen(code, 0) != []
 
@@ -266,7 +266,7 @@ def test_the_best_captures_are_kept() -> None:
 
 
 def test_one_capture_that_contradicts_the_others_is_left_out_and_they_are_kept() -> None:
-    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, agree_cosine=0.5, qr_hands=("L",)))
     bench.begin()
     failed = bench.capture("L", quality_q=99, of=direction(77))
     bench.add(bench.flow.look(EnrolmentLook(True, "L", None, failed), bench.now_ms))
@@ -279,7 +279,7 @@ def test_one_capture_that_contradicts_the_others_is_left_out_and_they_are_kept()
 
 
 def test_two_captures_that_contradict_each_other_ask_for_more() -> None:
-    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, agree_cosine=0.5, qr_hands=("L",)))
     bench.begin()
     for of, quality_q in ((HANDS["L"], 80), (direction(77), 70)) * 2:
         bench.now_ms += 5 * TICK_MS
@@ -299,7 +299,7 @@ def test_what_was_not_chosen_is_overwritten_as_soon_as_the_hand_is_done() -> Non
 
 
 def test_two_captures_will_do_when_the_hand_leaves() -> None:
-    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("R",)))
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, agree_cosine=0.5, qr_hands=("R",)))
     bench.begin()
     bench.show("R", 4)
     effects = bench.nothing()
@@ -328,7 +328,7 @@ def test_a_frame_repeated_is_one_capture() -> None:
 
 
 def test_captures_that_contradict_each_other_begin_anew() -> None:
-    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, qr_hands=("L",)))
+    bench = Bench(EnrolmentFlow("m", lambda: THRESHOLDS, agree_cosine=0.5, qr_hands=("L",)))
     bench.begin()
     bench.show("L", 3)
     other = direction(77)
@@ -466,7 +466,7 @@ REDEEMED = {
 
 
 def screen(**more: Any) -> Bench:
-    return Bench(EnrolmentFlow("model-1", lambda: THRESHOLDS, terms=TERMS, **more))
+    return Bench(EnrolmentFlow("model-1", lambda: THRESHOLDS, agree_cosine=0.5, terms=TERMS, **more))
 
 
 def redeem(bench: Bench, **changed: Any) -> list[Effect]:
@@ -634,7 +634,7 @@ def test_whatever_happens_nothing_is_uploaded_that_was_not_captured_well(
 
 def test_thresholds_in_force_are_asked_for_each_time() -> None:
     current = [THRESHOLDS]
-    bench = Bench(EnrolmentFlow("m", lambda: current[0]))
+    bench = Bench(EnrolmentFlow("m", lambda: current[0], agree_cosine=0.5))
     bench.begin()
     current[0] = replace(THRESHOLDS, pad_q=9500)
     bench.show("L", 12)

@@ -75,7 +75,7 @@ class Bench:
     def __init__(self, thresholds: Thresholds = THRESHOLDS) -> None:
         self.model = ModelDouble()
         self.gallery: GalleryDouble | None = GalleryDouble()
-        self.recogniser = Recogniser(self.model, lambda: self.gallery, lambda: thresholds)
+        self.recogniser = Recogniser(self.model, lambda: self.gallery, lambda: thresholds, agree_cosine=0.5)
         self._numbers = itertools.count(1)
         self.now_ms = 1_000
 

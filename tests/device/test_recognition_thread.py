@@ -77,7 +77,7 @@ class Bench:
         self.slot = FrameSlot()
         self.model = Model()
         self.ears = Ears()
-        recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS)
+        recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5)
         self.thread = InferenceThread(
             self.slot, recogniser, asyncio.get_running_loop(), self.ears, now_ms=lambda: self.now_ms
         )

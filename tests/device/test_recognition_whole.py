@@ -22,9 +22,11 @@ from device.transactions.decision import Attempt, Outcome, Thresholds
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
-from gallery.index import Candidate
+from gallery.codes import SIGN_BYTES, Coder
+from gallery.index import Index
 from gallery.match import Match
 from gallery.records import Position
+from gallery.seal import Template
 from link1.objects import VerdictResult
 from models.embedding import Embedder
 from models.frames import Frame
@@ -42,19 +44,23 @@ FRAME_MS = 66
 
 
 class Templates:
-    """Exact search over a handful of templates."""
+    """The match set of a gallery, without its store."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, str, Vectors]] = []
+        self.rows: list[Template] = []
+        self._index = Index(Coder(bytes(SIGN_BYTES)))
+
+    def add(self, subject_ref: str, hand: str, vector: Vectors) -> None:
+        code = self._index.coder.encode(vector[np.newaxis])[0].tobytes()
+        template = Template(bytes(16), bytes.fromhex(subject_ref), hand, "m", None, False, code)
+        self._index = self._index.with_templates([(len(self.rows), template)])
+        self.rows.append(template)
 
     def search(self, probes: Vectors) -> Match:
-        scores: dict[str, tuple[float, str]] = {}
-        for subject_ref, hand, vector in self.rows:
-            scores[subject_ref] = max(
-                scores.get(subject_ref, (-2.0, "")), (float((probes @ vector).max()), hand)
-            )
-        (best, (lead, hand)), (_, (second, _)) = sorted(scores.items(), key=lambda item: -item[1][0])[:2]
-        return Match(Candidate(best, hand, None), lead, lead - second, Position("s", 1, 9, bytes(32)))
+        found = self._index.search(probes, lambda numbers: [self.rows[n] for n in numbers.tolist()])
+        assert found.second_score is not None
+        margin = found.score - found.second_score
+        return Match(found.best, found.score, margin, Position("s", 1, 9, bytes(32)), found.probe)
 
 
 class Gate:
@@ -72,7 +78,10 @@ class Gate:
         )
         self.model_id = manifest.model_id
         self.templates = Templates()
-        self.recogniser = Recogniser(embedder, lambda: self.templates, lambda: self.thresholds)
+        self.agree_cosine = manifest.agree_q / 10_000
+        self.recogniser = Recogniser(
+            embedder, lambda: self.templates, lambda: self.thresholds, agree_cosine=self.agree_cosine
+        )
         self.now_ms = 0
         self._numbers = itertools.count(1)
 
@@ -84,7 +93,7 @@ class Gate:
                 yield look
 
     def enrol(self, seed: int) -> None:
-        flow = EnrolmentFlow(self.model_id, lambda: self.thresholds)
+        flow = EnrolmentFlow(self.model_id, lambda: self.thresholds, agree_cosine=self.agree_cosine)
         hands: tuple[HandName, ...] = ("L", "R")
         effects = flow.begin(EnrolmentSession(f"session {seed}", "token", hands), self.now_ms)
         for hand in hands:
@@ -96,7 +105,7 @@ class Gate:
         (upload,) = (effect for effect in effects if isinstance(effect, Upload))
         for item in json.loads(upload.body)["hands"]:
             vector = np.frombuffer(base64.b64decode(item["vector_b64"]), "<f4")
-            self.templates.rows.append((ref(seed), item["hand"], vector.copy()))
+            self.templates.add(ref(seed), item["hand"], vector)
 
     def passes(self, film: Iterable[Pixels]) -> Outcome:
         attempt, outcome = Attempt(self.thresholds, attempts=3), None
@@ -177,7 +186,8 @@ def test_both_pictures_of_a_module_reach_the_liveness_check(manifest: ModelManif
     )
     for dark, res in ((False, "pass"), (True, "fail")):
         gate = Gate(manifest, open_embedder(manifest))
-        gate.templates.rows = [(ref(i), "R", np.eye(512, dtype=np.float32)[i]) for i in range(2)]
+        for i in range(2):
+            gate.templates.add(ref(i), "R", np.eye(512, dtype=np.float32)[i])
         pads = []
         for k, (seen, nir) in enumerate(zip(colour[:8], infrared, strict=False)):
             beside = cv2.cvtColor(nir // 20 if dark else nir, cv2.COLOR_GRAY2BGR)
@@ -199,7 +209,8 @@ def test_a_folder_fed_with_scenes_is_a_live_camera(manifest: ModelManifest, tmp_
         virtual = VirtualCamera(tmp_path, list(empty_scene(3, 2)), fps=20)
         slot, diary, states = FrameSlot(), Diary(), list[CameraState]()
         gate = Gate(manifest, open_embedder(manifest))
-        gate.templates.rows = [(ref(i), "R", np.eye(512, dtype=np.float32)[i]) for i in range(2)]
+        for i in range(2):
+            gate.templates.add(ref(i), "R", np.eye(512, dtype=np.float32)[i])
         capture = CaptureThread(
             lambda: open_camera(virtual.source, 20), slot, now_ms=now_ms, on_state=states.append
         )

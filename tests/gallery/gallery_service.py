@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gallery.codes import Coder
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Head, Op, entry_sha256, head_zero, make_delta, next_head, state_of
@@ -28,6 +29,21 @@ def palm(number: int) -> NDArray[np.float32]:
     vector = np.random.default_rng(number).standard_normal(512).astype("<f4")
     unit: NDArray[np.float32] = vector / np.linalg.norm(vector)
     return unit
+
+
+def exact_scores(
+    coder: Coder, vectors: NDArray[np.float32], probes: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """(n, p): every template's score with every probe, where these templates (n, 512) are the match set."""
+    n, cut = len(vectors), coder.encode(vectors)[:, :512].astype(float) / 256.0 - 0.5
+    mean = cut.sum(axis=0) / (n + 60)
+    spread = (cut - mean).T @ (cut - mean) / n
+    share = 0.3 * n / (n + 600)
+    metric = np.linalg.inv(share * spread * 512 / np.trace(spread) + (1 - share) * np.eye(512))
+    held, shown = coder.turn(vectors) - mean, coder.turn(probes) - mean
+    lengths = [np.sqrt(np.einsum("ij,jk,ik->i", some, metric, some)) for some in (held, shown)]
+    scores: NDArray[np.float64] = held @ metric @ shown.T / np.outer(*lengths)
+    return scores
 
 
 def template_id(number: int) -> str:

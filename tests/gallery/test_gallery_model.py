@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gallery_service import NOW_MS, Service, at, entry, palm, subject_ref
+from gallery_service import NOW_MS, Service, at, entry, exact_scores, palm, subject_ref
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -144,7 +144,7 @@ class GalleryMachine(RuleBasedStateMachine):
         owners = [one.subject_ref for one in live]
         # One palm of a live person, one of whoever was last heard of: live, suspended, erased or unknown.
         for probe in (live[-1].values(), palm(max(1, self.templates))):
-            scores = matrix @ probe
+            scores = exact_scores(gallery._view.index.coder, matrix, probe[np.newaxis])[:, 0]
             best = int(scores.argmax())
             others = [s for s, owner in zip(scores, owners, strict=True) if owner != owners[best]]
             match = gallery.search(np.ascontiguousarray(probe)[np.newaxis])

@@ -5,6 +5,7 @@ import cv2
 import numpy as np
 import pytest
 
+from gallery.population import units_among
 from models.errors import EvaluationSetError
 from models.evaluation import capture_people
 from models.evaluation_report import write_report
@@ -37,8 +38,9 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     found = read_set(crops)
     acquired = acquire(found, "crops", 0, silent)
     embedder = open_embedder(load_manifest(shipped_model_dir()))
-    done = evaluate(found, acquired, "crops", embedder, silent)
-    assert [m.name for m in done.methods] == ["model", "model, probes", "Gabor code, untrained"]
+    done = evaluate(found, acquired, "crops", embedder, units_among=units_among, told=silent)
+    names = [m.name for m in done.methods]
+    assert names == ["model, as a device", "model, plain cosines", "Gabor code, untrained"]
     assert done.methods[0].verification.eer.value < 0.05
     assert done.methods[0].across is not None
 

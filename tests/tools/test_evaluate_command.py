@@ -37,7 +37,7 @@ def test_people_reads_as_a_table(folder: Path) -> None:
     result = CliRunner().invoke(main, ["evaluate", str(folder), "--kind", "crops", "--people", "2"])
     assert result.exit_code == 0, result.output
     assert "2 people, 4 palms" in result.stdout
-    assert "model, probes" in result.stdout
+    assert "model, as a device" in result.stdout
 
 
 def test_a_folder_without_a_set_is_refused_with_the_way_on(tmp_path: Path) -> None:

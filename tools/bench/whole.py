@@ -168,7 +168,8 @@ def measure_floor(
         now=gallery_now(clock),
     )
     thresholds = Thresholds.from_obj(asdict(manifest.thresholds))
-    recogniser = Recogniser(embedder, lambda: gallery, lambda: thresholds)
+    agree_cosine = manifest.agree_q / 10_000
+    recogniser = Recogniser(embedder, lambda: gallery, lambda: thresholds, agree_cosine=agree_cosine)
     cv2.setNumThreads(1)
     took: list[float] = []
     for one in films:

@@ -53,7 +53,7 @@ def measure_det(tell: Tell) -> None:
     mated, non_mated = compare_all(embed_all(open_embedder(manifest), shown.crops), shown.hands)
     tell("the untrained code on the same crops")
     by_code = compare_all_codes(competitive_codes(shown.crops), shown.hands)
-    accept = manifest.thresholds.accept_q / 10_000
+    agree = manifest.agree_q / 10_000
     write(
         "det.json",
         {
@@ -65,9 +65,9 @@ def measure_det(tell: Tell) -> None:
                 _curve("Gabor code, untrained", *by_code),
             ],
             "operating_point": {
-                "name": f"as shipped, accept_q {manifest.thresholds.accept_q}",
-                "fmr": false_match_rate(non_mated, accept),
-                "fnmr": round(false_non_match_rate(mated, accept), 6),
+                "name": f"captures agree, agree_q {manifest.agree_q}",
+                "fmr": false_match_rate(non_mated, agree),
+                "fnmr": round(false_non_match_rate(mated, agree), 6),
             },
         },
     )

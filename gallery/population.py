@@ -1,0 +1,129 @@
+"""What the templates of a match set have in common, and cosines that leave it out.
+
+Strangers' palms are alike: the same creases run across all of them, and one camera sees them and one cutter
+cuts them. A cosine counts what everybody shares as evidence that two captures are of one palm. So the mean of
+the templates is taken from every vector, and directions in which they all differ much count for less: the
+Mahalanobis cosine. What it brings is in docs/MODEL.md.
+
+Both come from the match set at hand and from nothing else. They are sums of whole numbers over coarse codes,
+so that a template taken out leaves exactly nothing behind in them; they are in memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gallery.codes import COARSE_UNITS, SIGN_BYTES, Coder
+from gallery.stream import VECTOR_LENGTH
+
+MOST_ROWS: Final = 16_384
+"""Templates that take part; with more of them nothing would change, but a start take longer."""
+
+_MEAN_PRIOR: Final = 60
+"""So many templates without a direction stand beside the real ones: few people do not make a mean."""
+_SPREAD_PRIOR: Final = 600
+_SPREAD_SHARE: Final = 0.3
+"""What the spread counts for beside an even one, where templates are many: captures of one palm differ along
+the same directions as palms do, so that taking all of it away would take the palm away."""
+
+_CHUNK: Final = 512
+"""Rows whose products float32 adds up exactly: below 1,040 of them, 127² each is below 2²⁴."""
+
+_Sums = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """A linear map after which an ordinary cosine is the Mahalanobis cosine."""
+
+    mean: NDArray[np.float32]
+    """(512,), turned."""
+    spread: NDArray[np.float32]
+    """(512, 512): the inverse of the spread is this times its transpose."""
+
+    def units(self, turned: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Turned vectors (n, 512), of length 1 → (n, 512) of length 1, whose products are the scores."""
+        mapped = (turned - self.mean) @ self.spread
+        return np.asarray(mapped / np.linalg.norm(mapped, axis=1, keepdims=True), dtype=np.float32)
+
+    def queries(self, units: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What raw turned templates are multiplied with to rank them: (n, 512) out of ``units``.
+
+        A template's own length after the map is left out of it, which moves a rank by few places.
+        """
+        return units @ self.spread.T
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The sums over some templates; immutable."""
+
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """(n,): the rows that take part, at most MOST_ROWS."""
+    total: _Sums = field(default_factory=lambda: np.zeros(VECTOR_LENGTH))
+    """(512,), in units of the coarse code."""
+    products: _Sums = field(default_factory=lambda: np.zeros((VECTOR_LENGTH, VECTOR_LENGTH)))
+
+    def with_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> Population:
+        """Also these (n,) rows with their (n, 512) coarse codes, as many as there is room for."""
+        room = MOST_ROWS - len(self.numbers)
+        if room <= 0 or not len(numbers):
+            return self
+        total, products = _summed(coarse[:room])
+        taken = np.concatenate([self.numbers, numbers[:room]])
+        return Population(taken, self.total + total, self.products + products)
+
+    def without_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> Population:
+        """Without these rows; those of them that took no part change nothing."""
+        part = np.isin(numbers, self.numbers)
+        if not part.any():
+            return self
+        total, products = _summed(coarse[part])
+        left = self.numbers[~np.isin(self.numbers, numbers)]
+        return Population(left, self.total - total, self.products - products)
+
+    @cached_property
+    def likeness(self) -> Likeness:
+        """The map that belongs to these templates; some 20 ms of work the first time."""
+        n = len(self.numbers)
+        if n == 0:
+            return Likeness(np.zeros(VECTOR_LENGTH, dtype=np.float32), np.eye(VECTOR_LENGTH, dtype=np.float32))
+        average = self.total / (COARSE_UNITS * n)
+        mean = average * (n / (n + _MEAN_PRIOR))
+        # In place and in single precision: what a gallery holds in memory is counted by the byte.
+        spread = (self.products / (COARSE_UNITS**2 * n)).astype(np.float32)
+        spread -= (np.outer(average, mean) + np.outer(mean, average - mean)).astype(np.float32)
+        share = _SPREAD_SHARE * n / (n + _SPREAD_PRIOR)
+        spread *= share * VECTOR_LENGTH / float(np.trace(spread))
+        spread[np.diag_indices(VECTOR_LENGTH)] += np.float32(1.0 - share)
+        root = np.linalg.inv(np.linalg.cholesky(spread)).T
+        return Likeness(mean.astype(np.float32), np.ascontiguousarray(root))
+
+
+def units_among(
+    enrolled: NDArray[np.float32],
+) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    """From vectors (n, 512) of any length but 0 to those whose products are the scores that a gallery would
+    give them in which ``enrolled`` (m, 512) are the templates: for trials without a gallery.
+    """
+    coder = Coder(bytes(SIGN_BYTES))  # whichever way a gallery turns them, the scores are the same
+    codes = coder.encode(enrolled)[:, :VECTOR_LENGTH]
+    likeness = Population().with_rows(np.arange(len(codes)), codes).likeness
+    return lambda vectors: likeness.units(coder.turn(vectors))
+
+
+def _summed(coarse: NDArray[np.uint8]) -> tuple[_Sums, _Sums]:
+    """The sum of these codes and of their products with themselves; exact."""
+    total, products = np.zeros(VECTOR_LENGTH), np.zeros((VECTOR_LENGTH, VECTOR_LENGTH))
+    for start in range(0, len(coarse), _CHUNK):
+        signed = coarse[start : start + _CHUNK].astype(np.float32)
+        signed -= 128.0
+        total += signed.sum(axis=0)
+        products += signed.T @ signed
+    return total, products
