@@ -93,7 +93,9 @@ class Population:
         """The map that belongs to these templates; some 20 ms of work the first time."""
         n = len(self.numbers)
         if n == 0:
-            return Likeness(np.zeros(VECTOR_LENGTH, dtype=np.float32), np.eye(VECTOR_LENGTH, dtype=np.float32))
+            return Likeness(
+                np.zeros(VECTOR_LENGTH, dtype=np.float32), np.eye(VECTOR_LENGTH, dtype=np.float32)
+            )
         average = self.total / (COARSE_UNITS * n)
         mean = average * (n / (n + _MEAN_PRIOR))
         # In place and in single precision: what a gallery holds in memory is counted by the byte.
