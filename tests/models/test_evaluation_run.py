@@ -1,16 +1,18 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gallery.population import units_among
 from models.errors import EvaluationSetError
 from models.evaluation import capture_people
 from models.evaluation_report import write_report
-from models.evaluation_run import acquire, evaluate
-from models.evaluation_sets import read_set
+from models.evaluation_run import Acquired, Failures, acquire, evaluate
+from models.evaluation_sets import PalmSet, Picture, read_set
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.render import Pose, render_frame
@@ -54,6 +56,30 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     det = cv2.imread(str(page.parent / "det.png"))
     assert det is not None
     assert det.shape == (560, 880, 3)
+
+
+def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -> None:
+    """A picture more of a later day, or of a fourth try, would be known to the score that judges it."""
+    shown = [("a", "day1"), ("b", "day2"), ("a", "day0"), *[("b", "day3")] * 2, *[("a", "day0")] * 4]
+    pictures = [Picture(tmp_path, person, person, session) for person, session in shown]
+    crops = np.random.default_rng(0).integers(0, 255, (len(shown), 112, 112), dtype=np.uint8)
+    embedder = open_embedder(load_manifest(shipped_model_dir()))
+    vectors, enrolled = embedder.embed(crops), []
+
+    def units(some: NDArray[np.float32]) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+        enrolled.append(some)
+        return units_among(some)
+
+    acquired = Acquired(crops, tuple(pictures), len(shown), Failures())
+    evaluate(
+        PalmSet("plain", "crops", tuple(pictures)),
+        acquired,
+        "crops",
+        embedder,
+        units_among=units,
+        told=silent,
+    )
+    assert np.abs(enrolled[0] - vectors[[1, 2, 5, 6]]).max() < 1e-6
 
 
 def test_whole_hands_are_found_and_cut_and_failures_named(tmp_path: Path) -> None:

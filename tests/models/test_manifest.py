@@ -75,6 +75,8 @@ def test_a_model_that_answers_otherwise_is_refused(copy: Path) -> None:
         ("thresholds", None),
         ("thresholds", {"thr_id": "t", "accept_q": 0.9}),
         ("thresholds", {"thr_id": "t", "accept_q": 10_001}),
+        ("agree_q", 0),
+        ("agree_q", "4600"),
         ("self_test", {}),
         ("self_test", {"vector_b64": "AAAA"}),
         ("self_test", {"vector_b64": "no base64!"}),
@@ -87,6 +89,13 @@ def test_a_wrong_member_is_named(copy: Path, member: str, value: object) -> None
     edit(copy, lambda raw: raw.update({member: value}))
     with pytest.raises(ManifestError, match=str(copy)):
         load_manifest(copy)
+
+
+def test_without_agree_q_captures_agree_at_accept_q(copy: Path) -> None:
+    assert load_manifest(copy).agree_q > load_manifest(copy).thresholds.accept_q
+    edit(copy, lambda raw: raw.pop("agree_q"))
+    manifest = load_manifest(copy)
+    assert manifest.agree_q == manifest.thresholds.accept_q
 
 
 @pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("[]", "object")])
