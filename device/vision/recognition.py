@@ -155,7 +155,7 @@ class Recogniser:
             if interest is Interest.PASSAGE:
                 probe = self._tracked.fuse(vector, quality.quality_q, self._same_hand_cosine)
                 try:
-                    match = self._search(self._embedder, crop, probe, thresholds)
+                    match = self._search(crop, probe, thresholds, live=pad.res == "pass")
                 except StoreError as error:
                     # A hand is there, and nothing is known of it: neither who it is nor that it is nobody's.
                     match, good, store_fault = None, False, str(error)
@@ -191,17 +191,22 @@ class Recogniser:
 
     def _search(
         self,
-        embedder: Embeds,
         crop: npt.NDArray[np.uint8],
         probe: npt.NDArray[np.float32],
         thresholds: Thresholds,
+        *,
+        live: bool,
     ) -> Match | None:
-        """Who it is by the probe; while that is not settled, by the slipped crop, towards the nearest."""
-        if (gallery := self._gallery()) is None:
+        """Who it is by the probe; while that is not settled, by the slipped crop, towards the nearest.
+
+        A capture that is not known to be live decides nothing about who it is, so it is not searched further.
+        """
+        embedder, gallery = self._embedder, self._gallery()
+        if gallery is None or embedder is None:
             return None
         slips, probes = [STILL], probe[np.newaxis]
         match = gallery.search(probes)
-        while match.best is not None and not _settled(match, thresholds):
+        while live and match.best is not None and not _settled(match, thresholds):
             fresh = next_slips(slips, match.probe)
             if not fresh:
                 break
