@@ -2,13 +2,15 @@
 
 A run is resumable: it writes ``RUN/checkpoint.pt`` every two minutes and goes on from there when started
 again with the same arguments. The learning-rate and margin schedules follow the share of ``--minutes`` spent,
-so a run on a slower machine is a shorter run and says so in ``RUN/training.json``.
+so a run on a slower machine is a shorter run and says so in ``RUN/training.json``. Network and crops are on a
+GPU where there is one.
 """
 
 import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +26,7 @@ from models.training.canvases import TRAINING_SEED_START, PalmCanvases, load_or_
 from models.training.crops import Variation, sample_crop
 from models.training.export import export_onnx
 from models.training.network import EMBEDDING_SIZE, PalmNet
+from models.training.tensor_crops import TensorCanvases
 
 _CHECKPOINT_EVERY_S: Final = 120.0
 _LOG_EVERY_STEPS: Final = 50
@@ -66,7 +69,7 @@ class CosFace(nn.Module):  # type: ignore[misc]
     def forward(self, vectors: torch.Tensor, labels: torch.Tensor, margin: float) -> torch.Tensor:
         """Mean loss of unit ``vectors`` (n, 512) with hand numbers ``labels`` (n,)."""
         cosine = vectors @ functional.normalize(self.weight, dim=1).t()
-        cosine[torch.arange(len(labels)), labels] -= margin
+        cosine[torch.arange(len(labels), device=labels.device), labels] -= margin
         return functional.cross_entropy(cosine * _COSFACE_SCALE, labels)
 
 
@@ -74,22 +77,31 @@ def info_nce(vectors: torch.Tensor) -> torch.Tensor:
     """Contrast of the first half of the batch with the second, row i of both being one hand."""
     half = len(vectors) // 2
     logits = vectors[:half] @ vectors[half:].t() / _TEMPERATURE
-    labels = torch.arange(half)
+    labels = torch.arange(half, device=vectors.device)
     return (functional.cross_entropy(logits, labels) + functional.cross_entropy(logits.t(), labels)) / 2
 
 
-def draw_batch(
-    canvases: PalmCanvases, plan: Plan, rng: np.random.Generator, variation: Variation
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp."""
-    hands = rng.choice(len(canvases.planes), plan.batch // 2, replace=False)
-    infrared = rng.random(len(hands)) < _INFRARED_SHARE
-    crops = [
-        sample_crop(canvases, int(hand), rng, bool(lamp), variation)
-        for _ in range(2)
-        for hand, lamp in zip(hands, infrared, strict=True)
-    ]
-    return torch.from_numpy(np.stack(crops)), torch.from_numpy(np.concatenate([hands, hands]))
+def batches(
+    canvases: PalmCanvases, plan: Plan, device: torch.device, seed: list[int]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp."""
+    rng, variation = np.random.default_rng(seed), Variation()
+    tensors = None
+    if device.type != "cpu":
+        tensors = TensorCanvases.on(device, canvases, int(rng.integers(1 << 62)))
+    while True:
+        hands = rng.choice(len(canvases.planes), plan.batch // 2, replace=False)
+        infrared = rng.random(len(hands)) < _INFRARED_SHARE
+        hands, infrared = np.concatenate([hands, hands]), np.concatenate([infrared, infrared])
+        labels = torch.from_numpy(hands).to(device)
+        if tensors is not None:
+            yield tensors.crops(labels, torch.from_numpy(infrared).to(device), variation), labels
+            continue
+        crops = [
+            sample_crop(canvases, int(hand), rng, bool(lamp), variation)
+            for hand, lamp in zip(hands, infrared, strict=True)
+        ]
+        yield torch.from_numpy(np.stack(crops)), labels
 
 
 @dataclass(slots=True)
@@ -112,16 +124,17 @@ def train(plan: Plan, out: Path, cache: Path) -> Progress:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     out.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     canvases = load_or_draw(plan.people, cache)
-    run = _begin(plan, len(canvases.planes))
-    _resume(out, run)
+    run = _begin(plan, len(canvases.planes), device)
+    _resume(out, run, device)
     progress = run.progress
     # A resumed run draws other crops than those it has seen.
-    rng = np.random.default_rng([plan.seed, progress.steps])
+    drawn = batches(canvases, plan, device, [plan.seed, progress.steps])
     saved_s = progress.seconds
     while run.share() < 1.0:
         started = time.monotonic()
-        crops, labels = draw_batch(canvases, plan, rng, Variation())
+        crops, labels = next(drawn)
         classified, contrasted = _step(run, crops, labels)
         progress.steps += 1
         progress.samples += len(crops)
@@ -132,14 +145,14 @@ def train(plan: Plan, out: Path, cache: Path) -> Progress:
             _save(out, run)
             saved_s = progress.seconds
     _save(out, run)
-    export_onnx(run.net, out / "palm-embedding.onnx")
+    export_onnx(run.net.cpu(), out / "palm-embedding.onnx")
     return progress
 
 
-def _begin(plan: Plan, hands: int) -> Run:
+def _begin(plan: Plan, hands: int, device: torch.device) -> Run:
     torch.manual_seed(plan.seed)
-    net = PalmNet().to(memory_format=torch.channels_last)
-    loss = CosFace(hands)
+    net = PalmNet().to(device, memory_format=torch.channels_last)
+    loss = CosFace(hands).to(device)
     decayed = [p for p in net.parameters() if p.ndim > 1]
     plain = [p for p in net.parameters() if p.ndim <= 1]
     optimizer = torch.optim.AdamW(
@@ -157,7 +170,7 @@ def _step(run: Run, crops: torch.Tensor, labels: torch.Tensor) -> tuple[float, f
     rate = _LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
     for group in run.optimizer.param_groups:
         group["lr"] = rate * min(1.0, (run.progress.steps + 1) / _WARM_UP_STEPS)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(crops.device.type, torch.bfloat16):
         vectors = run.net(crops)
     classified = run.loss(vectors, labels, _COSFACE_MARGIN * min(1.0, share / 0.5))
     contrasted = info_nce(vectors)
@@ -188,11 +201,11 @@ def _save(out: Path, run: Run) -> None:
     temporary.replace(out / "checkpoint.pt")
 
 
-def _resume(out: Path, run: Run) -> None:
+def _resume(out: Path, run: Run, device: torch.device) -> None:
     path = out / "checkpoint.pt"
     if not path.exists():
         return
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    state: dict[str, Any] = torch.load(path, weights_only=True, map_location=device)
     if {**state["plan"], "minutes": 0} != {**asdict(run.plan), "minutes": 0}:
         raise click.ClickException(
             f"{path} belongs to a run with {state['plan']}; give the same arguments or another --out"
@@ -218,7 +231,7 @@ def _resume(out: Path, run: Run) -> None:
     help="Drawn palms (about 2 GB).",
 )
 def main(*, minutes: float, people: int, batch: int, seed: int, out: Path, cache: Path) -> None:
-    """Train the palm embedding on one core and export it to ONNX."""
+    """Train the palm embedding on one core, or on a GPU where there is one, and export it to ONNX."""
     plan = Plan(minutes, people, batch, seed)
     progress = train(plan, out, cache)
     record = {
