@@ -24,6 +24,7 @@ from gallery.codes import Coder
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.gallery import Gallery
 from gallery.index import simd_level
+from gallery.population import MOST_ROWS, units_among
 from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
 from gallery.store import Store
@@ -113,7 +114,7 @@ def measure(count: int, searches: int = 200, folder: Path | None = None) -> Gall
         disk_bytes = sum(file.stat().st_size for file in place.iterdir()) / count
         probes = _probes(vectors, searches)
         gallery_ms = _times_ms(gallery.search, probes)
-        error, other = _compare(gallery, vectors, probes)
+        error, other = _compare(gallery, Coder(Sealer(data_key).sign_bits), vectors, probes)
         gallery.close()
     faiss.omp_set_num_threads(1)
     flat = faiss.IndexFlatIP(VECTOR_LENGTH)
@@ -160,14 +161,14 @@ def _times_ms(
 
 
 def _compare(
-    gallery: Gallery, vectors: NDArray[np.float32], probes: list[NDArray[np.float32]]
+    gallery: Gallery, coder: Coder, vectors: NDArray[np.float32], probes: list[NDArray[np.float32]]
 ) -> tuple[float, int]:
     """Largest error of a score, and how many answers name somebody who is not the nearest by exact search.
 
     Two people whose exact scores are the same in the unit of `score_q` are equally near.
     """
     largest, other = 0.0, 0
-    units = _units(gallery)
+    units = units_among(vectors[:MOST_ROWS], coder)  # the rows of a store in their order
     mapped = units(vectors)
     for probe in probes:
         match = gallery.search(probe)
@@ -180,12 +181,6 @@ def _compare(
         nearest = close[exact > exact.max() - _SAME_SCORE] // _TEMPLATES_A_PERSON
         other += match.best is None or int(match.best.subject_ref, 16) not in nearest
     return largest, other
-
-
-def _units(gallery: Gallery) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """The map of this gallery's scores, applied to vectors that no code has rounded."""
-    index = gallery._view.index  # noqa: SLF001 - its own measurement looks at what nobody else may
-    return lambda vectors: index.population.likeness.units(index.coder.turn(vectors))
 
 
 def _resident_bytes() -> int:

@@ -23,7 +23,7 @@ from gallery.codes import COARSE_UNITS, SIGN_BYTES, Coder
 from gallery.stream import VECTOR_LENGTH
 
 MOST_ROWS: Final = 16_384
-"""Templates that take part; with more of them nothing would change, but a start take longer."""
+"""Templates that take part; with more of them a start would take longer, and nothing else would change."""
 
 _MEAN_PRIOR: Final = 60
 """So many templates without a direction stand beside the real ones: few people do not make a mean."""
@@ -109,12 +109,14 @@ class Population:
 
 
 def units_among(
-    enrolled: NDArray[np.float32],
+    enrolled: NDArray[np.float32], coder: Coder | None = None
 ) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
     """From vectors (n, 512) of any length but 0 to those whose products are the scores that a gallery would
     give them in which ``enrolled`` (m, 512) are the templates: for trials without a gallery.
+
+    ``coder``: that of a gallery; whichever way it turns vectors, the scores are the same but for rounding.
     """
-    coder = Coder(bytes(SIGN_BYTES))  # whichever way a gallery turns them, the scores are the same
+    coder = coder or Coder(bytes(SIGN_BYTES))
     codes = coder.encode(enrolled)[:, :VECTOR_LENGTH]
     likeness = Population().with_rows(np.arange(len(codes)), codes).likeness
     return lambda vectors: likeness.units(coder.turn(vectors))
