@@ -28,6 +28,7 @@ from models.frames import Frame
 from models.hand import Hand, HandFinder
 from models.probes import STILL, next_slips, probe_crops
 from models.quality import assess
+from models.template_choice import MOST_TEMPLATES
 from models.training.gabor_code import compare_codes, competitive_codes
 
 Told = Callable[[str, int, int], None]
@@ -38,8 +39,6 @@ UnitsAmong = Callable[[Vectors], Callable[[Vectors], Vectors]]
 """From the vectors (m, 512) of whoever is enrolled to what makes vectors (n, 512) into those whose products
 are a gallery's scores."""
 
-_TEMPLATES: Final = 3
-"""So many captures of a hand are enrolled at most."""
 _LONGEST_SIDE_PX: Final = 800
 """Larger photographs are reduced to this before the hand is looked for."""
 
@@ -181,7 +180,7 @@ def _enrolled(pictures: Sequence[Picture]) -> list[int]:
     rows = []
     for some in of_palm.values():
         first = min(pictures[i].session for i in some)
-        rows += [i for i in some if pictures[i].session == first][:_TEMPLATES]
+        rows += [i for i in some if pictures[i].session == first][:MOST_TEMPLATES]
     return sorted(rows)
 
 

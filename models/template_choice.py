@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_TEMPLATES: Final = 3
+"""So many vectors of one hand does the service take at enrolment."""
 EQUAL_Q: Final = 5
 """Captures in the same step of so many points of ``quality_q`` are equally good; less predicts nothing."""
 

@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from link1.objects import Pad
-from models.template_choice import choose_templates
+from models.template_choice import MOST_TEMPLATES, choose_templates
 
 HandName = Literal["L", "R"]
 
-CAPTURES_WANTED: Final = 3
 CAPTURES_NEEDED: Final = 2
 """Enough when the hand leaves before there are three. One alone could not be held against another."""
 SPACING_MS: Final = 100
@@ -63,7 +62,7 @@ class HandCaptures:
             np.array([[cosine(a, b) for b in self._candidates] for a in self._candidates], np.float32),
             [one.quality_q for one in self._candidates],
             agree_cosine=self._agree_cosine,
-            most=CAPTURES_WANTED,
+            most=MOST_TEMPLATES,
         )
         self.held = [self._candidates[i] for i in chosen]
         agrees = not self._contradicts(capture)
@@ -73,7 +72,7 @@ class HandCaptures:
 
     def complete(self, now_ms: int) -> bool:
         """Three are there that nearly all agree with, and there was time to find better ones."""
-        full = len(self.held) == CAPTURES_WANTED and self._contradictions() <= 1
+        full = len(self.held) == MOST_TEMPLATES and self._contradictions() <= 1
         return full and now_ms - self._first_ms >= CHOOSING_MS
 
     @property

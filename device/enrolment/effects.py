@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from device.enrolment.captures import CAPTURES_WANTED, HandName, PalmCapture
+from device.enrolment.captures import HandName, PalmCapture
 from device.enrolment.consent import Asked
 from link1.objects import GuideHint
+from models.template_choice import MOST_TEMPLATES
 
 
 class Step(StrEnum):
@@ -49,7 +50,7 @@ class Prompt:
     hand: HandName | None = None
     hint: GuideHint | CaptureHint | None = None
     captured: int = 0
-    wanted: int = CAPTURES_WANTED
+    wanted: int = MOST_TEMPLATES
     hands: tuple[HandName, ...] = field(default=(), compare=False)
     asked: Asked | None = field(default=None, compare=False)
 

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.quality import assess
 from models.synthesis.background import Look
-from models.template_choice import choose_templates
+from models.template_choice import MOST_TEMPLATES, choose_templates
 from models.training.quality_captures import Lost, probes
 
 FIRST_PERSON: Final = 27_000_000
 """People from this number on are shown; nothing was trained on them or fitted to them."""
 CANDIDATES: Final = 6
-MOST: Final = 3
 _SHOWN_TO_ENROL: Final = 8
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 _WAYS: Final = ("first three", "chosen", "first three, one failed crop", "chosen, one failed crop")
@@ -64,8 +63,10 @@ def enrol(look: Look, number: int) -> Enrolled | None:
     failed = np.ascontiguousarray(np.rot90(crops[1]))
     for captured in (crops, [crops[0], failed, *crops[2:]]):
         vectors = embedder.embed(np.stack(captured))
-        chosen = choose_templates(vectors @ vectors.T, quality_q, agree_cosine=agree_cosine, most=MOST)
-        templates += [vectors[:MOST], vectors[list(chosen)]]
+        chosen = choose_templates(
+            vectors @ vectors.T, quality_q, agree_cosine=agree_cosine, most=MOST_TEMPLATES
+        )
+        templates += [vectors[:MOST_TEMPLATES], vectors[list(chosen)]]
     empty = np.zeros((0, vectors.shape[1]), np.float32)
     return Enrolled(tuple(templates), embedder.embed(np.stack(later)) if later else empty)
 

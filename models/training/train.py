@@ -82,20 +82,21 @@ def info_nce(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def batches(
-    canvases: PalmCanvases, plan: Plan, device: torch.device, seed: list[int]
+    canvases: PalmCanvases, plan: Plan, tensors: TensorCanvases | None, rng: np.random.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp."""
-    rng, variation = np.random.default_rng(seed), Variation()
-    tensors = None
-    if device.type != "cpu":
-        tensors = TensorCanvases.on(device, canvases, int(rng.integers(1 << 62)))
+    """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp.
+
+    Warped where the ``tensors`` are, or one by one without them.
+    """
+    variation = Variation()
     while True:
         hands = rng.choice(len(canvases.planes), plan.batch // 2, replace=False)
         infrared = rng.random(len(hands)) < _INFRARED_SHARE
         hands, infrared = np.concatenate([hands, hands]), np.concatenate([infrared, infrared])
-        labels = torch.from_numpy(hands).to(device)
+        labels, lamps = torch.from_numpy(hands), torch.from_numpy(infrared)
         if tensors is not None:
-            yield tensors.crops(labels, torch.from_numpy(infrared).to(device), variation), labels
+            labels, lamps = labels.to(tensors.planes.device), lamps.to(tensors.planes.device)
+            yield tensors.crops(labels, lamps, variation), labels
             continue
         crops = [
             sample_crop(canvases, int(hand), rng, bool(lamp), variation)
@@ -127,10 +128,12 @@ def train(plan: Plan, out: Path, cache: Path) -> Progress:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     canvases = load_or_draw(plan.people, cache)
     run = _begin(plan, len(canvases.planes), device)
-    _resume(out, run, device)
+    _resume(out, run)
     progress = run.progress
     # A resumed run draws other crops than those it has seen.
-    drawn = batches(canvases, plan, device, [plan.seed, progress.steps])
+    seed = [plan.seed, progress.steps]
+    tensors = None if device.type == "cpu" else TensorCanvases.on(device, canvases, sum(seed))
+    drawn = batches(canvases, plan, tensors, np.random.default_rng(seed))
     saved_s = progress.seconds
     while run.share() < 1.0:
         started = time.monotonic()
@@ -201,11 +204,11 @@ def _save(out: Path, run: Run) -> None:
     temporary.replace(out / "checkpoint.pt")
 
 
-def _resume(out: Path, run: Run, device: torch.device) -> None:
+def _resume(out: Path, run: Run) -> None:
     path = out / "checkpoint.pt"
     if not path.exists():
         return
-    state: dict[str, Any] = torch.load(path, weights_only=True, map_location=device)
+    state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     if {**state["plan"], "minutes": 0} != {**asdict(run.plan), "minutes": 0}:
         raise click.ClickException(
             f"{path} belongs to a run with {state['plan']}; give the same arguments or another --out"

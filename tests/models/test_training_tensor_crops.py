@@ -87,10 +87,19 @@ def test_training_goes_on_where_it_was(
 
 
 def test_a_net_learns_from_crops_in_tensors(canvases: PalmCanvases) -> None:
+    """What a GPU does, on the processor."""
     from models.training import train
+    from models.training.tensor_crops import TensorCanvases
 
-    run = train._begin(train.Plan(1.0, 6, 12, 1), 12, torch.device("cpu"))
-    hands = torch.arange(12)
-    crops = torch.from_numpy(in_tensors(canvases, hands, hands < 0, Variation()))
+    device = torch.device("cpu")
+    plan = train.Plan(1.0, 6, 12, 1)
+    run = train._begin(plan, 12, device)
+    tensors = TensorCanvases.on(device, canvases, 1)
+    drawn = train.batches(canvases, plan, tensors, np.random.default_rng(1))
+    crops, hands = next(drawn)
+    assert (crops.dtype, tuple(crops.shape)) == (torch.uint8, (12, 112, 112))
+    assert hands[:6].tolist() == hands[6:].tolist()
+    assert len(set(hands.tolist())) == 6
     losses = [train._step(run, crops, hands)[0] for _ in range(12)]
     assert losses[-1] < losses[0]
+    assert not torch.equal(next(drawn)[0], crops)
