@@ -25,6 +25,7 @@ COMMANDS = {
     "keys": ("keys", "Keys of this device as encrypted credentials of systemd."),
     "link": ("link", "The cable: a virtual pair, a monitor."),
     "logs": ("logs", "What the daemons have said, as journald keeps it."),
+    "model": ("model", "The palm model: look at one as a device does, install a signed one."),
     "pass": ("trial_pass", "One supervised passage, or a rehearsal of one: every stage's time and score."),
     "preview": ("preview", "What the camera sees, as a page on this machine: outline, quality, guidance."),
     "provision": ("provision", "Make this board a device of a tenant: keys, registration, pinned trust."),

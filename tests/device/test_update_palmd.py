@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from test_mail_palmd import carried, joined, record, shown
 from update_setting import OTHER_MODEL, model_payload, now_ms, release, shipped_id, signed
 from whole_device import Device, Validator, known_people, make_device, until, validator_at
@@ -16,7 +17,8 @@ from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult
 from link1.transport.pty_pair import PtyPair
 from tools.bench.board import snapshot_pages
-from tools.release import CHUNK_BYTES, chunk_bodies
+from tools.palmctl import main
+from tools.release import CHUNK_BYTES, chunk_bodies, write_release
 
 
 @pytest.fixture
@@ -78,6 +80,26 @@ def test_kills_while_a_release_comes_from_a_stick_lose_nothing(device: Device) -
         asyncio.run(until(lambda: updates(device)["model"]["release_seq"] == 7))
         asyncio.run(until(lambda: not updates(device)["model"]["on_trial"]))
         assert updates(device)["failed"] is None
+
+
+@pytest.mark.slow
+def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Path) -> None:
+    payload = model_payload(shipped_id())
+    stick = tmp_path / "model.palm"
+    write_release(stick, manifest(device, payload, 7), payload)
+
+    def install() -> Any:
+        return CliRunner().invoke(main, ["model", "install", str(stick), "--config", str(device.board.config_path)])
+
+    with device.running():
+        done = install()
+        assert done.exit_code == 0, done.stderr
+        asyncio.run(until(lambda: updates(device)["model"]["release_seq"] == 7))
+        asyncio.run(until(lambda: not updates(device)["model"]["on_trial"]))
+        assert updates(device)["failed"] is None
+        again = install()
+        assert again.exit_code == 0, again.stderr
+        assert "taken before" in again.stderr
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import ReleaseKind, read_manifest
@@ -20,10 +20,10 @@ from tools.release import MAGIC, manifest_obj, pack_app, read_release, republish
 PAYLOAD = bytes(1000)
 
 
-def release_file(folder: Path) -> Path:
+def release_file(folder: Path, kind: ReleaseKind = ReleaseKind.MODEL) -> Path:
     obj = manifest_obj(
         PAYLOAD,
-        kind=ReleaseKind.MODEL,
+        kind=kind,
         name="palm",
         version="1",
         min_app_version="0",
@@ -97,7 +97,11 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     assert load_manifest(tmp_path / "slot").model_id == "palm-next"
 
 
-@pytest.mark.parametrize("command", [["status"], ["rollback"], ["apply"]])
+@pytest.mark.parametrize(
+    "command",
+    [["update", "status"], ["update", "rollback"], ["update", "apply"], ["model", "install"]],
+    ids=" ".join,
+)
 def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> None:
     config = tmp_path / "device.toml"
     config.write_text(
@@ -105,8 +109,8 @@ def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> 
         f'state_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
         '[camera]\nsource = "/dev/video0"\n[link]\nport = "/dev/ttyACM0"\n'
     )
-    given = [*command, *([str(release_file(tmp_path))] if command == ["apply"] else [])]
-    done = CliRunner().invoke(main, ["update", *given, "--config", str(config), "--json"])
+    given = [*command, *([str(release_file(tmp_path))] if command[-1] in ("apply", "install") else [])]
+    done = CliRunner().invoke(main, [*given, "--config", str(config), "--json"])
     assert done.exit_code == 3, done.stderr
     assert done.stdout == ""
 
@@ -115,3 +119,25 @@ def test_the_software_goes_back_without_a_daemon(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["update", "rollback", "--app", "--config", str(tmp_path / "none")])
     assert done.exit_code == 1
     assert "palm-access-rollback" in done.stderr
+
+
+def test_a_software_is_not_installed_as_a_model(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["model", "install", str(release_file(tmp_path, ReleaseKind.APP))])
+    assert done.exit_code == 1
+    assert "palmctl update apply" in done.stderr
+
+
+def test_a_model_folder_is_proved_as_a_device_does(tmp_path: Path) -> None:
+    def check(folder: Path) -> Result:
+        return CliRunner().invoke(main, ["model", "check", str(folder), "--json"])
+
+    republish(shipped_model_dir(), "palm-next", tmp_path / "model")
+    found = check(tmp_path / "model")
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout)["model_id"] == "palm-next"
+    network = tmp_path / "model" / "palm-embedding.onnx"
+    network.write_bytes(network.read_bytes()[:-1])
+    cut = check(tmp_path / "model")
+    assert cut.exit_code == 1
+    assert "palm-embedding.onnx" in cut.stderr
+    assert check(tmp_path).exit_code == 1

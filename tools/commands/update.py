@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 _CHUNK_WITHIN_S = 60.0
 """The first chunk of a large release waits until the disk has made room for it."""
 
-_config = click.option(
+with_config = click.option(
     "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+in_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group()
@@ -25,8 +25,8 @@ def update() -> None:
 
 
 @update.command()
-@_config
-@_json
+@with_config
+@in_json
 def status(config: Path | None, as_json: bool) -> None:
     """Where updates stand: what is in force, what is coming, what failed.
 
@@ -39,8 +39,8 @@ def status(config: Path | None, as_json: bool) -> None:
 
 @update.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_config
-@_json
+@with_config
+@in_json
 def apply(file: Path, config: Path | None, as_json: bool) -> None:
     """Hand the release in FILE to the daemon, which judges it as it judges mail.
 
@@ -49,22 +49,14 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
     """
     from tools.release import read_release
 
-    release = read_release(file)
-    payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
-    told = _ask(config, "update.manifest", payload=payload).header["updates"]
-    receiving = told["receiving"]
-    if receiving is not None and receiving["release_seq"] == release.manifest["release_seq"]:
-        _hand_over(release, config)
-        told = _ask(config, "update.status").header["updates"]
-    else:
-        click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+    told = take(read_release(file), config)
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
 
 
 @update.command()
 @click.option("--app", "software", is_flag=True, help="The software; the model otherwise.")
-@_config
-@_json
+@with_config
+@in_json
 def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     """Go back to the model before the present one, where the gallery allows it.
 
@@ -74,6 +66,19 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
     told = _ask(config, "update.rollback").header["updates"]
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+
+
+def take(release: "ReleaseFile", config: Path | None) -> dict[str, Any]:
+    """Hand a release to the daemon; how updates stand then."""
+    payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
+    told: dict[str, Any] = _ask(config, "update.manifest", payload=payload).header["updates"]
+    receiving = told["receiving"]
+    if receiving is not None and receiving["release_seq"] == release.manifest["release_seq"]:
+        _hand_over(release, config)
+        told = _ask(config, "update.status").header["updates"]
+    else:
+        click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+    return told
 
 
 def lines(told: dict[str, Any]) -> list[str]:
