@@ -78,7 +78,7 @@ train: $(VENV)/ready ## make the palm model anew into build/train (about an hour
 	  --out build/train/net --cache build/train-cache
 	$(TRAIN_PYTHON) -m models.training.fit --net build/train/net --out build/train --cache build/train-cache
 	$(BIN)/python -m models.training.publish --run build/train --model-id palm-gen-local --out build/train/model \
-	  --agree-least-q 4600 --accept-q 3600 --margin-q 1000 --revision 2
+	  --agree-least-q 4600 --accept-q 3600 --margin-q 1000
 
 train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/train-hand (about 50 minutes on one core)
 	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt

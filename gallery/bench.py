@@ -24,7 +24,7 @@ from gallery.codes import Coder
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.gallery import Gallery
 from gallery.index import simd_level
-from gallery.population import MOST_ROWS, units_among
+from gallery.population import MOST_ROWS, scoring_among
 from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
 from gallery.store import Store
@@ -168,16 +168,16 @@ def _compare(
     Two people whose exact scores are the same in the unit of `score_q` are equally near.
     """
     largest, other = 0.0, 0
-    units = units_among(vectors[:MOST_ROWS], coder)  # the rows of a store in their order
-    mapped = units(vectors)
+    scoring = scoring_among(vectors[:MOST_ROWS], coder)  # the rows of a store in their order
+    mapped, left = scoring.units(vectors), scoring.likeness.left
     for probe in probes:
         match = gallery.search(probe)
-        shown = units(probe)[0]
+        shown = scoring.units(probe)[0]
         # Rows within a hair of the best in float32 are computed again in float64.
         rough = mapped @ shown
         close = np.flatnonzero(rough > rough.max() - 1e-3)
         exact = mapped[close].astype(np.float64) @ shown.astype(np.float64)
-        largest = max(largest, abs(match.score - float(exact.max())))
+        largest = max(largest, abs(match.score - (float(exact.max()) - left) / (1.0 - left)))
         nearest = close[exact > exact.max() - _SAME_SCORE] // _TEMPLATES_A_PERSON
         other += match.best is None or int(match.best.subject_ref, 16) not in nearest
     return largest, other

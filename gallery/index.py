@@ -138,8 +138,8 @@ class Index:
     def search(self, probes: NDArray[np.float32], read: ReadRows) -> Found:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
 
-        `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are Mahalanobis
-        cosines, −1..1. Raises ProbeError, and what `read` raises.
+        `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are those of
+        `Likeness`, −1..1. Raises ProbeError, and what `read` raises.
         """
         likeness = self.population.likeness
         units = likeness.units(self.coder.turn(_checked(probes)))
@@ -202,9 +202,9 @@ def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: L
     codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
     codes = codes.reshape(-1, CODE_BYTES)
     held = likeness.units(decode(codes[:, :VECTOR_LENGTH], codes[:, VECTOR_LENGTH:].view(np.int8)))
-    cosines = held @ units.T
-    probes = cosines.argmax(axis=1).tolist()
-    scores = np.clip(cosines.max(axis=1), -1.0, 1.0).tolist()
+    each = likeness.scores(held, units)
+    probes = each.argmax(axis=1).tolist()
+    scores = np.clip(each.max(axis=1), -1.0, 1.0).tolist()
     score, best, probe = max(zip(scores, templates, probes, strict=True), key=lambda scored: scored[0])
     others = [
         other

@@ -3,7 +3,8 @@
 Strangers' palms are alike: the same creases run across all of them, and one camera sees them and one cutter
 cuts them. A cosine counts what everybody shares as evidence that two captures are of one palm. So the mean of
 the templates is taken from every vector, and directions in which they all differ much count for less: the
-Mahalanobis cosine. What it brings is in docs/MODEL.md.
+Mahalanobis cosine. Few templates do not tell that mean: what of it is to be expected all the same is taken
+from the score. What it brings is in docs/MODEL.md.
 
 Both come from the match set at hand and from nothing else. They are sums of whole numbers over coarse codes,
 so that a template taken out leaves exactly nothing behind in them; they are in memory alone.
@@ -11,7 +12,6 @@ so that a template taken out leaves exactly nothing behind in them; they are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -32,6 +32,9 @@ _SPREAD_SHARE: Final = 0.3
 """What the spread counts for beside an even one, where templates are many: captures of one palm differ along
 the same directions as palms do, so that taking all of it away would take the palm away."""
 
+_STRANGERS: Final = 0.07
+"""Mean plain cosine of strangers on Tongji; 0.10 on CASIA multispectral, 0.19 on IITD."""
+
 _CHUNK: Final = 512
 """Rows whose products float32 adds up exactly: below 1,040 of them, 127² each is below 2²⁴."""
 
@@ -46,11 +49,17 @@ class Likeness:
     """(512,), turned."""
     spread: NDArray[np.float32]
     """(512, 512): the inverse of the spread is this times its transpose."""
+    left: float
+    """What strangers still have in common, in expectation, because few templates do not tell their mean."""
 
     def units(self, turned: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Turned vectors (n, 512), of length 1 → (n, 512) of length 1, whose products are the scores."""
+        """Turned vectors (n, 512), of length 1 → (n, 512) of length 1, for ``scores``."""
         mapped = (turned - self.mean) @ self.spread
         return np.asarray(mapped / np.linalg.norm(mapped, axis=1, keepdims=True), dtype=np.float32)
+
+    def scores(self, held: NDArray[np.float32], shown: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of units (n, 512) and (m, 512): (n, m), 1 for one palm at its best and about 0 for strangers."""
+        return (held @ shown.T - np.float32(self.left)) / np.float32(1.0 - self.left)
 
     def queries(self, units: NDArray[np.float32]) -> NDArray[np.float32]:
         """What raw turned templates are multiplied with to rank them: (n, 512) out of ``units``.
@@ -93,9 +102,8 @@ class Population:
         """The map that belongs to these templates; some 20 ms of work the first time."""
         n = len(self.numbers)
         if n == 0:
-            return Likeness(
-                np.zeros(VECTOR_LENGTH, dtype=np.float32), np.eye(VECTOR_LENGTH, dtype=np.float32)
-            )
+            none = np.zeros(VECTOR_LENGTH, dtype=np.float32)
+            return Likeness(none, np.eye(VECTOR_LENGTH, dtype=np.float32), _STRANGERS)
         average = self.total / (COARSE_UNITS * n)
         mean = average * (n / (n + _MEAN_PRIOR))
         # In place and in single precision: what a gallery holds in memory is counted by the byte.
@@ -105,21 +113,34 @@ class Population:
         spread *= share * VECTOR_LENGTH / float(np.trace(spread))
         spread[np.diag_indices(VECTOR_LENGTH)] += np.float32(1.0 - share)
         root = np.linalg.inv(np.linalg.cholesky(spread)).T
-        return Likeness(mean.astype(np.float32), np.ascontiguousarray(root))
+        left = _STRANGERS * (_MEAN_PRIOR / (n + _MEAN_PRIOR)) ** 2
+        return Likeness(mean.astype(np.float32), np.ascontiguousarray(root), left)
 
 
-def units_among(
-    enrolled: NDArray[np.float32], coder: Coder | None = None
-) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """From vectors (n, 512) of any length but 0 to those whose products are the scores that a gallery would
-    give them in which ``enrolled`` (m, 512) are the templates: for trials without a gallery.
+@dataclass(frozen=True, slots=True, eq=False)
+class Scoring:
+    """How a gallery scores, for trials without one."""
 
-    ``coder``: that of a gallery; whichever way it turns vectors, the scores are the same but for rounding.
+    coder: Coder
+    likeness: Likeness
+
+    def units(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors (n, 512) of any length but 0, for ``scores``."""
+        return self.likeness.units(self.coder.turn(vectors))
+
+    def scores(self, held: NDArray[np.float32], shown: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of units (n, 512) and (m, 512): (n, m), as the gallery would score them."""
+        return self.likeness.scores(held, shown)
+
+
+def scoring_among(enrolled: NDArray[np.float32], coder: Coder | None = None) -> Scoring:
+    """The scoring of a gallery in which ``enrolled`` (m, 512) are the templates.
+
+    ``coder``: that of the gallery; whichever way it turns vectors, the scores are the same but for rounding.
     """
     coder = coder or Coder(bytes(SIGN_BYTES))
     codes = coder.encode(enrolled)[:, :VECTOR_LENGTH]
-    likeness = Population().with_rows(np.arange(len(codes)), codes).likeness
-    return lambda vectors: likeness.units(coder.turn(vectors))
+    return Scoring(coder, Population().with_rows(np.arange(len(codes)), codes).likeness)
 
 
 def _summed(coarse: NDArray[np.uint8]) -> tuple[_Sums, _Sums]:

@@ -4,7 +4,7 @@ scores them, by the model's vectors alone, and by the untrained code.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import cv2
 import numpy as np
@@ -35,9 +35,22 @@ Told = Callable[[str, int, int], None]
 """(stage, done, of how many)."""
 
 Vectors = NDArray[np.float32]
-UnitsAmong = Callable[[Vectors], Callable[[Vectors], Vectors]]
-"""From the vectors (m, 512) of whoever is enrolled to what makes vectors (n, 512) into those whose products
-are a gallery's scores."""
+
+
+class Scoring(Protocol):
+    """How a gallery scores: ``gallery.population.Scoring``, which models do not import."""
+
+    def units(self, vectors: Vectors) -> Vectors:
+        """Vectors (n, 512), for ``scores``."""
+        ...
+
+    def scores(self, held: Vectors, shown: Vectors) -> Vectors:
+        """Of units (n, 512) and (m, 512): (n, m)."""
+        ...
+
+
+ScoringAmong = Callable[[Vectors], Scoring]
+"""From the vectors (m, 512) of whoever is enrolled to their gallery's scoring."""
 
 _LONGEST_SIDE_PX: Final = 800
 """Larger photographs are reduced to this before the hand is looked for."""
@@ -158,14 +171,14 @@ def evaluate(
     kind: Kind,
     embedder: Embedder,
     *,
-    units_among: UnitsAmong,
+    scoring_among: ScoringAmong,
     told: Told,
 ) -> Evaluation:
     """Compare everything with everything: as a device does, by one vector each, and by the Gabor code."""
     vectors = embed_all(embedder, acquired.crops)
-    units = units_among(vectors[_enrolled(acquired.pictures)])
+    scoring = scoring_among(vectors[_enrolled(acquired.pictures)])
     methods = [
-        _measured("model, as a device", _searched(embedder, acquired, vectors, units, told), acquired),
+        _measured("model, as a device", _searched(embedder, acquired, vectors, scoring, told), acquired),
         _measured("model, plain cosines", vectors @ vectors.T, acquired),
         _measured("Gabor code, untrained", _by_code(acquired.crops, told), acquired),
     ]
@@ -188,7 +201,7 @@ def _searched(
     embedder: Embedder,
     acquired: Acquired,
     vectors: Vectors,
-    units: Callable[[Vectors], Vectors],
+    scoring: Scoring,
     told: Told,
 ) -> NDArray[np.float32]:
     """As a device does it when one vector did not settle a search: towards the nearest of everybody.
@@ -196,15 +209,16 @@ def _searched(
     Nearest among the pictures of other sessions where there are such, as a gallery is of another day.
     """
     crops, sessions = acquired.crops, np.array([picture.session for picture in acquired.pictures])
-    held = units(vectors)
+    held = scoring.units(vectors)
     best = np.empty((len(crops), len(crops)), dtype=np.float32)
     for i, crop in enumerate(crops):
         elsewhere = sessions != sessions[i]
         searched = elsewhere if elsewhere.any() else np.arange(len(crops)) != i
-        slips, scores = [STILL], held[i : i + 1] @ held.T
+        slips, scores = [STILL], scoring.scores(held[i : i + 1], held)
         while fresh := next_slips(slips, int(scores[:, searched].max(axis=1).argmax())):
             slips += fresh
-            scores = np.concatenate([scores, units(embedder.embed(probe_crops(crop, fresh))) @ held.T])
+            shown = scoring.units(embedder.embed(probe_crops(crop, fresh)))
+            scores = np.concatenate([scores, scoring.scores(shown, held)])
         best[i] = scores.max(axis=0)
         told("probes", i + 1, len(crops))
     # Of every pair the earlier picture is the one that was enrolled, as it is at a gate.

@@ -196,7 +196,8 @@ def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) 
         return hand
     valleys, chance = opinion
     if chance < DENIES:
-        return PartialHand(hand.centre, 0.0, "open_hand")
+        # One that is too near is often denied: what helps then is to go back, not to spread the fingers.
+        return PartialHand(hand.centre, 0.0, hand.hint or "open_hand")
     better = view.to_frame(valleys).astype(np.float32)
     away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
     if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:

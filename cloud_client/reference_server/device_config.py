@@ -17,7 +17,7 @@ from link1.signed import Kind
 # A device follows the signed configuration, whatever its model's manifest says. These are the thresholds of
 # the model that ships with the device; a test keeps the two equal.
 DEFAULT_THRESHOLDS: Final = {
-    "thr_id": "palm-gen-3-t2",
+    "thr_id": "palm-gen-4-t1",
     "accept_q": 3600,
     "margin_q": 1000,
     "quality_q": 45,

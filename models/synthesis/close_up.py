@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE
-from models.synthesis.creases import HEAD, HEART, LIFE, sample_main_creases
+from models.synthesis.creases import rare_courses, sample_main_creases
 from models.synthesis.raster import Plane, Points, smooth_curve, smooth_noise
 
 SIDE_PX: Final = 232
@@ -70,8 +70,9 @@ def draw_close_up(seed: int) -> NDArray[np.uint8]:
         turn,
         *(np.zeros((size, size), dtype=np.uint8) for _ in range(3)),
     )
-    courses = _main_courses(rng)
-    _draw_main(rng, sheet, courses)
+    courses = sample_main_creases(rng.standard_normal(16))
+    courses = courses + np.stack([smooth_curve(w, 9) for w in rng.normal(0.0, 0.018, (3, 4, 2))])
+    _draw_main(rng, sheet, rare_courses(rng, courses))
     _draw_families(rng, sheet)
     _draw_scatter(rng, sheet)
     lines = _merge(rng, sheet)
@@ -95,30 +96,6 @@ def crop_to_close_up() -> NDArray[np.float64]:
     k = CROP_SIDE_PX / CROP_SIZE
     offset = (SIDE_PX - CROP_SIDE_PX) / 2 + k / 2 - 0.5
     return np.array([[k, 0.0, offset], [0.0, k, offset]])
-
-
-def _main_courses(rng: np.random.Generator) -> list[Points]:
-    """Life, head and heart line; now and then a simian, a Sydney, a broken or a doubled one."""
-    courses = sample_main_creases(rng.standard_normal(16))
-    courses = courses + np.stack([smooth_curve(w, 9) for w in rng.normal(0.0, 0.018, (3, 4, 2))])
-    kind = rng.random()
-    if kind < 0.07:
-        # Simian crease: one line across the palm in place of head and heart.
-        across = (
-            courses[HEAD] * np.linspace(1.0, 0.0, 9)[:, None]
-            + courses[HEART][::-1] * np.linspace(0.0, 1.0, 9)[:, None]
-        )
-        if abs(courses[HEAD][0, 0] - courses[HEART][0, 0]) < 0.4:
-            across = (courses[HEAD] + courses[HEART]) / 2
-        return [courses[LIFE], across]
-    if kind < 0.14:
-        # Sydney line: the head line goes on to the edge of the palm.
-        head = courses[HEAD]
-        end = head[-1] if head[-1, 0] > head[0, 0] else head[0]
-        reach = np.array([1.08, end[1] - rng.uniform(-0.02, 0.08)])
-        extra = np.linspace(end, reach, 5)
-        return [courses[LIFE], head, extra + rng.normal(0, 0.006, extra.shape), courses[HEART]]
-    return list(courses)
 
 
 def _draw_main(rng: np.random.Generator, sheet: _Sheet, courses: list[Points]) -> None:

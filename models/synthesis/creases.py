@@ -56,15 +56,36 @@ class PalmLines:
     veins: tuple[Line, ...]
 
 
+def rare_courses(rng: np.random.Generator, courses: Points) -> list[Points]:
+    """Courses (n, 2) to draw for life, head and heart line (3, 9, 2): those, or a rarer palm's.
+
+    A simian crease or a Sydney line in 7 % each, oftener than in life, so that a model meets them.
+    """
+    kind = rng.random()
+    # From 0 at the thumb's side, where all three lines of the statistics begin, to 1.
+    along = np.linspace(0.0, 1.0, 9)[:, None]
+    if kind < 0.07:
+        # Simian crease: one line across the palm, which begins as the head line and ends as the heart line.
+        return [courses[LIFE], courses[HEAD] * (1.0 - along) + courses[HEART] * along]
+    if kind < 0.14:
+        # Sydney line: the head line goes on to the edge of the palm.
+        head = courses[HEAD]
+        reach = (rng.uniform(1.00, 1.10), head[-1, 1] - rng.uniform(-0.02, 0.08))
+        return [courses[LIFE], head + (reach - head[-1]) * along**1.5, courses[HEART]]
+    return list(courses)
+
+
 def draw_palm_lines(rng: np.random.Generator, coefficients: NDArray[np.float64]) -> PalmLines:
     """Invent the lines of one hand; the same generator state gives the same hand."""
-    courses = sample_main_creases(coefficients)
-    courses = _relocate(rng, courses)
+    courses = _relocate(rng, sample_main_creases(coefficients))
+    # What few hands have is drawn from a stream of its own: the others stay the hands they were.
+    rare = rng.spawn(1)[0]
     main: list[Line] = []
     secondary: list[Line] = []
-    for which in (LIFE, HEAD, HEART):
-        course = _roughen(rng, smooth_curve(courses[which], 40), 0.004)
-        main.append(Line(course, rng.uniform(0.014, 0.026), rng.uniform(0.65, 1.0)))
+    for sampled in rare_courses(rare, courses):
+        course = _roughen(rng, smooth_curve(sampled, 40), 0.004)
+        line = Line(course, rng.uniform(0.014, 0.026), rng.uniform(0.65, 1.0))
+        main.extend(_doubled_or_broken(rare, line))
         secondary.extend(_branches(rng, course))
     secondary.extend(_named_minor_lines(rng))
     secondary.extend(_scattered(rng, int(rng.integers(14, 34)), (0.10, 0.42), (0.25, 0.60), 0.0065))
@@ -81,6 +102,24 @@ def _relocate(rng: np.random.Generator, courses: Points) -> Points:
     waves = rng.normal(0.0, 0.010, (3, 4, 2))
     relocated: Points = moved + np.stack([smooth_curve(w, 9) for w in waves])
     return relocated
+
+
+def _doubled_or_broken(rng: np.random.Generator, line: Line) -> list[Line]:
+    """The line, in one of twelve with a part of it repeated beside, in one of twelve in two pieces."""
+    kind = rng.random()
+    n = len(line.points)
+    along = line.points[-1] - line.points[0]
+    aside = np.array([-along[1], along[0]]) / np.linalg.norm(along) * float(rng.choice([-1.0, 1.0]))
+    if kind < 1 / 12:
+        first = int(rng.integers(0, n // 2))
+        part = line.points[first : first + int(rng.integers(n // 4, n // 2 + 1))]
+        beside = part + aside * rng.uniform(0.025, 0.055)
+        return [line, Line(beside, line.width * rng.uniform(0.5, 0.9), line.depth * rng.uniform(0.5, 1.0))]
+    if kind < 2 / 12:
+        at = int(rng.integers(n // 4, 3 * n // 4))
+        onward = line.points[at + int(rng.integers(-4, 4)) :] + aside * rng.uniform(0.01, 0.04)
+        return [Line(line.points[:at], line.width, line.depth), Line(onward, line.width, line.depth)]
+    return [line]
 
 
 def _roughen(rng: np.random.Generator, course: Points, amplitude: float) -> Points:

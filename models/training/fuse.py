@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from models.embedding import EMBEDDING_SIZE
 
-_LARGE: Final = 100_000
-"""Matrices with more numbers are kept in half precision, which a basis does not feel."""
+_WIDEST: Final = 0.9
+"""Line strengths reach 0.77 on real palms; what is above counts as this."""
+_ZERO: Final = 128
+"""The byte that means 0."""
 _INPUT: Final = "crops"
 _OUTPUT: Final = "vectors"
 
@@ -25,28 +27,24 @@ def fuse(line: Path, net: Path, directions: NDArray[np.float32], net_weight: flo
     """Write the model that runs ``line`` (unit vectors) and ``net`` on the same crops.
 
     Of the net's vectors only ``directions`` (512, k) stay; ``net_weight`` is its share of the fused cosine.
+    ``line`` is a file of ``LineCode``, ``net`` one of ``PalmNet``.
     """
     import onnx
-    from onnx import compose, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
-    first = compose.add_prefix(onnx.load(str(line)), "line/")
-    second = compose.add_prefix(onnx.load(str(net)), "net/")
-    for part, name in ((first, "line/"), (second, "net/")):
-        for node in part.graph.node:
-            for i, given in enumerate(node.input):
-                if given == name + _INPUT:
-                    node.input[i] = _INPUT
-    epsilon = np.array(1e-12, dtype=np.float32)
+    first, second = _prefixed(line, "line/"), _prefixed(net, "net/")
+    in_bytes = _project_in_bytes(first)
+    kept = _project_onto(second, directions)
     constants = {
-        "fuse/directions": directions,
-        "fuse/least": epsilon,
+        "fuse/least": np.array(1e-12, dtype=np.float32),
         "fuse/line_share": np.array((1.0 - net_weight) ** 0.5, dtype=np.float32),
         "fuse/net_share": np.array(net_weight**0.5, dtype=np.float32),
+        **in_bytes,
+        **kept,
     }
     nodes = [
-        *first.graph.node,
-        *second.graph.node,
-        helper.make_node("MatMul", ["net/" + _OUTPUT, "fuse/directions"], ["fuse/kept"]),
+        *first.node,
+        *second.node,
         helper.make_node("ReduceL2", ["fuse/kept"], ["fuse/length"], axes=[1], keepdims=1),
         helper.make_node("Max", ["fuse/length", "fuse/least"], ["fuse/above"]),
         helper.make_node("Div", ["fuse/kept", "fuse/above"], ["fuse/unit"]),
@@ -55,28 +53,104 @@ def fuse(line: Path, net: Path, directions: NDArray[np.float32], net_weight: flo
         helper.make_node("Concat", ["fuse/line", "fuse/net"], [_OUTPUT], axis=1),
     ]
     made = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    initial, casts = _halved([*first.graph.initializer, *second.graph.initializer, *made])
+    used = {name for node in nodes for name in node.input}
+    initial = [one for one in (*first.initializer, *second.initializer, *made) if one.name in used]
     graph = helper.make_graph(
-        [*casts, *nodes],
+        nodes,
         "palm-embedding",
         [helper.make_tensor_value_info(_INPUT, onnx.TensorProto.UINT8, ["n", 112, 112])],
         [helper.make_tensor_value_info(_OUTPUT, onnx.TensorProto.FLOAT, ["n", EMBEDDING_SIZE])],
         initial,
     )
-    fused = helper.make_model(graph, opset_imports=first.opset_import, ir_version=first.ir_version)
+    source = onnx.load(str(line))
+    fused = helper.make_model(graph, opset_imports=source.opset_import, ir_version=source.ir_version)
     onnx.checker.check_model(fused)
     onnx.save(fused, str(out))
 
 
-def _halved(initial: list[Any]) -> tuple[list[Any], list[Any]]:
-    from onnx import TensorProto, helper, numpy_helper
+def _prefixed(path: Path, prefix: str) -> Any:
+    """The file's graph with every name prefixed but the crops'."""
+    import onnx
+    from onnx import compose
 
-    kept, casts = [], []
-    for tensor in initial:
-        value = numpy_helper.to_array(tensor)
-        if value.dtype != np.float32 or value.ndim != 2 or value.size < _LARGE:
-            kept.append(tensor)
-            continue
-        kept.append(numpy_helper.from_array(value.astype(np.float16), tensor.name + "/half"))
-        casts.append(helper.make_node("Cast", [tensor.name + "/half"], [tensor.name], to=TensorProto.FLOAT))
-    return kept, casts
+    graph = compose.add_prefix(onnx.load(str(path)), prefix).graph
+    for node in graph.node:
+        for i, given in enumerate(node.input):
+            if given == prefix + _INPUT:
+                node.input[i] = _INPUT
+    return graph
+
+
+def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
+    from onnx import numpy_helper
+
+    return {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+
+
+def _only(graph: Any, kind: str) -> tuple[int, Any]:
+    """Place and node of the one node of a kind."""
+    ((at, node),) = [(i, node) for i, node in enumerate(graph.node) if node.op_type == kind]
+    return at, node
+
+
+def _project_in_bytes(graph: Any) -> dict[str, NDArray[Any]]:
+    """Change the line code's projection into one of bytes: it waits for its weights' way from memory.
+
+    The vectors keep a cosine of 0.9999 with the exact ones. Returns the constants that this takes. All bytes
+    are unsigned: with signed weights, processors without VNNI add pairs of products in 16 bits, and overflow.
+    """
+    from onnx import TensorProto, helper
+
+    at, gemm = _only(graph, "Gemm")
+    weights = _constants(graph)[gemm.input[1]]
+    scales = np.abs(weights).max(axis=1) / np.float32(127.0)
+    step = np.float32(_WIDEST / 127.0)
+    nodes = [
+        helper.make_node("QuantizeLinear", [gemm.input[0], "bytes/step", "bytes/zero"], ["bytes/features"]),
+        helper.make_node(
+            "MatMulInteger",
+            ["bytes/features", "bytes/weights", "bytes/zero", "bytes/zero"],
+            ["bytes/sums"],
+        ),
+        helper.make_node("Cast", ["bytes/sums"], ["bytes/float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["bytes/float", "bytes/scales"], ["bytes/scaled"]),
+        helper.make_node("Add", ["bytes/scaled", gemm.input[2]], [gemm.output[0]]),
+    ]
+    _replace(graph, slice(at, at + 1), nodes)
+    return {
+        "bytes/step": np.array(step, dtype=np.float32),
+        "bytes/zero": np.array(_ZERO, dtype=np.uint8),
+        "bytes/weights": np.ascontiguousarray(np.round(weights / scales[:, None] + _ZERO).T.astype(np.uint8)),
+        "bytes/scales": np.asarray(scales * step, dtype=np.float32),
+    }
+
+
+def _project_onto(graph: Any, directions: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """End the net with its last product onto ``directions`` in place of its own 512, as ``fuse/kept``.
+
+    Its own unit length falls away: what is kept is brought to length 1 again. Returns the constants.
+    """
+    from onnx import helper
+
+    at, product = _only(graph, "MatMul")
+    _, norm = _only(graph, "BatchNormalization")
+    constants = _constants(graph)
+    weight, bias, mean, variance = (constants[name].astype(np.float64) for name in norm.input[1:])
+    epsilon = next(helper.get_attribute_value(a) for a in norm.attribute if a.name == "epsilon")
+    gain = weight / np.sqrt(variance + epsilon)
+    nodes = [
+        helper.make_node("MatMul", [product.input[0], "kept/weights"], ["kept/product"]),
+        helper.make_node("Add", ["kept/product", "kept/bias"], ["fuse/kept"]),
+    ]
+    _replace(graph, slice(at, len(graph.node)), nodes)
+    return {
+        "kept/weights": np.asarray((constants[product.input[1]] * gain) @ directions, dtype=np.float32),
+        "kept/bias": np.asarray((bias - mean * gain) @ directions, dtype=np.float32),
+    }
+
+
+def _replace(graph: Any, where: slice, nodes: list[Any]) -> None:
+    after = list(graph.node)
+    after[where] = nodes
+    del graph.node[:]
+    graph.node.extend(after)

@@ -89,7 +89,9 @@ def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Pa
     write_release(stick, manifest(device, payload, 7), payload)
 
     def install() -> Any:
-        return CliRunner().invoke(main, ["model", "install", str(stick), "--config", str(device.board.config_path)])
+        return CliRunner().invoke(
+            main, ["model", "install", str(stick), "--config", str(device.board.config_path)]
+        )
 
     with device.running():
         done = install()

@@ -92,7 +92,7 @@ def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
     state = store.load(1)
     store.tidy(state)
     given: dict[str, Any] = {
-        "opened": OpenedUpdates(store, state, "", "palm-gen-3"),
+        "opened": OpenedUpdates(store, state, "", "palm-gen-4"),
         "roots": lambda: (ROOT.public,),
         "app_version": "0.1.0",
         "model_pinned": False,

@@ -42,7 +42,8 @@ def exact_scores(
     metric = np.linalg.inv(share * spread * 512 / np.trace(spread) + (1 - share) * np.eye(512))
     held, shown = coder.turn(vectors) - mean, coder.turn(probes) - mean
     lengths = [np.sqrt(np.einsum("ij,jk,ik->i", some, metric, some)) for some in (held, shown)]
-    scores: NDArray[np.float64] = held @ metric @ shown.T / np.outer(*lengths)
+    left = 0.07 * (60 / (n + 60)) ** 2
+    scores: NDArray[np.float64] = (held @ metric @ shown.T / np.outer(*lengths) - left) / (1 - left)
     return scores
 
 

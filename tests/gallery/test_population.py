@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gallery import population as population_module
 from gallery.codes import Coder
-from gallery.population import Population
+from gallery.population import Population, Scoring
 
 CODER = Coder(bytes(range(64)))
 
@@ -34,8 +34,8 @@ def of(vectors: NDArray[np.float32]) -> Population:
 def scores(
     population: Population, held: NDArray[np.float32], shown: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    units = population.likeness.units
-    return np.asarray(units(CODER.turn(held)) @ units(CODER.turn(shown)).T)
+    scoring = Scoring(CODER, population.likeness)
+    return scoring.scores(scoring.units(held), scoring.units(shown))
 
 
 @settings(max_examples=30, deadline=None)
@@ -83,10 +83,19 @@ def test_scores_are_mahalanobis_cosines(seed: int, n: int) -> None:
     assert np.abs(scores(of(held), held, shown) - exact_scores(CODER, held, shown)).max() < 2e-6
 
 
-def test_without_anybody_a_score_is_the_plain_cosine() -> None:
+def test_without_anybody_a_score_is_the_plain_cosine_less_what_strangers_have() -> None:
     rng = np.random.default_rng(2)
     held, shown = alike(rng, 20), alike(rng, 20)
-    assert np.abs(scores(Population(), held, shown) - held @ shown.T).max() < 1e-6
+    assert np.abs(scores(Population(), held, shown) - (held @ shown.T - 0.07) / 0.93).max() < 1e-6
+
+
+def test_strangers_score_no_higher_where_few_are_enrolled() -> None:
+    """Few templates do not tell what everybody has in common; nobody may pass on that."""
+    rng = np.random.default_rng(8)
+    held, strangers = alike(rng, 400, shared=0.33), alike(rng, 2_000, shared=0.33)
+    means = [float(scores(of(held[:n]), held[:n], strangers).mean()) for n in (1, 3, 10, 30, 100, 400)]
+    assert 0.07 < float((held @ strangers.T).mean()) < 0.13
+    assert max(means) < 0.03
 
 
 def test_a_palm_is_entirely_like_itself() -> None:
@@ -117,7 +126,7 @@ def test_one_template_changes_hardly_anything() -> None:
     """A mean of one palm would be that palm."""
     rng = np.random.default_rng(5)
     held, shown = alike(rng, 1), alike(rng, 200)
-    assert np.abs(scores(of(held), held, shown) - held @ shown.T).max() < 0.15
+    assert np.abs(scores(of(held), held, shown) - scores(Population(), held, shown)).max() < 0.15
 
 
 def test_templates_that_are_all_the_same_are_no_reason_to_divide_by_nothing() -> None:

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gallery.population import units_among
+from gallery.population import Scoring, scoring_among
 from models.errors import EvaluationSetError
 from models.evaluation import capture_people
 from models.evaluation_report import write_report
@@ -40,7 +39,7 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     found = read_set(crops)
     acquired = acquire(found, "crops", 0, silent)
     embedder = open_embedder(load_manifest(shipped_model_dir()))
-    done = evaluate(found, acquired, "crops", embedder, units_among=units_among, told=silent)
+    done = evaluate(found, acquired, "crops", embedder, scoring_among=scoring_among, told=silent)
     names = [m.name for m in done.methods]
     assert names == ["model, as a device", "model, plain cosines", "Gabor code, untrained"]
     assert done.methods[0].verification.eer.value < 0.05
@@ -66,9 +65,9 @@ def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -
     embedder = open_embedder(load_manifest(shipped_model_dir()))
     vectors, enrolled = embedder.embed(crops), []
 
-    def units(some: NDArray[np.float32]) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    def scoring(some: NDArray[np.float32]) -> Scoring:
         enrolled.append(some)
-        return units_among(some)
+        return scoring_among(some)
 
     acquired = Acquired(crops, tuple(pictures), len(shown), Failures())
     evaluate(
@@ -76,7 +75,7 @@ def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -
         acquired,
         "crops",
         embedder,
-        units_among=units,
+        scoring_among=scoring,
         told=silent,
     )
     assert np.abs(enrolled[0] - vectors[[1, 2, 5, 6]]).max() < 1e-6

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from models.synthesis.anatomy import Posture, outline_of, random_posture, valleys_of
-from models.synthesis.creases import crease_statistics, sample_main_creases
+from models.synthesis.creases import HEAD, HEART, LIFE, crease_statistics, rare_courses, sample_main_creases
 from models.synthesis.palm import PALM_WINDOW, draw_skin
 from models.synthesis.person import make_person
 
@@ -36,6 +36,32 @@ def test_main_creases_follow_the_published_statistics() -> None:
     assert np.abs(drawn.mean(axis=0) - stats.mean).max() < 0.03
     along = (drawn - stats.mean) @ stats.components.T
     np.testing.assert_allclose(along.std(axis=0), stats.deviations, rtol=0.12)
+
+
+def test_few_palms_have_a_simian_crease_and_as_few_a_sydney_line() -> None:
+    sampled = sample_main_creases(np.zeros(16))
+    drawn = [rare_courses(np.random.default_rng(seed), sampled) for seed in range(2000)]
+    simian = [courses for courses in drawn if len(courses) == 2]
+    three = [courses for courses in drawn if len(courses) == 3]
+    sydney = [courses for courses in three if courses[HEAD][-1, 0] != sampled[HEAD, -1, 0]]
+    assert len(simian) + len(three) == 2000
+    assert 100 < len(simian) < 180
+    assert 100 < len(sydney) < 180
+    for life, across in simian:
+        np.testing.assert_array_equal(life, sampled[LIFE])
+        np.testing.assert_array_equal(across[[0, -1]], [sampled[HEAD, 0], sampled[HEART, -1]])
+    for _, head, heart in sydney:
+        np.testing.assert_array_equal(head[0], sampled[HEAD, 0])
+        assert 1.0 <= head[-1, 0] <= 1.1, "it reaches the edge of the palm"
+        np.testing.assert_array_equal(heart, sampled[HEART])
+
+
+def test_some_whole_hands_have_rare_lines() -> None:
+    counts = [len(make_person(seed).hand(side).lines.main) for seed in range(150) for side in ("L", "R")]
+    usual = counts.count(3) / len(counts)
+    assert 0.4 < usual < 0.75
+    assert counts.count(2) > 5, "simian creases, neither broken nor doubled"
+    assert max(counts) > 4, "more than one line broken or doubled"
 
 
 def test_valleys_stand_in_the_order_of_an_open_hand() -> None:

@@ -20,6 +20,9 @@ def test_the_fused_cosine_is_the_weighted_mean(tmp_path: Path) -> None:
     torch.manual_seed(0)
     crops = np.random.default_rng(0).integers(0, 255, (4, 112, 112), dtype=np.uint8)
     line, net = LineCode(384).eval(), PalmNet().eval()
+    norm = net.project_norm
+    for values in (norm.weight.data, norm.bias.data, norm.running_mean, norm.running_var):
+        values.uniform_(0.5, 1.5)
     export_onnx(line, tmp_path / "line.onnx")
     export_onnx(net, tmp_path / "net.onnx")
     with torch.inference_mode():

@@ -49,7 +49,7 @@ def evaluate(
     The untrained Gabor competitive code stands in the same table: a model that does not beat it is not worth
     installing. Pictures are only read; nothing of them is kept but what --out asks for.
     """
-    from gallery.population import units_among
+    from gallery.population import scoring_among
     from models.evaluation_report import write_report
     from models.evaluation_run import acquire
     from models.evaluation_run import evaluate as measure
@@ -64,7 +64,7 @@ def evaluate(
     told = _progress if sys.stderr.isatty() else _silent
     acquired = acquire(found, shown_as, manifest.thresholds.quality_q, told)  # type: ignore[arg-type]
     embedder = open_embedder(manifest)
-    done = measure(found, acquired, shown_as, embedder, units_among=units_among, told=told)  # type: ignore[arg-type]
+    done = measure(found, acquired, shown_as, embedder, scoring_among=scoring_among, told=told)  # type: ignore[arg-type]
     if out is not None:
         page = write_report(done, out, manifest.model_id)
         click.echo(f"the report is {page}", err=True)

@@ -20,8 +20,8 @@ def model() -> None:
 def check(folder: Path | None, as_json: bool) -> None:
     """Prove the model in FOLDER (default: the one that comes with the software) as a device does.
 
-    Every file's SHA-256, the network's input and output, and its answer to a known crop. Exit code 0: a device
-    would start on it. 1: it would not, and why.
+    Every file's SHA-256, the network's input and output, and its answer to a known crop. Exit code 0: a
+    device would start on it. 1: it would not, and why.
     """
     from models.manifest import load_manifest, open_embedder, shipped_model_dir
 
@@ -53,8 +53,9 @@ def check(folder: Path | None, as_json: bool) -> None:
 def install(file: Path, config: Path | None, as_json: bool) -> None:
     """Hand the signed model in FILE to the daemon, which judges it as it judges mail.
 
-    `palmctl cloud release --kind model` makes such a file. A model with another model_id waits for a gallery
-    epoch made with it, and both come into force together. The same as `palmctl update apply`, for models only.
+    `palmctl cloud release --kind model` makes such a file. A model with another model_id waits for a
+    gallery epoch made with it, and both come into force together. The same as `palmctl update apply`, for
+    models only.
     """
     from device.updates.manifest import ReleaseKind
     from tools.release import read_release
