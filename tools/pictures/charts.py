@@ -133,13 +133,14 @@ def histogram(figures: dict[str, Any]) -> str:
         text(plot.x(tick), plot.bottom + 20, f"{tick}", "soft", 11.5, anchor="middle")
         for tick in range(0, round(shown_to) + 1, step)
     ]
-    for name, part in (("p50", 50), ("p99", 99)):
+    for row, (name, part) in enumerate((("p50", 50), ("p99", 99)), start=1):
         value = samples[min(len(samples) - 1, len(samples) * part // 100)]
         x = plot.x(value)
         parts.append(path([(x, plot.top), (x, plot.bottom)], "mark"))
         beside, anchor = (-6, "end") if x > plot.left + 0.8 * plot.width else (6, "start")
         words = f"{name} {value:.1f} ms"
-        parts.append(text(x + beside, plot.top + 18, words, "third", 12.5, anchor=anchor, bold=True))
+        # A row each: the two may be nearer to each other than a word is long.
+        parts.append(text(x + beside, plot.top + 18 * row, words, "third", 12.5, anchor=anchor, bold=True))
     middle = plot.left + plot.width / 2
     parts.append(text(middle, plot.bottom + 44, "milliseconds", "soft", 12.5, anchor="middle"))
     parts.append(text(24, plot.top + plot.height / 2, "verdicts", "soft", 12.5, anchor="middle", turned=True))
