@@ -12,6 +12,7 @@ from tools.soak.audit import Seen, findings, in_journal
 from tools.soak.bad_cable import BadCable
 from tools.soak.chaos import Chaos, Fault
 from tools.soak.growth import Growth
+from tools.soak.run import MOST_COUNT_PER_H, grown
 
 JOURNAL = [(1, "a"), (2, "b"), (3, "c")]
 
@@ -83,6 +84,23 @@ def test_growth_is_seen_through_lives_and_connections(monkeypatch: pytest.Monkey
     assert slopes is not None
     assert slopes["rss_kib_per_h"] == pytest.approx(7_200, rel=0.02)  # 10 KiB every 5 s
     assert slopes["descriptors_per_h"] == slopes["threads_per_h"] == 0
+
+
+@pytest.mark.parametrize(("every", "wrong"), [(1_000, []), (4, ["palm-syncd gains 180 descriptors an hour"])])
+def test_a_connection_that_happens_to_be_open_is_no_leak(
+    every: int, wrong: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lives of four minutes, in which two more are open at the end, or one is lost every 20 s."""
+    monkeypatch.setattr(growth_module, "WARM_UP_S", 0.0)
+    growing = Growth()
+    for life in (1, 2):
+        for tick in range(48):
+            open_now = 15 + tick // every + (2 if tick >= 40 else 0) * (every == 1_000)
+            growing._lives["palm-syncd"][life].append((tick * 5.0, (40_000, open_now, 1)))
+    slopes = growing.slopes("palm-syncd")
+    assert slopes is not None
+    assert slopes["descriptors_per_h"] > MOST_COUNT_PER_H
+    assert grown({"palm-syncd": slopes}) == wrong
 
 
 def test_every_fault_comes_in_turn_and_the_second_half_spares_lives(monkeypatch: pytest.MonkeyPatch) -> None:

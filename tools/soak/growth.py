@@ -42,21 +42,28 @@ class Growth:
         self._lives[name][pid].append((at_s, (rss_kib, descriptors, threads)))
 
     def slopes(self, name: str) -> dict[str, float] | None:
-        """Growth an hour of each measure, and the newest values; None when no life was long enough."""
+        """Growth an hour of each measure, how far it rose in one life at most, and the newest values.
+
+        None when no life was long enough.
+        """
         times: list[Floats] = []
         values: list[Floats] = []
+        rises: list[Floats] = []
         for samples in self._lives[name].values():
             at, rows = _least(samples)
             if len(at) < 3:
                 continue
             times.append(at - at.mean())
             values.append(rows - rows.mean(axis=0))
+            rises.append(rows[-1] - rows[0])
         if not times:
             return None
         at, rows = np.concatenate(times), np.concatenate(values)
         per_s = (at @ rows) / (at @ at)
         last = next(reversed(self._lives[name].values()))[-1][1]
         figures = {f"{measure}_per_h": round(float(per_s[i]) * 3600, 1) for i, measure in enumerate(MEASURES)}
+        rise = np.max(rises, axis=0)
+        figures |= {f"{measure}_rise": float(rise[i]) for i, measure in enumerate(MEASURES)}
         return figures | {measure: float(last[i]) for i, measure in enumerate(MEASURES)}
 
     @property

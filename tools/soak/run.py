@@ -28,6 +28,8 @@ MOST_RSS_KIB_PER_H: Final = 40 * 1024
 """Growth that ten minutes can tell from noise: a leak of one 640×480 frame a passage is 40 times this."""
 MOST_COUNT_PER_H: Final = 12.0
 """Descriptors or threads: two in ten minutes."""
+MOST_RISE: Final = 3.0
+"""And so many in one life: in a life of minutes two connections that happen to be open are a slope of 40."""
 
 
 def soak(folder: Path, *, minutes: float, seed: int, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def soak(folder: Path, *, minutes: float, seed: int, tell: Callable[[str], None]
         journal, cloud = in_journal(world.journal), in_cloud(world.office, DEVICE_ID)
         problems += findings(seen, journal, cloud)
         slopes = {name: growth.slopes(name) for name in growth.names}
-        problems += _grown(slopes)
+        problems += grown(slopes)
         problems += [
             f"{one.name} ended by itself {len(one.unexpected)} times: exit codes {one.unexpected}"
             for one in world.supervised
@@ -136,7 +138,8 @@ def _settle(world: World, seen: Seen) -> list[str]:
     return []
 
 
-def _grown(slopes: dict[str, dict[str, float] | None]) -> list[str]:
+def grown(slopes: dict[str, dict[str, float] | None]) -> list[str]:
+    """What grew, in words, from the slopes of each program."""
     problems = []
     for name, slope in slopes.items():
         if slope is None:
@@ -146,7 +149,7 @@ def _grown(slopes: dict[str, dict[str, float] | None]) -> list[str]:
         problems += [
             f"{name} gains {slope[f'{measure}_per_h']:.0f} {measure} an hour"
             for measure in ("descriptors", "threads")
-            if slope[f"{measure}_per_h"] > MOST_COUNT_PER_H
+            if slope[f"{measure}_per_h"] > MOST_COUNT_PER_H and slope[f"{measure}_rise"] > MOST_RISE
         ]
     return problems
 
