@@ -169,15 +169,15 @@ def _compare(
     """
     largest, other = 0.0, 0
     scoring = scoring_among(vectors[:MOST_ROWS], coder)  # the rows of a store in their order
-    mapped, left = scoring.units(vectors), scoring.likeness.left
+    mapped = scoring.units(vectors)
     for probe in probes:
         match = gallery.search(probe)
-        shown = scoring.units(probe)[0]
+        shown = scoring.units(probe)
         # Rows within a hair of the best in float32 are computed again in float64.
-        rough = mapped @ shown
+        rough = scoring.scores(mapped, shown)[:, 0]
         close = np.flatnonzero(rough > rough.max() - 1e-3)
-        exact = mapped[close].astype(np.float64) @ shown.astype(np.float64)
-        largest = max(largest, abs(match.score - (float(exact.max()) - left) / (1.0 - left)))
+        exact = mapped[close].astype(np.float64) @ shown[0].astype(np.float64)
+        largest = max(largest, abs(match.score - float(rough.max())))
         nearest = close[exact > exact.max() - _SAME_SCORE] // _TEMPLATES_A_PERSON
         other += match.best is None or int(match.best.subject_ref, 16) not in nearest
     return largest, other

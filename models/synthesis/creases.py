@@ -78,7 +78,7 @@ def rare_courses(rng: np.random.Generator, courses: Points) -> list[Points]:
 def draw_palm_lines(rng: np.random.Generator, coefficients: NDArray[np.float64]) -> PalmLines:
     """Invent the lines of one hand; the same generator state gives the same hand."""
     courses = _relocate(rng, sample_main_creases(coefficients))
-    # What few hands have is drawn from a stream of its own: the others stay the hands they were.
+    # A stream of its own: how often something is rare changes nothing about the hands that do not have it.
     rare = rng.spawn(1)[0]
     main: list[Line] = []
     secondary: list[Line] = []
