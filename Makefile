@@ -32,7 +32,7 @@ test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (D
 	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/test_carrier_with_server.py \
 	  -n $(JOBS) --dist worksteal
 
-fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends
+fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends, and every other early parser
 	$(BIN)/python tests/link1/fuzz.py 1000000
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states (needs strace)

@@ -18,7 +18,6 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any, NoReturn
 
 import rfc8785
@@ -77,35 +76,54 @@ def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> J
     """
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
+    value = _read(data, max_depth, _INTEGERS)
+    if not isinstance(value, dict):
+        raise FormatError("message is not a JSON object")
+    return value
+
+
+def read_any_number(data: bytes, *, max_depth: int = MAX_DEPTH) -> object:
+    """Parse one JSON value as strictly as `read_strict`, but with every number that JSON has.
+
+    A number is an int when its value is an integer within ±(2^53 − 1), however it is written (300, 300.0,
+    3e2), as in RFC 8785 and JSON Schema; any other is a float. The caller bounds the size of `data`.
+    Raises FormatError.
+    """
+    return _read(data, max_depth, _NUMBERS)
+
+
+def _read(data: bytes, max_depth: int, decoder: json.JSONDecoder) -> object:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise FormatError("message is not UTF-8") from None
-    _check_depth(text, max_depth)
+    _check_depth(data, max_depth)
     try:
-        value = _DECODER.decode(text)
+        value: object = decoder.decode(text)
     except (json.JSONDecodeError, RecursionError):
         raise FormatError("message is not one JSON value") from None
-    if not isinstance(value, dict):
-        raise FormatError("message is not a JSON object")
     # A lone surrogate can only come from an escape, so text without a backslash-u has none.
     if "\\u" in text:
         _refuse_surrogates(value)
     return value
 
 
-# Possessive runs: no stepping back, no alternation at each character, so a page takes a sixth of the time.
-_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
+# The closing quote is optional. If it were required, a string that never ends would be tried again from each
+# of its quotes, in quadratic time. Possessive runs never step back.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-def _check_depth(text: str, max_depth: int) -> None:
-    """Refuse nesting beyond `max_depth` before the recursive parser sees it."""
-    if text.count("{") + text.count("[") <= max_depth:
+def _check_depth(data: bytes, max_depth: int) -> None:
+    """Refuse nesting beyond `max_depth` before the recursive parser sees it, in time linear in `data`."""
+    if data.count(b"{") + data.count(b"[") <= max_depth:
         return
-    depths = accumulate(_STEP.get(character, 0) for character in _STRINGS.sub("", text))
-    if max(depths) > max_depth:
-        raise FormatError(f"message is nested deeper than {max_depth}")
+    brackets = _STRINGS.sub(b"", data).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(max_depth):
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
+    if brackets:
+        raise FormatError(f"message is nested deeper than {max_depth}, or its brackets do not match")
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -125,30 +143,34 @@ def _integer(text: str) -> int:
     return value
 
 
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if abs(value) <= MAX_INTEGER and value.is_integer() else value
+
+
 def _refuse_number(_text: str) -> NoReturn:
     raise FormatError("a number is not a plain integer")
 
 
-_DECODER = json.JSONDecoder(
+_INTEGERS = json.JSONDecoder(
     object_pairs_hook=_object_without_duplicates,
     parse_int=_integer,
     parse_float=_refuse_number,
     parse_constant=_refuse_number,
 )
+_NUMBERS = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates,
+    parse_int=_number,
+    parse_float=_number,
+    parse_constant=_refuse_number,
+)
 
 
 def _refuse_surrogates(value: object) -> None:
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            if any("\ud800" <= character <= "\udfff" for character in item):
-                raise FormatError("a string holds a lone surrogate")
-        elif isinstance(item, dict):
-            pending.extend(item.keys())
-            pending.extend(item.values())
-        elif isinstance(item, list):
-            pending.extend(item)
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise FormatError("a string holds a lone surrogate") from None
 
 
 def b64_encode(data: bytes) -> str:

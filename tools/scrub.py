@@ -65,7 +65,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         rf"\1{REMOVED}",
     ),
     (re.compile(r"(?i)\b(bearer|provisioning|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {REMOVED}"),
-    (re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}"), REMOVED),
+    # The look behind and the possessive run: each run of such characters is read once, however long it is.
+    (re.compile(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9.-]+\.[A-Za-z]{2,}"), REMOVED),
     # CPF, with or without its points; telephone numbers
     (re.compile(r"(?<!\d)\d{3}[. ]?\d{3}[. ]?\d{3}[-. ]?\d{2}(?!\d)"), REMOVED),
     (re.compile(r"\+\d[\d ()-]{8,}\d"), REMOVED),

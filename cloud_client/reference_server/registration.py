@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.contract import MAX_JSON_BYTES, DeviceStatusWord, ProblemCode
 from cloud_client.reference_server import device_config, gallery_log, mail_inbox, signers, tenants
 from cloud_client.reference_server.attestation import key_digest
 from cloud_client.reference_server.auth import unauthenticated
@@ -14,7 +14,7 @@ from cloud_client.reference_server.devices import UNATTESTED, device_object, row
 from cloud_client.reference_server.problems import Problem, invalid
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import token_hash
-from link1.canonical import b64_encode
+from link1.canonical import b64_encode, read_strict
 from link1.errors import FormatError, Link1Error
 from link1.keys import PublicKey, SealPublicKey
 from link1.sealed import SERVICE_ID
@@ -24,10 +24,10 @@ from link1.signed import Kind, verify_object
 def registering_http_key(body: bytes) -> PublicKey | None:
     """The http key in a registration body, None when there is no readable one (the body is refused later)."""
     try:
-        for item in json.loads(body)["keys"]:
+        for item in read_strict(body, max_bytes=MAX_JSON_BYTES)["keys"]:
             if item["purpose"] == "http":
                 return PublicKey.from_b64(item["pub_b64"])
-    except (ValueError, KeyError, TypeError, RecursionError, FormatError):
+    except (KeyError, TypeError, FormatError):
         return None
     return None
 

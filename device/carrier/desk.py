@@ -58,6 +58,8 @@ MAX_WAIT_MS: Final = 60_000
 """A carrier asks again after this at the latest, so one that hangs is noticed."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024
+_MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
+"""An answer about 100 items has under 8 KiB. The journal's thread parses it, where a verdict may wait."""
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _MAX_SERVICE_KEYS: Final = 64
 SEQ_CONFLICT: Final = "seq_conflict"
@@ -272,7 +274,7 @@ class CarrierDesk:
         if code:
             taken, refused = frozenset[int](), dict.fromkeys(range(len(batch.items)), code)
         else:
-            taken, refused = read_batch_answer(read_strict(answer, max_bytes=_MAX_ANSWER_BYTES), batch)
+            taken, refused = read_batch_answer(read_strict(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch)
         settled = sorted(taken | refused.keys())
         tickets = tuple(batch.tickets[index] for index in settled)
         codes = {at: refused[index] for at, index in enumerate(settled) if index in refused}

@@ -56,6 +56,8 @@ DEFAULT_PATH = Path("/etc/palm-access/device.toml")
 ENVIRONMENT_VARIABLE = "PALM_ACCESS_CONFIG"
 MAX_FILE_BYTES = 64 * 1024
 """A full configuration has under 1 KiB; something else was named by mistake beyond this."""
+MAX_LINE_CHARACTERS = 1024
+"""A path and a comment fit. The parser takes quadratic time for a key of many dots, which is on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,8 @@ def parse_config(data: bytes, path: Path) -> DeviceConfig:
         raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is no device configuration",))
     try:
         text = data.decode("utf-8")
+        if max(map(len, text.split("\n"))) > MAX_LINE_CHARACTERS:
+            raise ConfigError((f"{path}: has a line of over {MAX_LINE_CHARACTERS} characters; split it",))
         document = tomllib.loads(text)
     except UnicodeDecodeError:
         raise ConfigError((f"{path}: is not UTF-8 text; save it as UTF-8",)) from None

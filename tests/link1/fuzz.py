@@ -1,4 +1,4 @@
-"""Generated and mutated bytes against the decoder, the envelope and both ends of the cable.
+"""Generated and mutated bytes against the decoder, the envelope, both ends of the cable, and other parsers.
 
     python tests/link1/fuzz.py 1000000 [SEED]
 
@@ -27,6 +27,7 @@ from cable import (
     verdict_for,
 )
 from fuzz_both import fuzz_both
+from fuzz_parsers import fuzz_parsers
 from fuzz_validator import MadDevice, answers_a_verdict, messages_of_a_device, serves_again
 
 from link1.canonical import canonical_bytes
@@ -40,7 +41,14 @@ from link1.signed import Kind, sign_object
 VALIDATOR_KEY = SigningKey.from_seed(b"v" * 32)
 PING = Frame(FrameKind.PING, sess=1)
 _JSON_LETTERS = b'{}[]",:\\u0019-eE.tfn \x00\x1f\x7f\x80\xc3\xed\xff'
-SHARES = {"decoder": 0.4, "envelope": 0.35, "session": 0.1, "validator": 0.1, "both": 0.05}
+SHARES = {
+    "decoder": 0.35,
+    "envelope": 0.3,
+    "session": 0.1,
+    "validator": 0.1,
+    "both": 0.05,
+    "parsers": 0.1,
+}
 
 
 def messages() -> list[bytes]:
@@ -198,6 +206,7 @@ PARTS: dict[str, Callable[[random.Random, int], None]] = {
     "session": fuzz_session,
     "validator": fuzz_validator,
     "both": fuzz_both,
+    "parsers": fuzz_parsers,
 }
 
 

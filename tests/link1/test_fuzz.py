@@ -5,7 +5,14 @@ import random
 import pytest
 from fuzz import PARTS
 
-COUNTS = {"decoder": 20_000, "envelope": 10_000, "session": 1_500, "validator": 1_500, "both": 3_000}
+COUNTS = {
+    "decoder": 20_000,
+    "envelope": 10_000,
+    "session": 1_500,
+    "validator": 1_500,
+    "both": 3_000,
+    "parsers": 4_000,
+}
 
 
 @pytest.mark.parametrize("name", PARTS)
