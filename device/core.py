@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from device import sd_notify
+from device import APP_PACKAGE, sd_notify
 from device.carrier.carrier import LinkState
 from device.clock import Clock
 from device.enrolment.desk import EnrolmentDesk
@@ -37,7 +37,6 @@ from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.objects import DeviceStatus, GalleryMark
 
-APP_PACKAGE = "palm-access-device"
 CLOCK_TOLERANCE_MS = 300_000
 """How far the service lets the time of a request differ from its own (device surface §2)."""
 FAULTY_AFTER = 5

@@ -18,13 +18,13 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from device import sd_notify
+from device import APP_PACKAGE, sd_notify
 from device.camera import open_camera
 from device.carrier.desk import CarrierDesk, DeskParts
 from device.clock import Clock, SystemClock
 from device.config.config import DeviceConfig, config_path, load_config
 from device.control import control_handler
-from device.core import APP_PACKAGE, Core
+from device.core import Core
 from device.doctor_control import doctor_operations
 from device.enrolment.people_wiring import make_people
 from device.errors import ConfigError, DeviceError, NotProvisioned

@@ -1,7 +1,8 @@
 """What a technician is told: the whole state of the core in one object, integers and words only."""
 
+from device import APP_PACKAGE
 from device.clock import Clock
-from device.core import APP_PACKAGE, Core
+from device.core import Core
 from device.enrolment.desk import EnrolmentDesk
 from device.opening import gallery_now
 from device.updates import control as updates

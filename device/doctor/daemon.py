@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from device.core import APP_PACKAGE
+from device import APP_PACKAGE
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, warn
 

@@ -22,6 +22,7 @@ from cloud_client.client import Answer, CloudClient, ServerAddress
 from cloud_client.contract import ProblemCode
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
+from device import APP_PACKAGE
 from device.clock import Clock
 from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import NotProvisioned, ProvisioningError, TrustError
@@ -38,7 +39,6 @@ from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
 
 KIND: Final = "access"
-APP_PACKAGE: Final = "palm-access-device"
 
 TRY_FOR_S: Final = 30.0
 """Somebody stands beside the device and waits; after this they are told and may run the command again."""

@@ -12,13 +12,12 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Final
 
-from device import sd_notify
+from device import APP_PACKAGE, sd_notify
 from device.config.config import DeviceConfig
 from device.control import control_handler
 from device.errors import IpcRefused
 from device.health import HealthWord
 from device.ipc import IpcServer, Packet, reply
-from device.trust.provisioning import APP_PACKAGE
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1 import members
 from link1.canonical import JsonObject

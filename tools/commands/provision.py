@@ -326,7 +326,8 @@ def _checked(option: str, parser: "Parser", value: str) -> Any:
 def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registration":
     from importlib.metadata import version
 
-    from device.trust.provisioning import APP_PACKAGE, Registration
+    from device import APP_PACKAGE
+    from device.trust.provisioning import Registration
     from models.manifest import load_manifest, shipped_model_dir
 
     return Registration(
