@@ -270,7 +270,12 @@ class Core:
         """Changes that come together are told together."""
         if not self._status_due:
             self._status_due = True
-            self._loop.call_soon(self._send_status)
+            self._loop.call_soon(self._send_due_status)
+
+    def _send_due_status(self) -> None:
+        """A handshake may have sent one meanwhile, with the same contents."""
+        if self._status_due:
+            self._send_status()
 
     def _device_status(self) -> DeviceStatus:
         return DeviceStatus(

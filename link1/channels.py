@@ -29,7 +29,7 @@ class Outgoing:
     """A message of 1..4096 bytes to send; raises FormatError for another length.
 
     A `droppable` one may be given up for a newer one of the same `name`; an `urgent` one goes before what
-    waits; one with a `token` is reported when it has left and when it has been acknowledged.
+    waits; one with a `token` is reported when it has left.
     """
 
     name: str
@@ -83,9 +83,11 @@ class ChannelSender:
         """Let a message wait its turn; False when there is no room, so that it waits at its source.
 
         A droppable message (status, error) takes the place of the oldest waiting one of its name; an
-        urgent one (verdict) goes before everything that is not urgent.
+        urgent one (verdict) goes before everything that is not urgent, and where no message is in flight it
+        need not wait at all.
         """
-        if len(self.waiting) >= MAX_WAITING and not (message.droppable and self._drop_oldest(message.name)):
+        most = MAX_WAITING + (message.urgent and self.in_flight is None)
+        if len(self.waiting) >= most and not (message.droppable and self._drop_oldest(message.name)):
             return False
         if message.urgent:
             place = sum(1 for other in self.waiting if other.urgent)
@@ -133,12 +135,16 @@ class ChannelSender:
         return flight.transmissions == 1
 
     def acknowledged(self, mid: int) -> Outgoing | None:
-        """The message that this ACK settles. One that never went out whole cannot have arrived."""
+        """End the message that this ACK settles. One that never went out whole cannot have arrived.
+
+        Returns the message if nothing said before that it had left: a port that was not asked yet may still
+        count as its own what the peer has.
+        """
         flight = self.in_flight
         if flight is None or flight.mid != mid or (flight.transmissions == 0 and flight.has_frame):
             return None
         self.in_flight = None
-        return flight.message
+        return flight.message if flight.transmissions == 0 else None
 
     @property
     def deadline_ms(self) -> int | None:

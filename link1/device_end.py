@@ -42,26 +42,28 @@ from link1.events import (
     ReadyReceived,
     RequestReceived,
     UnknownReceived,
-    VerdictDelivered,
     VerdictLeft,
     WrongEvidence,
 )
 from link1.handshake import Identity, PeerKeys
 from link1.keys import SigningKey
 from link1.link import RandomSource
-from link1.link_states import MessageLeft, MessageSettled
+from link1.link_states import MessageLeft
 from link1.members import HEX32
 from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, Passage, Request
 from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
 from link1.signed import Kind, object_ref, sign_object, signer_kid_of, verify_object
 
-MAX_REMEMBERED_EVIDENCE = 256
+MAX_REMEMBERED_EVIDENCE = 4096
 """`bad_decision` is said once for each distinct message; beyond so many the oldest may be said again."""
+MAX_HELD_VERDICTS = 16
+"""A hand makes one every second or two, and an ACK that is missing for longer ends the session."""
 
 
 class DeviceEnd(DrivenEnd[DeviceEvent]):
     """Driven with bytes and times like `link1.link.Link`; every `send_*` returns False when nothing was
-    queued, because there is no proven validator or no room (then the caller keeps it)."""
+    queued, because there is no proven validator or no room. A verdict, a status and a resolve need no room:
+    they wait here, and go out in this session as soon as an ACK makes some."""
 
     def __init__(
         self,
@@ -83,6 +85,15 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         identity = Identity(Role.DEVICE, device_id, gate_id, verdict_key)
         super().__init__(Session(identity, dbd_id, validator_keys, random))
         self._complained: OrderedDict[str, None] = OrderedDict()
+        self._held_verdicts: OrderedDict[str, JsonObject] = OrderedDict()
+        self._held_status: DeviceStatus | None = None
+        self._held_resolve: list[str] = []
+
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        self._send_held()  # before what waits on the channel, as far as it is a verdict
+        data = super().data_to_send(now_ms, max_bytes)
+        self._send_held()  # a message that has begun to go out made room
+        return data
 
     def keys_changed(self, now_ms: int) -> list[DeviceEvent]:
         """Call when pinned keys have changed: revoking the one in use forces RST."""
@@ -91,27 +102,58 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
     # ---- commands
 
     def send_status(self, status: DeviceStatus) -> bool:
-        """Sign and send a status; its nonce and device_id are those of this session, whatever it holds."""
+        """Sign and send a status; its nonce and device_id are those of this session, whatever it holds.
+
+        Of several that find no room the newest goes out.
+        """
         peer = self._session.peer
         if peer is None:
             return False
-        status = replace(status, nonce_b64=peer.nonce_b64, device_id=self._device_id)
-        return self._session.send(MessageType.STATUS, sign_object(Kind.STATUS, status.to_obj(), self._key))
+        signed = replace(status, nonce_b64=peer.nonce_b64, device_id=self._device_id)
+        sent = self._session.send(MessageType.STATUS, sign_object(Kind.STATUS, signed.to_obj(), self._key))
+        self._held_status = None if sent else status
+        return True
 
     def send_verdict(self, wrapper: JsonObject) -> bool:
-        """Send a signed verdict that is durable already, before everything that waits."""
-        return self._session.send(MessageType.VERDICT, wrapper, token=object_ref(wrapper))
+        """Send a signed verdict that is durable already, before everything that waits.
+
+        Of those that find no room, repeats are one, and the newest MAX_HELD_VERDICTS go out.
+        """
+        if not self.proven:
+            return False
+        ref = object_ref(wrapper)
+        if self._session.send(MessageType.VERDICT, wrapper, token=ref):
+            self._held_verdicts.pop(ref, None)
+            return True
+        self._held_verdicts[ref] = wrapper
+        if len(self._held_verdicts) > MAX_HELD_VERDICTS:
+            self._held_verdicts.popitem(last=False)
+        return True
+
+    def _send_held(self) -> None:
+        """Send what found no room, as far as there is some now."""
+        while self._held_verdicts:
+            ref, wrapper = next(iter(self._held_verdicts.items()))
+            if not self._session.send(MessageType.VERDICT, wrapper, token=ref):
+                return
+            del self._held_verdicts[ref]
+        if self._held_status is not None:
+            self.send_status(self._held_status)
+        if self._held_resolve:
+            self.send_resolve(self._held_resolve)
 
     def send_guide(self, txn_id: str, hint: GuideHint) -> bool:
         """Say once what the person should do; of hints that come faster than five a second the newest."""
         return self._session.send(MessageType.GUIDE, Guide(txn_id, hint).to_obj())
 
     def send_resolve(self, verdict_refs: Iterable[str]) -> bool:
-        """Ask what became of 1 to 32 verdicts."""
+        """Ask what became of 1 to 32 verdicts. Of several questions that find no room the newest goes out."""
         refs = list(verdict_refs)
         if not 1 <= len(refs) <= MAX_REFS:
             raise FormatError(f"resolve asks about 1 to {MAX_REFS} verdicts")
-        return self._session.send(MessageType.RESOLVE, {"verdict_refs": refs})
+        sent = self._session.send(MessageType.RESOLVE, {"verdict_refs": refs})
+        self._held_resolve = refs if self.proven and not sent else []
+        return self.proven
 
     def send_error(self, code: ErrorCode, about: MessageType, txn_id: str | None = None) -> bool:
         """`txn_id` only when the signature over it held."""
@@ -153,13 +195,13 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
                 case PeerProven(peer):
                     events.append(Proven(peer.kid, peer.nonce_b64))
                 case SessionEnded(reason, proven):
+                    self._held_verdicts.clear()
+                    self._held_status, self._held_resolve = None, []
                     events.append(Down(reason, proven))
                 case PeerError(error):
                     events.append(ErrorReceived(error.code, error.about, error.txn_id))
                 case MessageLeft(token):
                     events.append(VerdictLeft(token))
-                case MessageSettled(token):
-                    events.append(VerdictDelivered(token))
                 case Served(message):
                     events += self._serve(message)
         return events

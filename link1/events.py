@@ -54,14 +54,7 @@ class CancelReceived:
 
 @dataclass(frozen=True, slots=True)
 class VerdictLeft:
-    """The last byte of a verdict has left the port for the first time in this session."""
-
-    verdict_ref: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictDelivered:
-    """The validator's end has acknowledged the verdict as a message; it has not decided yet."""
+    """The last byte of a verdict has left the port; from here the time for its decision runs."""
 
     verdict_ref: str
 
@@ -122,7 +115,6 @@ DeviceEvent = (
     | RequestReceived
     | CancelReceived
     | VerdictLeft
-    | VerdictDelivered
     | DecisionReceived
     | PassageReceived
     | WrongEvidence

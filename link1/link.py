@@ -42,7 +42,6 @@ from link1.link_states import (
     LinkState,
     MessageArrived,
     MessageLeft,
-    MessageSettled,
     SessionDown,
     SessionUp,
 )
@@ -188,9 +187,9 @@ class Link:
             if taken.message is not None:
                 events.append(MessageArrived(frame.chan, taken.message))
         elif frame.kind is FrameKind.ACK:
-            settled = self._senders[frame.chan].acknowledged(frame.mid)
-            if settled is not None and settled.token is not None:
-                events.append(MessageSettled(settled.token))
+            left = self._senders[frame.chan].acknowledged(frame.mid)
+            if left is not None and left.token is not None:
+                events.append(MessageLeft(left.token))
         elif frame.kind is FrameKind.PING:
             self._pongs_due = min(self._pongs_due + 1, MAX_PENDING_REPLIES)
         elif frame.kind is FrameKind.HINT:

@@ -104,16 +104,10 @@ class HintArrived:
 
 @dataclass(frozen=True, slots=True)
 class MessageLeft:
-    """The last byte of the first transmission of a message that has a token has left the port."""
+    """The last byte of the first transmission of a message that has a token has left the port, or the peer
+    has acknowledged it."""
 
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSettled:
-    """The peer has acknowledged a message that has a token."""
-
-    token: str
-
-
-LinkEvent = SessionUp | SessionDown | MessageArrived | HintArrived | MessageLeft | MessageSettled
+LinkEvent = SessionUp | SessionDown | MessageArrived | HintArrived | MessageLeft

@@ -39,7 +39,6 @@ from link1.link_states import (
     LinkEvent,
     MessageArrived,
     MessageLeft,
-    MessageSettled,
     SessionDown,
     SessionUp,
 )
@@ -71,7 +70,7 @@ class PeerError:
     error: ErrorBody
 
 
-SessionEvent = PeerProven | SessionEnded | Served | PeerError | MessageLeft | MessageSettled
+SessionEvent = PeerProven | SessionEnded | Served | PeerError | MessageLeft
 
 _DROPPABLE = frozenset({MessageType.STATUS, MessageType.ERROR})
 """Types of which only the newest matters when the channel is full."""
@@ -186,7 +185,7 @@ class Session:
                     events += self._read(data, channel, now_ms)
                 case HintArrived(data):
                     events += self._read_hint(data)
-                case MessageLeft() | MessageSettled():
+                case MessageLeft():
                     events.append(event)
         return events
 

@@ -36,8 +36,8 @@ LATE_AFTER_TTL_MS = 2_000
 """A verdict is acted on within ttl_ms and this of the request's last sending."""
 REQUEST_NONCE_BYTES = 16
 MAX_HELD_ANSWERS = 2 * MAX_ANSWERED
-"""Decisions and passages that wait for room on the channel: what one `resolve` can ask for. What finds no
-room is remembered as far as `DeskMemory` goes, and said when the device asks for it."""
+"""Messages that wait for room on the channel: what one `resolve` can ask for. A decision or a passage that
+finds no place among them is remembered as far as `DeskMemory` goes, and said when the device asks for it."""
 MAX_HINTS = 64
 """Hints remembered of one request: at five a second, more than anybody stands before a gate."""
 
@@ -159,13 +159,14 @@ class ValidatorDesk:
         self._open: _Open | None = None
         self._turns: deque[_TurnDue] = deque()
         self._outbox: deque[tuple[MessageType, JsonObject]] = deque()
+        self._request_due = False
         self._unresolved: tuple[str, ...] = ()
 
     # ---- driving
 
     @property
     def held_answers(self) -> int:
-        """Decisions and passages that wait for room, at most MAX_HELD_ANSWERS."""
+        """Messages that wait for room, at most MAX_HELD_ANSWERS."""
         return len(self._outbox)
 
     @property
@@ -209,7 +210,7 @@ class ValidatorDesk:
         ends_ms = None if self._open is None else self._open.ends_ms
         if ends_ms is not None and now_ms >= ends_ms:
             events += self._close_request("no_answer")
-        self._flush()
+        events += self._send_waiting(now_ms)
         if self._mail is not None:
             self._mail.tick(now_ms)
         return events
@@ -232,14 +233,18 @@ class ValidatorDesk:
             ttl_ms=ttl_ms,
         )
         self._open = _Open(request, sign_object(Kind.REQUEST, request.to_obj(), self._key))
-        return events + self._send_request(now_ms)
+        self._request_due = True
+        return events + self._send_waiting(now_ms)
 
     def cancel(self) -> list[DeskEvent]:
         """Withdraw the open request; a verdict that crosses the cancel is answered, not acted on."""
         if self._open is None:
             return []
-        self._end.send_cancel(self._open.request.txn_id)
-        return self._close_request("cancelled")
+        if self._end.proven and not self._request_due:  # else the device does not know it
+            self._say(MessageType.CANCEL, {"txn_id": self._open.request.txn_id})
+        events = self._close_request("cancelled")
+        self._flush()
+        return events
 
     # ---- what comes in
 
@@ -250,7 +255,8 @@ class ValidatorDesk:
             match event:
                 case DeviceProven(_, device_kid):
                     self.memory = self.memory.for_device(device_kid)
-                    events += self._send_request(now_ms)
+                    self._request_due = self._open is not None
+                    events += self._send_waiting(now_ms)
                 case Down():
                     self._outbox.clear()  # the device asks again by resolve
                     self._unresolved = ()
@@ -267,17 +273,22 @@ class ValidatorDesk:
                     pass
             if self._mail is not None:
                 events += self._mail.follow(event, now_ms)
-        self._flush()
-        return events
+        return events + self._send_waiting(now_ms)
 
     def _note_hint(self, txn_id: str, hint: GuideHint) -> None:
         if self._open is not None and txn_id == self.open_txn_id and len(self._open.hints) < MAX_HINTS:
             self._open.hints.append(hint)
 
+    def _send_waiting(self, now_ms: int) -> list[DeskEvent]:
+        """Hand over what waits here, as far as the channel has room."""
+        self._flush()
+        return self._send_request(now_ms) if self._request_due else []
+
     def _send_request(self, now_ms: int) -> list[DeskEvent]:
         """Send the open request, or the identical bytes again in a new session: its ttl runs anew."""
         if self._open is None or not self._end.send_request(self._open.wrapper):
             return []
+        self._request_due = False
         again = self._open.sent_ms is not None
         self._open.sent_ms = now_ms
         return [RequestSent(self._open.request, again)]
@@ -286,6 +297,7 @@ class ValidatorDesk:
         if self._open is None:
             return []
         txn_id, self._open = self._open.request.txn_id, None
+        self._request_due = False
         self._answer_unknown()
         return [RequestEnded(txn_id, why)]
 
@@ -317,7 +329,7 @@ class ValidatorDesk:
         hints: tuple[GuideHint, ...] = ()
         if self._open is not None and verdict.txn_id == self.open_txn_id and refused != "mismatch":
             hints = tuple(self._open.hints)
-            self._open = None
+            self._open, self._request_due = None, False
             self._answer_unknown()
         if choice.actuated and self._turn_after_ms is not None:
             self._turns.append(_TurnDue(now_ms + self._turn_after_ms, verdict.txn_id, verdict_ref))
@@ -376,9 +388,9 @@ class ValidatorDesk:
         if known.passage is not None:
             self._say(MessageType.PASSAGE, known.passage)
 
-    def _say(self, type_: MessageType, wrapper: JsonObject) -> None:
+    def _say(self, type_: MessageType, body: JsonObject) -> None:
         if len(self._outbox) < MAX_HELD_ANSWERS:
-            self._outbox.append((type_, wrapper))
+            self._outbox.append((type_, body))
 
     def _answer_unknown(self) -> None:
         """`unknown` for what was certainly never acted on. While a request is open, one of these verdicts
@@ -387,17 +399,19 @@ class ValidatorDesk:
             return
         refs = [ref for ref in self._unresolved if self.memory.find(ref) is None]
         self._unresolved = ()
-        if refs:
-            self._end.send_unknown(refs)
+        if refs and len(self._outbox) < MAX_HELD_ANSWERS:
+            self._outbox.appendleft((MessageType.UNKNOWN, {"verdict_refs": refs}))
 
     def _flush(self) -> None:
-        """Hand over what waits here, as far as the channel has room."""
-        senders = {
-            MessageType.DECISION: self._end.send_decision,
-            MessageType.PASSAGE: self._end.send_passage,
+        end = self._end
+        senders: dict[MessageType, Callable[[JsonObject], bool]] = {
+            MessageType.DECISION: end.send_decision,
+            MessageType.PASSAGE: end.send_passage,
+            MessageType.UNKNOWN: lambda body: end.send_unknown(body["verdict_refs"]),
+            MessageType.CANCEL: lambda body: end.send_cancel(body["txn_id"]),
         }
         while self._outbox:
-            type_, wrapper = self._outbox[0]
-            if not senders[type_](wrapper):
+            type_, body = self._outbox[0]
+            if not senders[type_](body):
                 return
             self._outbox.popleft()

@@ -52,19 +52,20 @@ class AfterVerdict:
         """Ask about everything up to verdict `last_seq` that still awaits something."""
         return self._round.start(last_seq)
 
-    def session_ends(self) -> None:
+    def session_ends(self) -> list[Effect]:
         self._round.stop()
+        return self._outcomes.session_ended()
 
     def listed(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
         """The answer to ListOpen."""
         return self._round.listed(asked, verdicts, now_ms)
 
-    def sent(self, verdict_ref: str, now_ms: int) -> list[Effect]:
+    def sent(self, verdict_ref: str) -> list[Effect]:
         """A verdict was handed to the link."""
-        return self._outcomes.sent(verdict_ref, now_ms + self._settings.decision_timeout_ms)
+        return self._outcomes.sent(verdict_ref)
 
     def left(self, verdict_ref: str, now_ms: int) -> None:
-        """The last byte of a verdict has left the port."""
+        """The last byte of a verdict has left the port: the time for its decision runs from here."""
         self._outcomes.left(verdict_ref, now_ms + self._settings.decision_timeout_ms)
 
     def decision(

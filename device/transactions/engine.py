@@ -112,14 +112,14 @@ class TransactionEngine:
 
     def _end_session(self) -> list[Effect]:
         self._session += 1
-        self._after.session_ends()
+        effects = self._after.session_ends()
         for ending in self._ending.values():
             ending.answers.clear()
         if self._current is None:
-            return []
+            return effects
         self._current.step(Trigger.LINK_LOST)
         self._current = None
-        return [StopCapture()]
+        return [*effects, StopCapture()]
 
     # Messages of the validator
 
@@ -334,7 +334,7 @@ class TransactionEngine:
         effects: list[Effect] = [SendVerdict(txn_id, stored.wrapper)]
         if self._guidance.wants(txn_id, GuideHint.THANKS, now_ms):
             effects.append(Guide(txn_id, GuideHint.THANKS))
-        return [*effects, *self._after.sent(stored.ref, now_ms)]
+        return [*effects, *self._after.sent(stored.ref)]
 
     def verdict_left(self, verdict_ref: str, now_ms: int) -> None:
         """The last byte of a verdict has left the port: the time for its decision runs from here."""

@@ -291,7 +291,9 @@ class Gate:
         self._around.kick_cable()
 
     def _verdict_left(self, event: VerdictLeft) -> None:
-        """The verdict's bytes are in the port: the journey is over."""
+        """The verdict's last byte has left the port: the journey is over, and its decision is due."""
+        self._engine.verdict_left(event.verdict_ref, self._now_ms())
+        self._around.kick_cable()
         way = self._on_its_way.pop(event.verdict_ref, None)
         if way is None:
             return

@@ -16,8 +16,10 @@ MAX_OPEN = 64
 
 @dataclass(slots=True)
 class _Open:
+    """`deadline_ms` is None until the verdict has left the port."""
+
     state: State
-    deadline_ms: int
+    deadline_ms: int | None
 
 
 class OpenOutcomes:
@@ -31,17 +33,23 @@ class OpenOutcomes:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        return min((entry.deadline_ms for entry in self._open.values()), default=None)
+        deadlines = (entry.deadline_ms for entry in self._open.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def sent(self, verdict_ref: str, deadline_ms: int) -> list[Effect]:
-        """A verdict has gone out; a decision is due by `deadline_ms`."""
-        return self._watch(verdict_ref, _Open(State.SENT, deadline_ms))
+    def sent(self, verdict_ref: str) -> list[Effect]:
+        """A verdict was handed to the link; its time runs from when it has left the port."""
+        return self._watch(verdict_ref, _Open(State.SENT, None))
 
     def left(self, verdict_ref: str, deadline_ms: int) -> None:
-        """The verdict had to wait for the port and has left it now."""
+        """The last byte of the verdict has left the port; a decision is due by `deadline_ms`."""
         entry = self._open.get(verdict_ref)
-        if entry is not None and entry.state is State.SENT:
+        if entry is not None and entry.deadline_ms is None:
             entry.deadline_ms = deadline_ms
+
+    def session_ended(self) -> list[Effect]:
+        """Nothing of this session leaves any more: what has not left will not be decided in it."""
+        stuck = [ref for ref, entry in self._open.items() if entry.deadline_ms is None]
+        return [self._give_up(ref) for ref in stuck]
 
     def decided(self, verdict_ref: str, *, passage_due_ms: int | None) -> list[Effect]:
         """A decision has come; None when no passage will follow."""
@@ -66,7 +74,11 @@ class OpenOutcomes:
                 del self._open[verdict_ref]
 
     def tick(self, now_ms: int) -> list[Effect]:
-        late = [ref for ref, entry in self._open.items() if now_ms >= entry.deadline_ms]
+        late = [
+            ref
+            for ref, entry in self._open.items()
+            if entry.deadline_ms is not None and now_ms >= entry.deadline_ms
+        ]
         return [self._give_up(ref) for ref in late]
 
     def _watch(self, verdict_ref: str, entry: _Open) -> list[Effect]:

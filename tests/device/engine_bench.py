@@ -36,13 +36,15 @@ ALL_WELL = Conditions(camera=True, recogniser=True, gallery=True)
 class EngineBench:
     """`sent` is what went over the cable, in order; `done` is every effect.
 
-    While `hold` is set, what has to become durable stays undone until `release`.
+    While `hold` is set, what has to become durable stays undone until `release`; while `port_full` is set,
+    no verdict leaves the port.
     """
 
     def __init__(self, settings: EngineSettings = SETTINGS, *, proven: bool = True) -> None:
         self.engine = TransactionEngine(settings, ALL_WELL)
         self.now_ms = 1_000
         self.hold = False
+        self.port_full = False
         self.store_works = True
         self.held: list[Effect] = []
         self.done: list[Effect] = []
@@ -132,6 +134,8 @@ class EngineBench:
                 return self.engine.end_remembered(txn_id)
             case SendVerdict(wrapper=wrapper):
                 assert object_ref(wrapper) in self.durable_refs, "a verdict left before it was durable"
+                if not self.port_full:
+                    self.engine.verdict_left(object_ref(wrapper), self.now_ms)
             case RecordDecision(verdict_ref, wrapper):
                 self._answer(verdict_ref, "decision_ref", wrapper)
             case RecordPassage(verdict_ref, wrapper):

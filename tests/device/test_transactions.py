@@ -476,11 +476,19 @@ def test_no_decision_in_five_seconds(bench: EngineBench) -> None:
 
 
 def test_the_five_seconds_run_from_the_last_byte(bench: EngineBench) -> None:
+    bench.port_full = True
     pass_one(bench, "a")
-    bench.wait(3_000)
+    assert unknowns(bench.wait(9_000)) == [], "it has not left"
     bench.engine.verdict_left(bench.stored("a").ref, bench.now_ms)
     assert unknowns(bench.wait(4_999)) == []
     assert unknowns(bench.wait(1)) == [bench.stored("a").ref]
+
+
+def test_a_verdict_that_never_left_is_unknown_when_its_session_ends(bench: EngineBench) -> None:
+    bench.port_full = True
+    pass_one(bench, "a")
+    assert unknowns(bench.lose_link()) == [bench.stored("a").ref]
+    assert bench.wait(60_000) == []
 
 
 def test_no_passage_in_ten_seconds(bench: EngineBench) -> None:

@@ -35,7 +35,6 @@ from link1.events import (
     ReadyReceived,
     RequestReceived,
     UnknownReceived,
-    VerdictDelivered,
     VerdictLeft,
     WrongEvidence,
 )
@@ -258,14 +257,13 @@ def test_a_status_is_signed_over_the_validator_s_nonce() -> None:
     assert (obj["nonce_b64"], obj["device_id"]) == (NONCE, "dev-1")
 
 
-def test_a_verdict_tells_when_it_has_left_and_when_it_has_arrived() -> None:
+def test_a_verdict_tells_when_it_has_left() -> None:
     script = proven()
     wrapper = sign_object(Kind.VERDICT, VERDICT.to_obj(), DEVICE_KEY)
     assert end_of(script).send_verdict(wrapper)
     script.pump()
     assert script.take_messages() == [("verdict", wrapper)]
-    ref = object_ref(wrapper)
-    assert script.events == [VerdictLeft(ref), VerdictDelivered(ref)]
+    assert script.events == [VerdictLeft(object_ref(wrapper))]
 
 
 def test_guide_is_a_hint_and_resolve_asks_about_1_to_32() -> None:

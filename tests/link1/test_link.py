@@ -18,7 +18,6 @@ from link1.link_states import (
     LinkState,
     MessageArrived,
     MessageLeft,
-    MessageSettled,
     SessionDown,
     SessionUp,
 )
@@ -200,7 +199,7 @@ def test_the_next_message_waits_for_the_ack_of_the_one_before() -> None:
     assert data_of(script.take_frames()) == [], "an ACK of another channel or mid settles nothing"
     script.say(Frame(FrameKind.ACK, CONTROL, script.peer_tag[0], 0))
     assert data_of(script.take_frames()) == [(CONTROL, 1, b"two")]
-    assert script.events == [MessageLeft("1"), MessageSettled("1")]
+    assert script.events == [MessageLeft("1")]
 
 
 def test_what_is_delivered_is_acked_and_a_repeat_is_acked_again_and_not_delivered() -> None:
