@@ -297,6 +297,8 @@ class Core:
 
     def gallery_changed(self) -> None:
         """A page was applied: position, freshness or both are new."""
+        if self.opened.gallery is not None:
+            self._pinning.noted(self.opened.gallery.newest_head_ms)
         self.look_at_gallery()
         self._status_changed()
 
@@ -337,6 +339,10 @@ class Core:
     async def config_received(self, wrapper: JsonObject) -> None:
         """The service's signed configuration; one that is not newer changes nothing."""
         await self._pinning.take_config(wrapper)
+
+    async def service_time(self, at_ms: int) -> None:
+        """The service signed something at this time (epoch), and it was verified."""
+        await self._pinning.heard(at_ms)
 
     async def bundle_received(self, wrapper: JsonObject) -> None:
         """The service's signed trust bundle; one that is not newer changes nothing."""

@@ -81,6 +81,8 @@ async def open_device(
         lambda: _open_gallery(config, pinned, keys, model.model_id, clock, pause=bulk_turn.wait)
     )
     pinned.now_ms = lambda: known_time_ms(gallery, clock)
+    if gallery is not None:
+        pinned.service_ms = max(pinned.service_ms, gallery.newest_head_ms)
     return Opened(
         config=config,
         pinned=pinned,

@@ -56,6 +56,11 @@ def describe(
         "uploads_waiting": core.uploads_waiting,
         "enrolment": enrolment.shown(),
         "latency": core.gate.latencies.summary(),
+        "service_time_ms": opened.pinned.service_ms,
+        "counters": {
+            "evidence.bad_signature": core.gate.end.bad_signatures,
+            "evidence.beyond_limit": opened.journal.evidence_beyond,
+        },
     }
 
 

@@ -221,6 +221,11 @@ class Gallery:
         """The time (epoch) by all that is known here: the later of the wall clock and the floor."""
         return self._view.held.time.at(now).last_known_ms
 
+    @property
+    def newest_head_ms(self) -> int:
+        """issued_at_ms (epoch) of the newest head that was verified; 0 before the first."""
+        return self._view.held.time.newest_issued_at_ms or 0
+
     def apply_deltas(self, page_bytes: bytes, now: GalleryNow) -> Applied:
         """Take an answer of the deltas route. Raises PageRefused, StoreError; then nothing has changed."""
         with self._writing() as view:

@@ -30,6 +30,7 @@ from link1.driven_end import DrivenEnd
 from link1.envelope import RULES, Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import (
+    Backing,
     CancelReceived,
     DecisionReceived,
     DeviceEvent,
@@ -45,8 +46,8 @@ from link1.events import (
     VerdictLeft,
     WrongEvidence,
 )
-from link1.handshake import Identity, PeerKeys
-from link1.keys import SigningKey
+from link1.handshake import Identity, OncePinned, PeerKeys
+from link1.keys import PublicKey, SigningKey
 from link1.link import RandomSource
 from link1.link_states import MessageLeft
 from link1.members import HEX32
@@ -74,14 +75,19 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         verdict_key: SigningKey,
         validator_keys: PeerKeys,
         random: RandomSource,
+        once_pinned: Callable[[str], OncePinned | None] | None = None,
     ) -> None:
         """`validator_keys(kid, at_ms)` gives the validator key pinned under `kid` and valid at epoch
-        `at_ms`, or now when `at_ms` is None."""
+        `at_ms`, or now when `at_ms` is None. `once_pinned(kid)` gives it whenever it was valid; without it
+        only a key that counts now is known."""
         self._device_id = device_id
         self._gate_id = gate_id
         self._dbd_id = dbd_id
         self._key = verdict_key
         self._validator_keys = validator_keys
+        self._once_pinned = once_pinned or self._pinned_now
+        self.bad_signatures = 0
+        """Decisions and passages whose signature did not hold, since this end was made."""
         identity = Identity(Role.DEVICE, device_id, gate_id, verdict_key)
         super().__init__(Session(identity, dbd_id, validator_keys, random))
         self._complained: OrderedDict[str, None] = OrderedDict()
@@ -161,6 +167,13 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
 
     def refuse_evidence(self, type_: MessageType, wrapper: JsonObject) -> bool:
         """Answer `bad_decision`, once for each distinct message. True the first time: keep the message."""
+        first = self.first_copy(wrapper)
+        if first:
+            self._session.send_error(ErrorCode.BAD_DECISION, type_)
+        return first
+
+    def first_copy(self, wrapper: JsonObject) -> bool:
+        """Whether this very message was not asked about before, among the last MAX_REMEMBERED_EVIDENCE."""
         digest = object_ref(wrapper)
         if digest in self._complained:
             self._complained.move_to_end(digest)
@@ -168,7 +181,6 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         self._complained[digest] = None
         if len(self._complained) > MAX_REMEMBERED_EVIDENCE:
             self._complained.popitem(last=False)
-        self._session.send_error(ErrorCode.BAD_DECISION, type_)
         return True
 
     def send_mail_ack(self, ack: MailAck) -> bool:
@@ -244,26 +256,49 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         return [RequestReceived(request, wrapper)]
 
     def _serve_evidence(self, message: Message) -> list[DeviceEvent]:
-        """A decision or passage, checked with the key valid when it says it was made."""
+        """A decision or passage. It completes something under the key that proved itself in this session,
+        whatever time it names, or under another one of the validator's that counted at that time."""
         kind = RULES[message.type].signed
         wrapper = message.body
         if kind is None:
             return []
         try:
-            signer_kid = signer_kid_of(kind, wrapper)
-            key = self._validator_keys(signer_kid, _evidence_time(kind, wrapper))
-            if key is None:
-                raise SignatureError("signed by a key that was not pinned at that time")
-            obj = verify_object(kind, wrapper, key)
+            wrong, obj = self._weigh(kind, wrapper)
+            if wrong is not None:
+                self.bad_signatures += wrong is Backing.UNSIGNED
+                first = self.refuse_evidence(message.type, wrapper)
+                return [WrongEvidence(message.type, wrapper, wrong)] if first else []
             if kind is Kind.DECISION:
                 return [DecisionReceived(Decision.from_obj(obj), wrapper)]
             return [PassageReceived(Passage.from_obj(obj), wrapper)]
-        except SignatureError:
-            first = self.refuse_evidence(message.type, wrapper)
-            return [WrongEvidence(message.type, wrapper)] if first else []
         except FormatError:
             self._session.send_error(ErrorCode.MALFORMED, message.type)
             return []
+
+    def _weigh(self, kind: Kind, wrapper: JsonObject) -> tuple[Backing | None, JsonObject]:
+        """What stands behind a decision or passage that completes nothing, None when it may; and the signed
+        object. Raises FormatError for a wrapper outside the contract."""
+        kid, peer = signer_kid_of(kind, wrapper), self._session.peer
+        known = self._once_pinned(kid)
+        key: PublicKey | None = None if known is None else known.public
+        if peer is not None and peer.kid == kid:
+            key, wrong = peer.key, None
+        elif known is not None and known.revoked:
+            wrong = Backing.REVOKED
+        else:
+            at_ms = _evidence_time(kind, wrapper)
+            counted = at_ms is not None and self._validator_keys(kid, at_ms) is not None
+            wrong = None if counted else Backing.SIGNED
+        try:
+            if key is None:
+                raise SignatureError("signed by a key that was never pinned")
+            return wrong, verify_object(kind, wrapper, key)
+        except SignatureError:
+            return Backing.UNSIGNED, {}
+
+    def _pinned_now(self, kid: str) -> OncePinned | None:
+        key = self._validator_keys(kid, None)
+        return None if key is None else OncePinned(key, revoked=False)
 
 
 def _txn_id_of(obj: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,7 @@
 """What the two ends report to their owner. All are immutable; wrappers are the objects as received."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from link1.bodies import MailAck, MailChunk, MailNone, MailPull
 from link1.canonical import JsonObject
@@ -75,12 +76,25 @@ class PassageReceived:
     wrapper: JsonObject
 
 
+class Backing(StrEnum):
+    """What stands behind a wrong decision or passage."""
+
+    SIGNED = "signed"
+    """The signature holds, under a key of the validator's that is not revoked."""
+    REVOKED = "revoked"
+    """The signature holds, under a revoked key."""
+    UNSIGNED = "unsigned"
+    """The signature does not hold, so that anybody in the cable may have made it."""
+
+
 @dataclass(frozen=True, slots=True)
 class WrongEvidence:
-    """A decision or passage whose signature does not hold: to be kept. `bad_decision` has been answered."""
+    """A decision or passage of which the signature alone says that it completes nothing: to be kept.
+    `bad_decision` has been answered."""
 
     type: MessageType
     wrapper: JsonObject
+    backing: Backing
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,14 @@ PeerKeys = Callable[[str, int | None], PublicKey | None]
 """(kid, at_ms) → the key pinned for the peer under that kid and valid at epoch `at_ms`; None means now."""
 
 
+@dataclass(frozen=True, slots=True)
+class OncePinned:
+    """A key of the peer's that is or was pinned; a revoked one never counts again."""
+
+    public: PublicKey
+    revoked: bool
+
+
 class HandshakeState(Enum):
     NO_SESSION = "no session"
     GREETED = "hello sent"

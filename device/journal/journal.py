@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from device.clock import Clock
 from device.errors import JournalError, SequenceHalted
+from device.journal.evidence import EvidenceRows
 from device.journal.mail import MailBoxes
 from device.journal.memory import leave_disk
 from device.journal.opening import create_file, open_file
@@ -28,6 +29,7 @@ from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
+from link1.events import Backing
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict
 from link1.signed import object_ref
 
@@ -35,8 +37,6 @@ __all__ = ["Journal", "StoredVerdict", "Ticket", "TxnMemory", "UploadBatch"]
 
 MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
-MAX_EVIDENCE = 1_000
-"""Someone on the cable can make wrong messages without end; a thousand show all there is to show."""
 PURGE_ROWS = 100
 """Rows forgotten in one go, so that the thread is never away from a verdict for long."""
 _PROBE_BYTES = 64 * 1024
@@ -50,6 +50,7 @@ class Journal:
     def __init__(self, rows: Rows, clock: Clock) -> None:
         self._rows = rows
         self._uploads = UploadQueue(rows)
+        self._evidence = EvidenceRows(rows)
         self.mail = MailBoxes(rows, self._uploads)
         """Inbox position and outbox: in this file, so that a receipt and what it settles are one change."""
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
@@ -222,23 +223,21 @@ class Journal:
                     (ref,),
                 )
 
-    def record_evidence(self, kind: str, wrapper: JsonObject, txn_id: str | None) -> bool:
-        """Keep a wrong decision or passage; False when this very message is kept already.
+    def record_evidence(
+        self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing = Backing.SIGNED
+    ) -> bool:
+        """Keep a wrong decision or passage, within the limits of `device.journal.evidence`; False when this
+        very message is kept already.
 
-        `txn_id`: whose verdict it claims to answer, if that is known. Raises JournalError.
+        `txn_id`: whose verdict it claims to answer, if it names one. Raises JournalError.
         """
-        ref = object_ref(wrapper)
         with self._rows.transaction():
-            if self._execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
-                return False
-            if self._execute("SELECT count(*) FROM evidence").fetchone()[0] < MAX_EVIDENCE:
-                verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
-                seq = verdict[0] if verdict else None
-                self._execute(
-                    "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, ?, ?, ?, ?)",
-                    (ref, kind, seq, self._rows.sealed(wrapper, "evidence", ref, seq or 0), self._now_ms()),
-                )
-            return True
+            return self._evidence.keep(kind, wrapper, txn_id, backing, self._now_ms())
+
+    @property
+    def evidence_beyond(self) -> int:
+        """Signed evidence since the start that was too much to be kept."""
+        return self._evidence.beyond
 
     def close_open_outcomes(self) -> int:
         """After a start: whatever was waited for before it did not come in time. Returns how many."""

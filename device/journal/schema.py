@@ -103,7 +103,18 @@ def _version_2(db: Database) -> None:
     db.execute("CREATE TABLE mail_state (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID")
 
 
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (_version_1, _version_2)
+def _version_3(db: Database) -> None:
+    """Evidence says whose word it is, so that what anybody can make takes no place of what is signed."""
+    db.execute("ALTER TABLE evidence ADD COLUMN txn_id TEXT")
+    db.execute("ALTER TABLE evidence ADD COLUMN backing TEXT NOT NULL DEFAULT 'signed'")
+    db.execute("UPDATE evidence SET txn_id = (SELECT v.txn_id FROM verdicts v WHERE v.seq = evidence.seq)")
+    db.execute("UPDATE evidence SET backing = 'unsigned' WHERE seq IS NULL")
+    db.execute("CREATE INDEX evidence_by_txn ON evidence (txn_id)")
+    db.execute("CREATE INDEX evidence_by_backing ON evidence (backing, id)")
+    db.execute("CREATE INDEX evidence_to_upload ON evidence (id) WHERE uploaded = 0")
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_version_1, _version_2, _version_3)
 
 
 def schema_version(db: Database) -> int:

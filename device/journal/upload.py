@@ -96,12 +96,13 @@ class UploadQueue:
         return item
 
     def _next_evidence(self, limit: int, *, for_mail: bool) -> UploadBatch:
-        """Wrong answers beside the verdict they claim to answer; the others have nothing to stand beside."""
+        """Wrong answers beside the verdict they claim to answer, signed ones first; what names no verdict of
+        this journal has nothing to stand beside."""
         rows = self._rows.execute(
             "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
             " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
             " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
-            " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.id LIMIT ?",
+            " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.backing <> 'signed', e.id LIMIT ?",
             (for_mail, limit),
         ).fetchall()
         items = tuple(

@@ -77,6 +77,10 @@ class MailEvents(Protocol):
         """A signed trust bundle. Raises TrustError when no pinned root vouches for it."""
         ...
 
+    async def service_time(self, at_ms: int) -> None:
+        """The service signed a record at this time (epoch), and it was verified."""
+        ...
+
 
 class TakesUpdates(Protocol):
     """Whoever receives releases. Raises TrustError, UpdateRefused, FormatError."""
@@ -129,7 +133,8 @@ class MailApply:
         Raises RecordRefused, after which nothing has changed; GalleryError or DeviceError when the device
         itself is at fault, and the record has to be tried again.
         """
-        type_, body = await self._parts.gallery_thread.do(lambda: self._open(data, next_seq))
+        created_ms, type_, body = await self._parts.gallery_thread.do(lambda: self._open(data, next_seq))
+        await self._parts.events.service_time(created_ms)
         try:
             return await self._handlers[type_](body)
         except PageRefused as error:
@@ -149,11 +154,11 @@ class MailApply:
         except FormatError as error:
             raise RecordRefused("malformed", str(error)) from error
 
-    def _open(self, data: bytes, next_seq: int) -> tuple[InboxType, JsonObject]:
+    def _open(self, data: bytes, next_seq: int) -> tuple[int, InboxType, JsonObject]:
         parts = self._parts
         try:
             record = read_strict(data, max_bytes=MAX_RECORD_BYTES)
-            _, ciphertext = check_inbox_record(
+            post, ciphertext = check_inbox_record(
                 record,
                 device_id=parts.device_id,
                 roots=list(parts.roots()),
@@ -169,7 +174,7 @@ class MailApply:
         if type_ not in self._handlers:
             # The service puts something in its place, so that what is behind it arrives all the same.
             raise RecordRefused("unsupported_type", "this software takes no record of this type")
-        return type_, body
+        return post.created_ms, type_, body
 
     async def _page(self, apply: Callable[[Gallery, Any], Applied]) -> Taken:
         gallery = self._parts.gallery()

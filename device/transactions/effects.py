@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from device.transactions.decision import Outcome
 from link1.canonical import JsonObject
+from link1.events import Backing
 from link1.objects import ErrorCode, GuideHint, Request
 
 
@@ -92,14 +93,15 @@ class RecordDisowned:
 class RecordEvidence:
     """Keep a message that contradicts what the device knows.
 
-    `about`: decision or passage. `txn_id`: None where the signature did not hold. `answer`: whether the
-    validator is told, the first time this very message comes.
+    `about`: decision or passage. `txn_id`: the one it names, if any. `answer`: whether the validator is told
+    here, the first time this very message comes.
     """
 
     about: str
     wrapper: JsonObject = field(repr=False)
     txn_id: str | None = None
     answer: bool = True
+    backing: Backing = Backing.SIGNED
 
 
 @dataclass(frozen=True, slots=True)

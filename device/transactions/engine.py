@@ -46,6 +46,8 @@ from device.transactions.table import State, Trigger
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from device.vision.guidance import Guidance
 from link1.canonical import JsonObject
+from link1.events import Backing
+from link1.members import HEX32
 from link1.objects import (
     Decision,
     ErrorCode,
@@ -188,9 +190,12 @@ class TransactionEngine:
         """What the turn sensor saw; the signature holds."""
         return self._after.passage(passage, wrapper, memory)
 
-    def wrong_evidence(self, about: str, wrapper: JsonObject) -> list[Effect]:
-        """A decision or passage (`about`) whose signature does not hold; the link has answered it."""
-        return [RecordEvidence(about, wrapper, answer=False)]
+    def wrong_evidence(
+        self, about: str, wrapper: JsonObject, backing: Backing = Backing.UNSIGNED
+    ) -> list[Effect]:
+        """A decision or passage (`about`) whose signature alone says that it completes nothing; the link has
+        answered it."""
+        return [RecordEvidence(about, wrapper, _named_txn_id(wrapper), answer=False, backing=backing)]
 
     def evidence_recorded(self, recorded: RecordEvidence, *, new: bool) -> list[Effect]:
         """`new`: this very message was not kept before. Each distinct one is answered once."""
@@ -352,3 +357,10 @@ class TransactionEngine:
         self._recent.note(ending.memory)
         code = ending.memory.ended or ErrorCode.CANCELLED
         return [SendError(code, about, txn_id) for about in ending.answers]
+
+
+def _named_txn_id(wrapper: JsonObject) -> str | None:
+    """Whose transaction a decision or passage claims to be about."""
+    obj = wrapper.get("decision_obj", wrapper.get("passage"))
+    txn_id = obj.get("txn_id") if isinstance(obj, dict) else None
+    return txn_id if isinstance(txn_id, str) and HEX32.fullmatch(txn_id) else None

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from device.clock import Clock
 from device.errors import JournalError, SequenceHalted
 from device.health import Health, HealthWord
+from device.journal.evidence import MAX_UNBACKED
 from device.latency import Latencies
 from device.opening import Opened
 from device.store_thread import StoreThread
@@ -48,6 +50,7 @@ from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
 from link1.events import (
+    Backing,
     CancelReceived,
     DecisionReceived,
     DeviceEvent,
@@ -146,14 +149,21 @@ class Gate:
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = 0
         self._on_its_way: dict[str, _OnItsWay] = {}
+        self._unbacked: dict[Backing, deque[RecordEvidence]] = {
+            backing: deque(maxlen=MAX_UNBACKED) for backing in (Backing.REVOKED, Backing.UNSIGNED)
+        }
+        self._keeping_unbacked = False
         self.end = DeviceEnd(
             device_id=opened.trust.device_id,
             gate_id=opened.trust.gate_id,
             dbd_id=opened.trust.dbd_id,
             verdict_key=opened.keys.verdict,
-            validator_keys=lambda kid, at_ms: around.trust.dbd_key(
-                kid, clock.wall_ms() if at_ms is None else at_ms
+            validator_keys=lambda kid, at_ms: (
+                opened.pinned.validator_key(kid, clock.wall_ms())
+                if at_ms is None
+                else around.trust.dbd_key(kid, at_ms)
             ),
+            once_pinned=opened.pinned.once_pinned,
             random=os.urandom,
         )
         self._engine = TransactionEngine(
@@ -167,7 +177,7 @@ class Gate:
             DecisionReceived: self._decision,
             PassageReceived: self._passage,
             WrongEvidence: lambda event: self._do(
-                self._engine.wrong_evidence(event.type.value, event.wrapper)
+                self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing)
             ),
             UnknownReceived: lambda event: self._do(self._engine.unknown(event.verdict_refs)),
             ReadyReceived: self._ready,
@@ -191,7 +201,7 @@ class Gate:
             RecordPassage: lambda effect: self._spawn(self._record_passage(effect)),
             RecordOutcomeUnknown: lambda effect: self._spawn(self._record_unknown(effect)),
             RecordDisowned: lambda effect: self._spawn(self._record_disowned(effect)),
-            RecordEvidence: lambda effect: self._spawn(self._record_evidence(effect)),
+            RecordEvidence: self._take_evidence,
             ListOpen: lambda effect: self._spawn(self._list_open(effect)),
         }
 
@@ -399,15 +409,39 @@ class Gate:
     async def _record_disowned(self, effect: RecordDisowned) -> None:
         await self._keep(lambda: self._journal.record_disowned(effect.verdict_refs))
 
+    def _take_evidence(self, evidence: RecordEvidence) -> None:
+        """What a key of the validator's signed is kept at once. The rest, of which anybody in the cable can
+        make any number, is kept one at a time, the newest of it, so that no verdict waits behind it."""
+        if evidence.backing is Backing.SIGNED:
+            self._spawn(self._record_evidence(evidence))
+            return
+        self._unbacked[evidence.backing].append(evidence)
+        if not self._keeping_unbacked:
+            self._keeping_unbacked = True
+            self._spawn(self._record_unbacked())
+
+    async def _record_unbacked(self) -> None:
+        try:
+            while any(self._unbacked.values()):
+                for waiting in self._unbacked.values():
+                    if waiting:
+                        await self._record_evidence(waiting.popleft())
+        finally:
+            self._keeping_unbacked = False
+
     async def _record_evidence(self, evidence: RecordEvidence) -> None:
         recorded: list[bool] = []
         await self._keep(
             lambda: recorded.append(
-                self._journal.record_evidence(evidence.about, evidence.wrapper, evidence.txn_id)
+                self._journal.record_evidence(
+                    evidence.about, evidence.wrapper, evidence.txn_id, evidence.backing
+                )
             )
         )
         if recorded:
-            self._do(self._engine.evidence_recorded(evidence, new=recorded[0]))
+            # The journal knows what it keeps; the cable's end, for a while, also what was beyond its limits.
+            new = recorded[0] and (not evidence.answer or self.end.first_copy(evidence.wrapper))
+            self._do(self._engine.evidence_recorded(evidence, new=new))
 
     async def _list_open(self, asked: ListOpen) -> None:
         listed: list[list[LastVerdict]] = []

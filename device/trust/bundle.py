@@ -1,8 +1,9 @@
 """Trust bundles: how pinned keys change after registration (device surface §6).
 
-A bundle adds and revokes; what it does not name stays. It is believed because a root that is pinned already
-certified its signer, and a root is added only with the signature of one that was pinned before, over
-`svc.root.v1 ‖ 0x00 ‖ the new key`, as `root_sig_b64` beside it. A root that is gone vouches for nothing.
+A bundle adds and revokes; what it does not name stays, and what any bundle revoked never counts again. It is
+believed because a root that is pinned already certified its signer, and a root is added only with the
+signature of one that was pinned before, over `svc.root.v1 ‖ 0x00 ‖ the new key`, as `root_sig_b64` beside
+it. A root that is gone vouches for nothing.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from device.errors import TrustError
 from device.trust.policy import read_policy
-from device.trust.trust import Trust, reread
+from device.trust.trust import DbdKey, Trust, merged_windows, reread, revoked_kids
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
@@ -21,7 +22,8 @@ from link1.signed import Kind, verify_object
 
 ROOT_PREFIX: Final = b"svc.root.v1\x00"
 _MAX_ITEMS: Final = 64
-_MAX_REVOKED: Final = 256
+_MAX_DBD_KEYS: Final = 4_096
+"""A bundle lists the validators of all gates; of these a device keeps its own."""
 
 
 def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trust:
@@ -40,8 +42,12 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
         if bundle_seq <= trust.bundle_seq:
             return trust
         # A status from before the bundle must not bring back a validator's key that the bundle revokes.
-        status_at_ms = max(trust.status_at_ms, members.integer(bundle, "issued_at_ms"))
-        numbers = {"bundle_seq": bundle_seq, "status_at_ms": status_at_ms}
+        issued_at_ms = members.integer(bundle, "issued_at_ms")
+        numbers = {
+            "bundle_seq": bundle_seq,
+            "status_at_ms": max(trust.status_at_ms, issued_at_ms),
+            "service_ms": max(trust.service_ms, issued_at_ms),
+        }
         changed = reread(trust, _changes(trust, bundle) | numbers)
     except (FormatError, SignatureError) as error:
         raise TrustError(f"the trust bundle is refused: {error}") from error
@@ -50,17 +56,17 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
 
 
 def _changes(trust: Trust, bundle: JsonObject) -> JsonObject:
-    revoked = members.array(bundle, "revoked_kids", 0, _MAX_REVOKED)
-    if not all(isinstance(kid, str) and HEX32.fullmatch(kid) for kid in revoked):
-        raise FormatError("member revoked_kids is not an array of 32-hex strings")
-    gone = frozenset(revoked)
+    gone = trust.revoked_kids | revoked_kids(bundle)
+    newer = members.integer(bundle, "issued_at_ms") >= trust.status_at_ms
+    dbd_keys = [DbdKey.from_obj(item) for item in _items(bundle, "dbd_keys", _MAX_DBD_KEYS)]
     roots = [_vouched_root(trust, item) for item in _items(bundle, "roots")]
     mail = trust.obj["mail"]
     seal_keys = [item for item in _items(bundle, "seal_keys") if item.get("kid") not in gone]
     return {
         "roots": _merged(trust.obj["roots"], roots, gone),
         "keys": _merged(trust.obj["keys"], _items(bundle, "keys"), gone),
-        "dbd_keys": _merged(trust.obj["dbd_keys"], _items(bundle, "dbd_keys"), gone),
+        "dbd_keys": [key.to_obj() for key in merged_windows(trust, dbd_keys, newer=newer)],
+        "revoked_kids": sorted(gone),
         "mail": mail | {"seal_key": seal_keys[0]} if seal_keys else mail,
     }
 
@@ -84,8 +90,8 @@ def _merged(held: list[JsonObject], named: list[JsonObject], gone: frozenset[str
     return [item for kid, item in by_kid.items() if kid not in gone]
 
 
-def _items(bundle: JsonObject, name: str) -> list[JsonObject]:
-    items = members.array(bundle, name, 0, _MAX_ITEMS)
+def _items(bundle: JsonObject, name: str, most: int = _MAX_ITEMS) -> list[JsonObject]:
+    items = members.array(bundle, name, 0, most)
     if not all(isinstance(item, dict) for item in items):
         raise FormatError(f"member {name} is not an array of objects")
     return items

@@ -57,27 +57,35 @@ class Pinning:
             _log.info("pinned %d keys of the service", len(self._pinned.trust.keys))
 
     async def take_validator_keys(self, status: ServiceStatus) -> None:
-        """The validator keys of a verified status; a status without any changes nothing."""
-        keys: list[JsonObject] = [
-            {
-                "dbd_id": item.dbd_id,
-                "kid": item.public.kid,
-                "pub_b64": item.public.b64,
-                "not_before_ms": item.not_before_ms,
-                "not_after_ms": item.not_after_ms,
-            }
-            for item in status.dbd_keys
-        ]
-        if not keys:
-            return
+        """The validator keys of a verified status; none goes because the status lacks it."""
         try:
-            changed = await self._pin(lambda trust: with_dbd_keys(trust, keys, status.issued_at_ms))
+            changed = await self._pin(
+                lambda trust: with_dbd_keys(trust, status.dbd_keys, status.issued_at_ms)
+            )
         except StateError as error:
             _log.error("the validator keys of the service are not taken: %s", error)
             return
         if changed:
-            _log.info("pinned %d validator keys", len(keys))
+            _log.info("pinned %d windows of validator keys", len(self._pinned.trust.dbd_keys))
             self._validator_keys_changed()
+        await self.heard(status.issued_at_ms)
+
+    def noted(self, at_ms: int) -> None:
+        """The service signed something at `at_ms` (epoch) that was verified here and is durable elsewhere."""
+        if at_ms > self._pinned.service_ms:
+            self._pinned.service_ms = at_ms
+            if self._pinned.trust.worth_keeping(at_ms):
+                self._validator_keys_changed()
+
+    async def heard(self, at_ms: int) -> None:
+        """The service signed something at `at_ms` (epoch) that was verified here. It is kept where it matters
+        after a restart: seldom, for something comes every minute."""
+        self.noted(at_ms)
+        if self._pinned.trust.worth_keeping(at_ms):
+            try:
+                await self._pin(lambda trust: reread(trust, {"service_ms": max(trust.service_ms, at_ms)}))
+            except StateError as error:
+                _log.error("the service's time is not kept: %s", error)
 
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
@@ -94,6 +102,7 @@ class Pinning:
         now_ms = self._now_ms()
         if await self._pin(lambda trust: with_bundle(trust, wrapper, now_ms=now_ms)):
             _log.info("trust bundle %d is in force", self._pinned.trust.bundle_seq)
+            self.noted(self._pinned.trust.service_ms)
             self._validator_keys_changed()
 
     async def _pin(self, change: Callable[[Trust], Trust]) -> bool:

@@ -15,7 +15,7 @@ from link1 import members
 from link1.canonical import JsonObject
 from link1.errors import FormatError
 from link1.keys import PublicKey
-from link1.members import HEX32, HEX64, NAME
+from link1.members import HEX64, NAME
 from link1.signed import Kind, signer_kid_of, verify_object
 
 _MAX_DBD_KEYS = 256
@@ -77,7 +77,7 @@ def read_service_status(
         issued_at_ms=issued_at_ms,
         config_seq=members.integer(obj, "config_seq"),
         gallery=_gallery(members.member(obj, "gallery")),
-        dbd_keys=tuple(_dbd_key(item) for item in members.array(obj, "dbd_keys", 0, _MAX_DBD_KEYS)),
+        dbd_keys=tuple(DbdKey.from_obj(item) for item in members.array(obj, "dbd_keys", 0, _MAX_DBD_KEYS)),
         wipe_id=_wipe_id(members.member(obj, "wipe")),
         wrapper=wrapper,
     )
@@ -125,19 +125,6 @@ def _gallery(value: object) -> ServiceStream | None:
         epoch=members.integer(obj, "epoch"),
         seq=members.integer(obj, "seq"),
         head=members.text(obj, "head", HEX64),
-    )
-
-
-def _dbd_key(value: object) -> DbdKey:
-    obj = _object(value, "dbd_keys")
-    key = PublicKey.from_b64(members.member(obj, "pub_b64"))
-    if members.text(obj, "kid", HEX32) != key.kid:
-        raise FormatError("a kid in dbd_keys is not that of its key")
-    return DbdKey(
-        dbd_id=members.text(obj, "dbd_id", NAME),
-        public=key,
-        not_before_ms=members.integer(obj, "not_before_ms"),
-        not_after_ms=None if obj.get("not_after_ms") is None else members.integer(obj, "not_after_ms"),
     )
 
 

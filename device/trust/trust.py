@@ -1,17 +1,20 @@
 """What registration pinned: who this device is, and whose signatures it believes. Kept in trust.json.
 
-The file is the registration answer (device surface §3) with three changes: `device` is cut down to its
-device_id, `dbd_sign_key` is the list `dbd_keys` with validity (device surface §3, status), and `gate_id`,
-`dbd_id`, `passage_sensor` and `pinned_at_ms` say under what, and when, it was pinned. It holds no secret.
+The file is the registration answer (device surface §3) with these changes: `device` is cut down to its
+device_id, `dbd_sign_key` is the list `dbd_keys` of windows (device surface §3, status), `revoked_kids` are
+those of all bundles, `service_ms` is a time by the service, and `gate_id`, `dbd_id`, `passage_sensor` and
+`pinned_at_ms` say under what, and when, it was pinned. It holds no secret.
 
 1. The file is replaced as a whole or not at all.
 2. Nothing in it is believed half: one wrong member refuses the file.
 3. Configuration counts only as far as a root pinned here vouches for it (`device.trust.policy`).
+4. Which key of the validator counts never rests on a clock alone (`Trust.dbd_keys_now`), so a device without
+   a battery serves its gate, whatever time it begins at.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,14 +25,20 @@ from device.files import replace_synced
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
+from link1.handshake import OncePinned
 from link1.keys import PublicKey, SealPublicKey
-from link1.members import NAME
+from link1.members import HEX32, NAME
 from link1.sealed import SignerCertificate
 
 MAX_FILE_BYTES = 256 * 1024
 """A registration answer with every list full stays under 64 KiB."""
 
+MAX_REVOKED = 1_024
+"""Revoked kids of all bundles together; a bundle that would bring more is refused."""
 _MAX_KEYS = 64
+_MAX_WINDOWS = 256
+"""Windows of this device's validator: a new key each month for twenty years."""
+_DAY_MS = 24 * 3600 * 1000
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})")
 _USE = re.compile(r"[a-z_]{1,32}")
 
@@ -46,12 +55,44 @@ class ServiceKey:
 
 @dataclass(frozen=True, slots=True)
 class DbdKey:
-    """A validator's signing key and when it counts: from `not_before_ms` up to before `not_after_ms`."""
+    """A validator's signing key and one window of it: from `not_before_ms` up to before `not_after_ms`.
+
+    A key that is added again has another window beside its earlier ones. `assumed`: the registration names a
+    key and no window, so it has one from 0 without an end until a list of the service names the key.
+    """
 
     dbd_id: str
     public: PublicKey
     not_before_ms: int
     not_after_ms: int | None
+    assumed: bool = False
+
+    def holds(self, at_ms: int) -> bool:
+        return self.not_before_ms <= at_ms and (self.not_after_ms is None or at_ms < self.not_after_ms)
+
+    @classmethod
+    def from_obj(cls, value: object) -> "DbdKey":
+        """An item of `dbd_keys` in a status, a bundle or trust.json. Raises FormatError."""
+        obj = _object(value)
+        open_ended = members.member(obj, "not_after_ms") is None
+        return cls(
+            dbd_id=members.text(obj, "dbd_id", NAME),
+            # The status route names no alg beside the key; there is but the one.
+            public=_signing_key({"alg": "ed25519", **obj}),
+            not_before_ms=members.integer(obj, "not_before_ms"),
+            not_after_ms=None if open_ended else members.integer(obj, "not_after_ms"),
+            assumed=members.boolean({"assumed": False} | obj, "assumed"),
+        )
+
+    def to_obj(self) -> JsonObject:
+        obj: JsonObject = {
+            "dbd_id": self.dbd_id,
+            "kid": self.public.kid,
+            "pub_b64": self.public.b64,
+            "not_before_ms": self.not_before_ms,
+            "not_after_ms": self.not_after_ms,
+        }
+        return obj | {"assumed": True} if self.assumed else obj
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +122,9 @@ class Trust:
     """Of the newest trust bundle taken (`device.trust.bundle`); 0 before the first."""
     status_at_ms: int
     """issued_at_ms of the status or bundle that `dbd_keys` came with; no older status takes their place."""
+    service_ms: int
+    """A time that the service signed: the newest one, as far as it can matter (`worth_keeping`)."""
+    revoked_kids: frozenset[str]
     obj: JsonObject
     """The members of trust.json as they are written."""
 
@@ -97,16 +141,41 @@ class Trust:
         return self.service_key(kid, "gallery", at_ms)
 
     def dbd_key(self, kid: str, at_ms: int) -> PublicKey | None:
-        """The validator's key `kid`, if it is pinned and counts at `at_ms` (epoch milliseconds)."""
-        for key in self.dbd_keys:
-            if (
-                key.dbd_id == self.dbd_id
-                and key.public.kid == kid
-                and key.not_before_ms <= at_ms
-                and (key.not_after_ms is None or at_ms < key.not_after_ms)
-            ):
-                return key.public
-        return None
+        """The validator's key `kid`, if one of its windows holds `at_ms` (epoch milliseconds)."""
+        windows = (key for key in self._unrevoked() if key.public.kid == kid)
+        return next((key.public for key in windows if key.holds(at_ms)), None)
+
+    def dbd_keys_now(self, wall_ms: int, service_ms: int) -> tuple[DbdKey, ...]:
+        """The windows whose keys count now, by the wall clock and the newest time that the service signed.
+
+        Now is the later of both, and the service's time where that lies in no window; where that lies in none
+        either, every key counts that is not revoked. So no clock shuts a validator out.
+        """
+        windows = self._unrevoked()
+        for now_ms in (max(wall_ms, service_ms), service_ms):
+            if around := tuple(key for key in windows if key.holds(now_ms)):
+                return around
+        return windows
+
+    def once_pinned(self, kid: str) -> OncePinned | None:
+        """The validator's key `kid`, whenever it counted."""
+        keys = (key.public for key in self.dbd_keys if key.public.kid == kid and key.dbd_id == self.dbd_id)
+        public = next(keys, None)
+        return None if public is None else OncePinned(public, kid in self.revoked_kids)
+
+    def worth_keeping(self, at_ms: int) -> bool:
+        """Whether a time that the service signed has to be durable: a window began or ended between it and
+        the one on the disk, so that another key counts, or a day has passed."""
+        edges = {edge for key in self.dbd_keys for edge in (key.not_before_ms, key.not_after_ms) if edge}
+        crossed = any(self.service_ms < edge <= at_ms for edge in edges)
+        return crossed or at_ms >= self.service_ms + _DAY_MS
+
+    def _unrevoked(self) -> tuple[DbdKey, ...]:
+        return tuple(
+            key
+            for key in self.dbd_keys
+            if key.dbd_id == self.dbd_id and key.public.kid not in self.revoked_kids
+        )
 
 
 class Pinned:
@@ -116,6 +185,17 @@ class Pinned:
         self.trust = trust
         self.now_ms: Callable[[], int] | None = None
         """The time by which a key that has ended no longer counts; set once there is one to go by."""
+        self.service_ms = max(trust.service_ms, trust.status_at_ms)
+        """The newest time (epoch) that the service signed and this device verified. It never falls."""
+
+    def validator_key(self, kid: str, wall_ms: int) -> PublicKey | None:
+        """The validator's key `kid`, if it counts now."""
+        counting = self.trust.dbd_keys_now(wall_ms, self.service_ms)
+        return next((key.public for key in counting if key.public.kid == kid), None)
+
+    def once_pinned(self, kid: str) -> OncePinned | None:
+        """The validator's key `kid`, whenever it counted."""
+        return self.trust.once_pinned(kid)
 
     def gallery_key(self, kid: str) -> PublicKey | None:
         """The key that may have signed a gallery head."""
@@ -147,7 +227,7 @@ def trust_from_registration(
     if answered_id != device_id:
         raise TrustError("the service registered another device_id than the one it was asked to")
     kept = ("tenant_id", "roots", "keys", "mail", "gallery", "terms_version", "config")
-    first = {} if first_key is None else {"dbd_id": dbd_id, "not_before_ms": 0, "not_after_ms": None}
+    window = {"dbd_id": dbd_id, "not_before_ms": 0, "not_after_ms": None, "assumed": True}
     try:
         return _read(
             {
@@ -157,8 +237,7 @@ def trust_from_registration(
                 "dbd_id": dbd_id,
                 "passage_sensor": passage_sensor,
                 "pinned_at_ms": pinned_at_ms,
-                # The first key of a dbd_id is valid from 0, so that no early verdict is without one.
-                "dbd_keys": [] if first_key is None else [members.nested(answer, "dbd_sign_key") | first],
+                "dbd_keys": [] if first_key is None else [members.nested(answer, "dbd_sign_key") | window],
                 **{name: members.member(answer, name) for name in kept},
             }
         )
@@ -181,7 +260,7 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
                 # An end that has passed is none that the service publishes: such keys are left off the list.
                 if key.not_after_ms is None or key.not_after_ms > now_ms:
                     known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
-            elif key.not_before_ms > now_ms:
+            elif key.not_before_ms > now_ms and key.public.kid not in trust.revoked_kids:
                 known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}
         return _read(trust.obj | {"keys": list(known.values())})
     except FormatError as error:
@@ -191,15 +270,47 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
 _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")
 
 
-def with_dbd_keys(trust: Trust, dbd_keys: list[JsonObject], status_at_ms: int) -> Trust:
-    """`trust` with the validator keys of a verified device status; `trust` itself when they are the same, so
-    that a status a minute writes nothing. Raises TrustError."""
-    if dbd_keys == trust.obj["dbd_keys"]:
+def with_dbd_keys(trust: Trust, listed: Iterable[DbdKey], status_at_ms: int) -> Trust:
+    """`trust` with the validator keys that a verified device status lists; `trust` itself when it holds them
+    all, so that a status a minute writes nothing."""
+    windows = [key.to_obj() for key in merged_windows(trust, listed, newer=True)]
+    if windows == trust.obj["dbd_keys"]:
         return trust
-    try:
-        return _read(trust.obj | {"dbd_keys": dbd_keys, "status_at_ms": status_at_ms})
-    except FormatError as error:
-        raise TrustError(f"the validator keys are outside the contract: {error}") from error
+    return _read(trust.obj | {"dbd_keys": windows, "status_at_ms": status_at_ms})
+
+
+def merged_windows(trust: Trust, listed: Iterable[DbdKey], *, newer: bool) -> list[DbdKey]:
+    """The windows of `trust` and those of a list of the service. No window goes because a list lacks it.
+
+    `newer`: the list is not older than what is held, so the end that it gives to a window governs. Keys of
+    other validators are left out. Where there are more than can be kept, those go that ended first.
+    """
+    own = [key for key in listed if key.dbd_id == trust.dbd_id]
+    named = {key.public.kid for key in own}
+    windows = {
+        (key.public.kid, key.not_before_ms): key
+        for key in trust.dbd_keys
+        if not (key.assumed and key.public.kid in named)
+    }
+    for key in own:
+        place = (key.public.kid, key.not_before_ms)
+        if newer or place not in windows:
+            windows[place] = key
+    if len(windows) <= _MAX_WINDOWS:
+        return list(windows.values())
+    return sorted(windows.values(), key=_ends)[-_MAX_WINDOWS:]
+
+
+def _ends(key: DbdKey) -> tuple[float, int]:
+    return (float("inf") if key.not_after_ms is None else key.not_after_ms, key.not_before_ms)
+
+
+def revoked_kids(obj: JsonObject) -> frozenset[str]:
+    """Member `revoked_kids` of a bundle or of trust.json. Raises FormatError."""
+    kids = members.array(obj, "revoked_kids", 0, MAX_REVOKED)
+    if not all(isinstance(kid, str) and HEX32.fullmatch(kid) for kid in kids):
+        raise FormatError("member revoked_kids is not an array of 32-hex strings")
+    return frozenset(kids)
 
 
 def reread(trust: Trust, changes: JsonObject) -> Trust:
@@ -251,7 +362,7 @@ def _read(obj: JsonObject) -> Trust:
         pinned_at_ms=members.integer(obj, "pinned_at_ms"),
         roots=tuple(_signing_key(root) for root in members.array(obj, "roots", 1, _MAX_KEYS)),
         keys=tuple(_service_key(key) for key in members.array(obj, "keys", 0, _MAX_KEYS)),
-        dbd_keys=tuple(_dbd_key(key) for key in members.array(obj, "dbd_keys", 0, _MAX_KEYS)),
+        dbd_keys=tuple(DbdKey.from_obj(key) for key in members.array(obj, "dbd_keys", 0, _MAX_WINDOWS)),
         service_id=members.text(mail, "service_id", NAME),
         mail_seal_key=_seal_key(members.nested(mail, "seal_key")),
         signer_certs=tuple(certs),
@@ -263,6 +374,8 @@ def _read(obj: JsonObject) -> Trust:
         config=members.nested(obj, "config"),
         bundle_seq=members.integer({"bundle_seq": 0} | obj, "bundle_seq"),
         status_at_ms=members.integer({"status_at_ms": 0} | obj, "status_at_ms"),
+        service_ms=members.integer({"service_ms": 0} | obj, "service_ms"),
+        revoked_kids=revoked_kids({"revoked_kids": []} | obj),
         obj=obj,
     )
 
@@ -291,18 +404,6 @@ def _service_key(item: object) -> ServiceKey:
         raise FormatError("member use is not an array of words")
     not_after_ms = None if members.member(obj, "not_after") is None else _timestamp_ms(obj, "not_after")
     return ServiceKey(_signing_key(obj), frozenset(use), _timestamp_ms(obj, "not_before"), not_after_ms)
-
-
-def _dbd_key(item: object) -> DbdKey:
-    obj = _object(item)
-    open_ended = members.member(obj, "not_after_ms") is None
-    return DbdKey(
-        dbd_id=members.text(obj, "dbd_id", NAME),
-        # The status route names no alg beside the key; there is but the one.
-        public=_signing_key({"alg": "ed25519", **obj}),
-        not_before_ms=members.integer(obj, "not_before_ms"),
-        not_after_ms=None if open_ended else members.integer(obj, "not_after_ms"),
-    )
 
 
 def _timestamp_ms(obj: JsonObject, name: str) -> int:

@@ -146,6 +146,7 @@ class Ears:
     statuses: list[ServiceStatus] = field(default_factory=list)
     configs: list[JsonObject] = field(default_factory=list)
     bundles: list[JsonObject] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
 
     def gallery_changed(self) -> None:
         self.gallery_changes += 1
@@ -156,6 +157,9 @@ class Ears:
 
     async def config_received(self, wrapper: JsonObject) -> None:
         self.configs.append(wrapper)
+
+    async def service_time(self, at_ms: int) -> None:
+        self.times.append(at_ms)
 
     async def bundle_received(self, wrapper: JsonObject) -> None:
         self.bundles.append(wrapper)

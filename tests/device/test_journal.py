@@ -1,6 +1,7 @@
 import contextlib
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from core_makers import (
 )
 
 from device.errors import JournalError
-from device.journal import journal as journal_module
+from device.journal import evidence as evidence_module
 from device.journal.journal import MEMORY_MS, Journal, StoredVerdict
 from link1.canonical import JsonObject
+from link1.events import Backing
 from link1.objects import ErrorCode, LastVerdict
 from link1.signed import object_ref
 
@@ -349,14 +351,46 @@ def test_evidence_is_kept_once_and_uploaded_beside_its_verdict(journal: Journal)
     assert upload_all(journal) == []
 
 
-def test_evidence_is_bounded(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "MAX_EVIDENCE", 3)
-    stored = append(journal, "a")
+def test_signed_evidence_is_bounded_for_a_txn_and_in_all(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_SIGNED_WAITING", 40)
+    stored = {name: append(journal, name) for name in "abc"}
     upload_all(journal)
-    for number in range(1, 6):
-        _, wrong = make_decision(stored, verdict_ref="e" * 32, decision_seq=number)
-        assert journal.record_evidence("decision", wrong, txn_id_of("a"))
-    assert len(upload_all(journal)) == 3
+    for number in range(1, 21):
+        for name in "abc":
+            _, wrong = make_decision(stored[name], verdict_ref="e" * 32, decision_seq=number)
+            assert journal.record_evidence("decision", wrong, txn_id_of(name))
+    items = upload_all(journal)
+    of_txn = Counter(item["signed_decision"]["decision_obj"]["txn_id"] for item in items)
+    assert sorted(of_txn.values()) == [13, 13, 14]
+    assert journal.evidence_beyond == 20
+    for number in range(21, 31):  # there is room again, for each txn_id up to its own limit
+        _, wrong = make_decision(stored["a"], verdict_ref="e" * 32, decision_seq=number)
+        journal.record_evidence("decision", wrong, txn_id_of("a"))
+    assert len(upload_all(journal)) == 16 - of_txn[txn_id_of("a")]
+
+
+@pytest.mark.parametrize("backing", [Backing.UNSIGNED, Backing.REVOKED])
+def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
+    path: Path, journal: Journal, backing: Backing
+) -> None:
+    stored = append(journal, "a")
+    _, first = make_decision(stored, actuated=True)
+    journal.record_decision(stored.ref, first, awaits_passage=False)
+    upload_all(journal)
+    for number in range(1, 1_101):
+        wrapper = {"decision_obj": {"n": number}, "alg": "ed25519", "signer_kid": "0" * 32, "sig_b64": ""}
+        assert journal.record_evidence("decision", wrapper, txn_id_of("a"), backing)
+    _, opposite = make_decision(stored, actuated=False)
+    assert journal.record_evidence("decision", opposite, txn_id_of("a"))
+    journal.close()
+    again = open_journal(path)
+    items = upload_all(again)
+    assert items[0] == {"signed_verdict": stored.wrapper, "signed_decision": opposite}, "it goes first"
+    numbers = [item["signed_decision"]["decision_obj"]["n"] for item in items[1:]]
+    assert numbers == list(range(1_085, 1_101)), "the last 16 of the others"
+    again.close()
 
 
 # Sealing

@@ -17,7 +17,7 @@ from device.journal.journal import Journal
 from device.mail.desk import MailDesk
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
-from device.trust.trust import Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
+from device.trust.trust import DbdKey, Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
 from link1.keys import SigningKey
 from link1.signed import Kind, sign_object
 
@@ -50,7 +50,7 @@ def test_a_clock_set_back_brings_no_old_status_back() -> None:
 
 def test_what_the_trust_stands_for_is_remembered_through_a_restart(trust: Trust, tmp_path: Path) -> None:
     key = {"dbd_id": trust.dbd_id, "kid": DBD_KEY.kid, "pub_b64": DBD_KEY.public.b64}
-    ended = [key | {"not_before_ms": 0, "not_after_ms": NOW_MS}]
+    ended = [DbdKey.from_obj(key | {"not_before_ms": 0, "not_after_ms": NOW_MS})]
     changed = with_dbd_keys(trust, ended, NOW_MS)
     assert with_dbd_keys(changed, ended, NOW_MS + 1) is changed, "a status a minute writes nothing"
     save_trust(tmp_path / "trust.json", changed)

@@ -27,6 +27,7 @@ from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
 from link1.errors import FormatError
 from link1.events import (
+    Backing,
     CancelReceived,
     DecisionReceived,
     MailPullReceived,
@@ -39,11 +40,14 @@ from link1.events import (
     WrongEvidence,
 )
 from link1.frames import Channel, Frame, FrameKind
-from link1.keys import PublicKey
+from link1.handshake import OncePinned
+from link1.keys import PublicKey, SigningKey
 from link1.objects import ErrorCode, GuideHint
 from link1.signed import Kind, object_ref, sign_object, verify_object
 
 REF = "ab" * 16
+GONE_KEY = SigningKey.from_seed(b"\x71" * 32)
+"""A validator's key that was revoked."""
 
 
 def end_of(script: Script) -> DeviceEnd:
@@ -144,12 +148,13 @@ def test_wrong_evidence_is_kept_and_answered_once_for_each_distinct_message(kind
     wrapper = sign_object(kind, obj, STRANGER_KEY)
     script.send(type_, wrapper)
     script.send(type_, wrapper)
-    assert script.events == [WrongEvidence(type_, wrapper)]
+    assert script.events == [WrongEvidence(type_, wrapper, Backing.UNSIGNED)]
     assert script.take_messages() == [("error", {"code": "bad_decision", "about": type_})]
     other = wrapper | {"sig_b64": b64_encode(bytes(64))}
     script.send(type_, other)
-    assert script.events[1:] == [WrongEvidence(type_, other)]
+    assert script.events[1:] == [WrongEvidence(type_, other, Backing.UNSIGNED)]
     assert len(script.take_messages()) == 1
+    assert end_of(script).bad_signatures == 3, "the repeated one is counted, and not answered"
 
 
 def test_the_engine_refuses_what_does_not_fit_a_verdict_through_the_same_memory() -> None:
@@ -179,7 +184,11 @@ def test_evidence_is_checked_with_the_key_valid_when_it_was_made() -> None:
             return old.public if at_ms is not None and at_ms < 1_600_000_000_000 else None
         return VALIDATOR_KEY.public if kid == VALIDATOR_KEY.kid else None
 
-    script, body = greeted(validator_keys=keys)
+    def once_pinned(kid: str) -> OncePinned | None:
+        known = {old.kid: OncePinned(old.public, False), GONE_KEY.kid: OncePinned(GONE_KEY.public, True)}
+        return known.get(kid, OncePinned(VALIDATOR_KEY.public, False))
+
+    script, body = greeted(validator_keys=keys, once_pinned=once_pinned)
     script.send("hello", hello())
     script.send("prove", proof(body))
     script.events.clear()
@@ -188,7 +197,21 @@ def test_evidence_is_checked_with_the_key_valid_when_it_was_made() -> None:
     today = decision_for(VERDICT, REF)
     for decision in (yesterday, today):
         script.send("decision", sign_object(Kind.DECISION, decision.to_obj(), old))
-    assert [type(event) for event in script.events] == [DecisionReceived, WrongEvidence]
+    script.send("decision", sign_object(Kind.DECISION, yesterday.to_obj(), GONE_KEY))
+    script.send(
+        "decision", sign_object(Kind.DECISION, yesterday.to_obj(), GONE_KEY) | {"signer_kid": old.kid}
+    )
+    for made_at_ms in (0, 2**53 - 1):  # under the key of the session: whatever its clock says
+        decided = decision_for(VERDICT, REF, decided_at_ms=made_at_ms)
+        script.send("decision", sign_object(Kind.DECISION, decided.to_obj(), VALIDATOR_KEY))
+    assert [event.backing if isinstance(event, WrongEvidence) else None for event in script.events] == [
+        None,
+        Backing.SIGNED,
+        Backing.REVOKED,
+        Backing.UNSIGNED,
+        None,
+        None,
+    ]
 
 
 # ---- unsigned messages

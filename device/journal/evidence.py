@@ -1,0 +1,70 @@
+"""Wrong decisions and passages, kept for the service to judge (LINK/1 §4).
+
+1. What a key of the validator's signed proves something about the validator: it is kept in full, up to
+   MAX_SIGNED_PER_TXN for one txn_id and MAX_SIGNED_WAITING that the service does not have yet.
+2. Anybody in the cable can make any number of the rest. The last MAX_UNBACKED of each backing are kept, and
+   none of them takes the place of what is signed.
+"""
+
+from device.journal.rows import Rows
+from link1.canonical import JsonObject
+from link1.events import Backing
+from link1.signed import object_ref
+
+MAX_SIGNED_PER_TXN = 16
+MAX_SIGNED_WAITING = 4_096
+MAX_UNBACKED = 16
+
+
+class EvidenceRows:
+    """The evidence's side of a journal."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.beyond = 0
+        """Signed messages since the start that were too many to be kept."""
+
+    def keep(
+        self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing, operating_ms: int
+    ) -> bool:
+        """Inside a transaction of the caller's. False when this very message is kept already."""
+        ref = object_ref(wrapper)
+        if self._rows.execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
+            return False
+        verdict = self._rows.execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
+        seq = verdict[0] if verdict else None
+        if backing is Backing.SIGNED and not self._has_room(txn_id, seq):
+            self.beyond += 1
+            return True
+        self._rows.execute(
+            "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms, txn_id, backing)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                ref,
+                kind,
+                seq,
+                self._rows.sealed(wrapper, "evidence", ref, seq or 0),
+                operating_ms,
+                txn_id,
+                str(backing),
+            ),
+        )
+        if backing is not Backing.SIGNED:
+            self._rows.execute(
+                "DELETE FROM evidence WHERE backing = ? AND id NOT IN"
+                " (SELECT id FROM evidence WHERE backing = ? ORDER BY id DESC LIMIT ?)",
+                (str(backing), str(backing), MAX_UNBACKED),
+            )
+        return True
+
+    def _has_room(self, txn_id: str | None, seq: int | None) -> bool:
+        """Those without a verdict can never be uploaded: they have as much room of their own."""
+        of_txn = self._rows.execute(
+            "SELECT count(*) FROM evidence WHERE txn_id IS ? AND backing = 'signed'", (txn_id,)
+        ).fetchone()[0]
+        waiting = self._rows.execute(
+            "SELECT count(*) FROM evidence WHERE backing = 'signed' AND uploaded = 0"
+            " AND (seq IS NULL) = (? IS NULL)",
+            (seq,),
+        ).fetchone()[0]
+        return bool(of_txn < MAX_SIGNED_PER_TXN and waiting < MAX_SIGNED_WAITING)
