@@ -136,17 +136,21 @@ def signed_status(tx: Tx, vault: Vault, device: Row, now_ms: int) -> JsonObject:
 
 
 def add_dbd_key(tx: Tx, environment: Environment, dbd_id: str, key: PublicKey, now_ms: int) -> None:
-    """A validator's key. The first of a dbd_id counts from 0, another from now, ending the one before."""
+    """A validator's key. The first of a dbd_id counts from 0, another from now, ending the one before.
+
+    A key that counted before gets another window, and keeps its earlier ones: what it signed then still
+    verifies.
+    """
     if tx.exists(
-        """SELECT 1 FROM dbd_keys WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id
-           AND kid = :kid AND not_after_ms IS NULL""",
+        """SELECT 1 FROM dbd_windows
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id AND kid = :kid AND not_after_ms IS NULL""",
         dbd_id=dbd_id,
         kid=key.kid,
         **environment.params,
     ):
         return
     ended = tx.run(
-        """UPDATE dbd_keys SET not_after_ms = :now_ms
+        """UPDATE dbd_windows SET not_after_ms = :now_ms
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id
              AND not_after_ms IS NULL""",
         dbd_id=dbd_id,
@@ -154,10 +158,10 @@ def add_dbd_key(tx: Tx, environment: Environment, dbd_id: str, key: PublicKey, n
         **environment.params,
     )
     tx.run(
-        """INSERT INTO dbd_keys (tenant_id, livemode, dbd_id, kid, pub, not_before_ms)
+        """INSERT INTO dbd_windows (tenant_id, livemode, dbd_id, kid, pub, not_before_ms)
            VALUES (:tenant_id, :livemode, :dbd_id, :kid, :pub, :not_before_ms)
-           ON CONFLICT (tenant_id, livemode, dbd_id, kid)
-               DO UPDATE SET not_before_ms = excluded.not_before_ms, not_after_ms = NULL""",
+           ON CONFLICT (tenant_id, livemode, dbd_id, kid, not_before_ms)
+               DO UPDATE SET not_after_ms = NULL""",
         dbd_id=dbd_id,
         kid=key.kid,
         pub=key.raw,
@@ -182,7 +186,7 @@ def dbd_key_by_kid(tx: Tx, environment: Environment, dbd_id: str, kid: str, at_m
 
 def _dbd_rows(tx: Tx, environment: Environment, dbd_id: str) -> list[Row]:
     return tx.all(
-        """SELECT * FROM dbd_keys
+        """SELECT * FROM dbd_windows
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id
            ORDER BY not_before_ms DESC, kid""",
         dbd_id=dbd_id,
@@ -191,9 +195,9 @@ def _dbd_rows(tx: Tx, environment: Environment, dbd_id: str) -> list[Row]:
 
 
 def dbd_keys(tx: Tx, environment: Environment) -> list[dict[str, Any]]:
-    """Every validator key of an environment."""
+    """Every window of every validator key of an environment."""
     rows = tx.all(
-        """SELECT * FROM dbd_keys WHERE tenant_id = :tenant_id AND livemode = :livemode
+        """SELECT * FROM dbd_windows WHERE tenant_id = :tenant_id AND livemode = :livemode
            ORDER BY dbd_id, not_before_ms DESC, kid""",
         **environment.params,
     )

@@ -364,7 +364,23 @@ _MAIL = (
         added_ms BIGINT NOT NULL)""",
 )
 
-MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL)
+_DBD_WINDOWS = (
+    # A key that is added again counts in another window and keeps its earlier ones.
+    """CREATE TABLE dbd_windows (
+        tenant_id TEXT NOT NULL REFERENCES tenants,
+        livemode INTEGER NOT NULL,
+        dbd_id TEXT NOT NULL,
+        kid TEXT NOT NULL,
+        pub BLOB NOT NULL,
+        not_before_ms BIGINT NOT NULL,
+        not_after_ms BIGINT,
+        PRIMARY KEY (tenant_id, livemode, dbd_id, kid, not_before_ms))""",
+    """INSERT INTO dbd_windows (tenant_id, livemode, dbd_id, kid, pub, not_before_ms, not_after_ms)
+        SELECT tenant_id, livemode, dbd_id, kid, pub, not_before_ms, not_after_ms FROM dbd_keys""",
+    "DROP TABLE dbd_keys",
+)
+
+MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL, _DBD_WINDOWS)
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
     "sqlite": {},

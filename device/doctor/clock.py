@@ -10,6 +10,9 @@ from device.doctor.reading import text_of
 NAME = "clock"
 _RELEASED_MS = 1_767_225_600_000
 """2026-01-01: no clock that is right says an earlier time."""
+_TOLERANCE_MS = 300_000
+"""How far the service lets the time of a request differ from its own (device surface §2)."""
+_SET_IT = "set it: timedatectl set-ntp true; without a network: timedatectl set-time; fit a clock battery"
 _TIMEX_BYTES = 208
 _TIME_ERROR = 5
 """adjtimex(2): the kernel's clock is not synchronised."""
@@ -17,14 +20,20 @@ _TIME_ERROR = 5
 
 def check(case: Case) -> Finding:
     now_ms = case.clock.wall_ms()
-    told = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    told = _told(now_ms)
     pinned_ms = case.trust.pinned_at_ms if case.trust else 0
     if now_ms < max(_RELEASED_MS, pinned_ms):
         return fail(
             NAME,
             f"{told}: that is before this device was {'registered' if pinned_ms > _RELEASED_MS else 'made'}",
-            "set it: timedatectl set-ntp true; without a network: timedatectl set-time; fit a clock battery",
+            _SET_IT,
         )
+    service_ms = service_time_ms(case)
+    if now_ms < service_ms - _TOLERANCE_MS:
+        return fail(NAME, f"{told}: the service signed something as late as {_told(service_ms)}", _SET_IT)
+    counting = case.trust.dbd_keys_now(now_ms, service_ms) if case.trust else ()
+    if counting and not any(key.holds(max(now_ms, service_ms)) for key in counting):
+        return fail(NAME, f"{told}: no pinned key of the validator has a window around it", _SET_IT)
     if case.config is not None and case.config.cloud is None:
         return ok(NAME, f"{told}; without a network nothing sets it: compare it at each visit")
     if not _synchronised(case):
@@ -40,3 +49,14 @@ def _synchronised(case: Case) -> bool:
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: read, change nothing
     state: int = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     return 0 <= state < _TIME_ERROR
+
+
+def service_time_ms(case: Case) -> int:
+    """The newest time (epoch) that the service signed, as far as trust.json and palmd know one; else 0."""
+    kept_ms = max(case.trust.service_ms, case.trust.status_at_ms) if case.trust else 0
+    told_ms = case.status.get("service_time_ms", 0) if case.status else 0
+    return max(kept_ms, told_ms)
+
+
+def _told(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

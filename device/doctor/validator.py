@@ -1,6 +1,7 @@
 """The validator at the other end: is a key of it pinned, and has it proved that it holds that key?"""
 
 from device.doctor.case import Case
+from device.doctor.clock import service_time_ms
 from device.doctor.finding import Finding, fail, ok, skip, warn
 
 NAME = "validator"
@@ -10,12 +11,8 @@ def check(case: Case) -> Finding:
     trust, status = case.trust, case.status
     if trust is None:
         return skip(NAME, "the device is not provisioned", "see the line `provisioned`")
-    now_ms = case.clock.wall_ms()
-    kids = [
-        key.public.kid
-        for key in trust.dbd_keys
-        if key.dbd_id == trust.dbd_id and (key.not_after_ms is None or now_ms < key.not_after_ms)
-    ]
+    counting = trust.dbd_keys_now(case.clock.wall_ms(), service_time_ms(case))
+    kids = list(dict.fromkeys(key.public.kid for key in counting))
     pinned = f"pinned for {trust.dbd_id}: {', '.join(kids)}"
     if not kids:
         return fail(

@@ -15,7 +15,7 @@ those of all bundles, `service_ms` is a time by the service, and `gate_id`, `dbd
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -273,10 +273,11 @@ _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after
 def with_dbd_keys(trust: Trust, listed: Iterable[DbdKey], status_at_ms: int) -> Trust:
     """`trust` with the validator keys that a verified device status lists; `trust` itself when it holds them
     all, so that a status a minute writes nothing."""
-    windows = [key.to_obj() for key in merged_windows(trust, listed, newer=True)]
-    if windows == trust.obj["dbd_keys"]:
+    windows = merged_windows(trust, listed, newer=True)
+    if tuple(windows) == trust.dbd_keys:
         return trust
-    return _read(trust.obj | {"dbd_keys": windows, "status_at_ms": status_at_ms})
+    listed_now = [key.to_obj() for key in windows]
+    return _read(trust.obj | {"dbd_keys": listed_now, "status_at_ms": status_at_ms})
 
 
 def merged_windows(trust: Trust, listed: Iterable[DbdKey], *, newer: bool) -> list[DbdKey]:
@@ -285,7 +286,7 @@ def merged_windows(trust: Trust, listed: Iterable[DbdKey], *, newer: bool) -> li
     `newer`: the list is not older than what is held, so the end that it gives to a window governs. Keys of
     other validators are left out. Where there are more than can be kept, those go that ended first.
     """
-    own = [key for key in listed if key.dbd_id == trust.dbd_id]
+    own = [replace(key, assumed=False) for key in listed if key.dbd_id == trust.dbd_id]
     named = {key.public.kid for key in own}
     windows = {
         (key.public.kid, key.not_before_ms): key

@@ -31,6 +31,7 @@ from device.doctor.case import Case, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.finding import Result
 from device.doctor.measured_picture import MeasuredPicture
+from device.trust.trust import reread
 from link1.transport.pty_pair import PtyPair
 from tools.palmctl import main
 
@@ -164,6 +165,22 @@ def test_a_clock_before_the_device_was_registered(case: Case) -> None:
 
     assert clock.check(replace(case, clock=Early())).result is Result.FAIL
     assert clock.check(case).result is Result.OK  # without a network nothing sets it
+
+
+def test_a_clock_before_what_the_service_signed_or_outside_every_window(case: Case) -> None:
+    now_ms = SystemClock().wall_ms()
+    assert case.trust is not None
+    later = replace(case, trust=reread(case.trust, {"service_ms": now_ms + 3_600_000}))
+    found = clock.check(later)
+    assert found.result is Result.FAIL
+    assert "the service signed" in found.detail
+    told = replace(case, status={"service_time_ms": now_ms + 3_600_000})
+    assert clock.check(told).result is Result.FAIL
+    (key,) = case.trust.dbd_keys
+    ended = replace(key, not_after_ms=now_ms - 1, assumed=False)
+    past = replace(case, trust=reread(case.trust, {"dbd_keys": [ended.to_obj()]}))
+    assert "window" in clock.check(past).detail
+    assert validator.check(past).result is Result.SKIP, "the key counts all the same"
 
 
 def test_a_server_that_is_away(device: Device, case: Case) -> None:

@@ -218,6 +218,14 @@ def test_the_key_that_counted_then_proves_it(
     status = device.get("/v1/devices/self/status")["device_status_obj"]
     assert [key["kid"] for key in status["dbd_keys"]] == [newer.kid, dbd.kid]
     assert status["dbd_keys"][1]["not_before_ms"] == 0
+    tenant.cloud.clock.forward(s=60)
+    tenant.add_dbd("d1", dbd)  # the earlier one again: another window, and its first stays
+    status = device.get("/v1/devices/self/status")["device_status_obj"]
+    assert [key["kid"] for key in status["dbd_keys"]] == [dbd.kid, newer.kid, dbd.kid]
+    ends = [(key["not_before_ms"], key["not_after_ms"]) for key in status["dbd_keys"]]
+    assert ends == [(ends[1][1], None), (ends[2][1], ends[0][0]), (0, ends[1][0])]
+    proof = partner.get(f"/v1/verdicts/{object_ref(early)}")
+    assert proof["verification"]["dbd_sign_key"]["kid"] == dbd.kid
 
 
 def test_malformed_verdict_ids(partner: Partner, tenant: Tenant) -> None:
