@@ -102,9 +102,9 @@ async def open_device(
             UpdateParts(
                 opened=updates,
                 roots=lambda: pinned.trust.roots,
+                now_ms=lambda: known_time_ms(gallery, clock),
                 app_version=version(APP_NAME),
                 model_pinned=config.model.dir is not None,
-                clock=clock,
             )
         ),
         pad_network=pad_network,

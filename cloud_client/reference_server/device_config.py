@@ -143,7 +143,8 @@ def add_dbd_key(tx: Tx, environment: Environment, dbd_id: str, key: PublicKey, n
     """
     if tx.exists(
         """SELECT 1 FROM dbd_windows
-           WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id AND kid = :kid AND not_after_ms IS NULL""",
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND dbd_id = :dbd_id AND kid = :kid
+             AND not_after_ms IS NULL""",
         dbd_id=dbd_id,
         kid=key.kid,
         **environment.params,

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from device.clock import Clock
 from device.errors import StateError, UpdateRefused
 from device.store_thread import StoreThread
 from device.updates.manifest import Manifest, ReleaseKind, check_app_version, read_chunk, read_manifest
@@ -45,14 +44,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UpdateParts:
-    """`roots`: those pinned now. `model_pinned`: [model] dir is set, so that no model is taken. `test_model`:
-    proves the model in a folder and gives its model_id, or raises UpdateRefused."""
+    """`roots`: those pinned now. `now_ms`: the time to hold a signer's certificate against (epoch).
+    `model_pinned`: [model] dir is set, so that no model is taken. `test_model`: proves the model in a folder
+    and gives its model_id, or raises UpdateRefused."""
 
     opened: OpenedUpdates
     roots: Callable[[], Sequence[PublicKey]]
+    now_ms: Callable[[], int]
     app_version: str
     model_pinned: bool
-    clock: Clock
     test_model: Callable[[Path], str] = self_test
 
 
@@ -124,7 +124,7 @@ class UpdateDesk:
     async def take_manifest(self, wrapper: JsonObject) -> Manifest:
         """A signed manifest. Raises TrustError, UpdateRefused, StateError."""
         parts = self._parts
-        manifest = read_manifest(wrapper, roots=parts.roots(), now_ms=parts.clock.wall_ms())
+        manifest = read_manifest(wrapper, roots=parts.roots(), now_ms=parts.now_ms())
         async with self._changing:
             before = self._usable()
             after = offered(before, manifest)

@@ -96,7 +96,7 @@ def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
         "roots": lambda: (ROOT.public,),
         "app_version": "0.1.0",
         "model_pinned": False,
-        "clock": SystemClock(),
+        "now_ms": SystemClock().wall_ms,
         "test_model": tiny_model,
     }
     return UpdateDesk(UpdateParts(**(given | changed)))
