@@ -195,6 +195,7 @@ def test_configuration_and_bundle_go_to_the_core(mailed: Mailed) -> None:
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
         assert living.ears.configs == [{"some": "wrapper"}]
         assert living.ears.bundles == [{"other": "wrapper"}]
+        assert len(living.ears.times) == living.desk.position.in_applied_seq, "when each was made is heard"
 
     live(mailed, story)
 

@@ -1,5 +1,6 @@
 """Which key of the validator counts: windows that nothing takes away, and no clock that shuts a gate."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device.errors import TrustError
+from device.store_thread import StoreThread
 from device.trust.bundle import with_bundle
+from device.trust.pinning import Pinning
+from device.trust.policy import read_policy
 from device.trust.trust import (
     MAX_REVOKED,
     DbdKey,
@@ -262,3 +266,35 @@ def test_it_survives_its_file(tmp_path: Path) -> None:
     assert load_trust(path) == trust
     assert Pinned(load_trust(path)).service_ms == NOW_MS
     assert merged_windows(trust, [], newer=True) == list(trust.dbd_keys)
+
+
+def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
+    """The next key was announced before; then the service signs something after its beginning."""
+    path, changes = tmp_path / "trust.json", list[int]()
+    planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
+    pinned = Pinned(with_dbd_keys(pin(), planned, NOW_MS))
+    thread = StoreThread("test")
+    pinning = Pinning(
+        pinned,
+        read_policy(pinned.trust.config, roots=pinned.trust.roots, taken_at_ms=NOW_MS),
+        path=path,
+        thread=thread,
+        now_ms=lambda: 5_000,
+        validator_keys_changed=lambda: changes.append(pinned.service_ms),
+        policy_changed=lambda: None,
+    )
+
+    async def story() -> None:
+        await pinning.heard(NOW_MS + 999)
+        assert pinned.validator_key(NEXT_KEY.kid, 5_000) is None
+        await pinning.heard(NOW_MS + 1_000)
+        await pinning.heard(NOW_MS)  # older: changes nothing
+        assert pinned.validator_key(NEXT_KEY.kid, 5_000) == NEXT_KEY.public
+
+    asyncio.run(story())
+    thread.close()
+    assert changes[-1] == NOW_MS + 1_000
+    again = Pinned(load_trust(path))
+    assert again.service_ms == NOW_MS + 1_000
+    assert again.validator_key(NEXT_KEY.kid, 5_000) == NEXT_KEY.public
+    assert again.validator_key(DBD_KEY.kid, 5_000) is None
