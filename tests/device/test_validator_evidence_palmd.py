@@ -17,6 +17,7 @@ from whole_device import WITHIN_S, Device, Validator, make_device, pictures, unt
 from device.ipc import IpcClient
 from device.opening import boot_id
 from link1.canonical import JsonObject, canonical_bytes
+from link1.envelope import MessageType
 from link1.events import DeviceProven, ErrorReceived, StatusReceived
 from link1.keys import SigningKey
 from link1.link_states import DownReason
@@ -174,6 +175,30 @@ def test_one_status_a_handshake(device: Device) -> None:
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(joined(device, pair)))
+
+
+def _never_answers(_type: MessageType, _body: JsonObject) -> None:
+    """A desk's `_say`."""
+
+
+def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
+    """The time runs from the last byte: only the port's word starts it."""
+
+    async def story(port: str) -> list[JsonObject]:
+        async with validator_at(port, device.board) as validator:
+            validator.desk._say = _never_answers  # type: ignore[method-assign]
+            await validator.wait_serving()
+            validator.arm(20_000)
+            device.show(pictures())
+            said = await validator.wait_for(VerdictAnswered)
+            items = await uploaded(device, said.verdict_ref)
+            assert not any("outcome_unknown" in item for item in items), "not before five seconds"
+            await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)
+            return await uploaded(device, said.verdict_ref)
+
+    with PtyPair() as pair, device.running():
+        (item,) = asyncio.run(story(joined(device, pair)))
+    assert item["outcome_unknown"] is True
 
 
 # ---- a clock that is wrong
