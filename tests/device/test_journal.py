@@ -22,8 +22,10 @@ from core_makers import (
 
 from device.errors import JournalError
 from device.journal import evidence as evidence_module
-from device.journal.journal import MEMORY_MS, Journal, StoredVerdict
-from link1.canonical import JsonObject
+from device.journal import schema as schema_module
+from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, Ticket
+from device.journal.seal import RowSeal
+from link1.canonical import JsonObject, canonical_bytes
 from link1.events import Backing
 from link1.objects import ErrorCode, LastVerdict
 from link1.signed import object_ref
@@ -391,6 +393,36 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
     numbers = [item["signed_decision"]["decision_obj"]["n"] for item in items[1:]]
     assert numbers == list(range(1_085, 1_101)), "the last 16 of the others"
     again.close()
+
+
+def test_a_journal_of_before_tells_signed_from_forged_by_their_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY, "journal")
+    with monkeypatch.context() as before:
+        before.setattr(schema_module, "MIGRATIONS", schema_module.MIGRATIONS[:2])
+        Journal.create(path, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
+        journal = open_journal(path)
+        stored = append(journal, "a")
+        journal.uploaded((Ticket("verdicts", 1, 1),))
+        journal.close()
+    _, signed = make_decision(stored, verdict_ref="e" * 32)
+    _, forged = make_decision(stored, verdict_ref="f" * 32)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for wrapper, seq in ((signed, 1), (forged, None)):
+            ref = object_ref(wrapper)
+            row = seal.seal(canonical_bytes(wrapper), table="evidence", row_id=ref, seq=seq or 0)
+            values = (ref, "decision", seq, row, 0)
+            db.execute(
+                "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, ?, ?, ?, ?)", values
+            )
+    journal = open_journal(path)
+    assert not journal.record_evidence("decision", signed, txn_id_of("a"))
+    assert upload_all(journal) == [{"signed_verdict": stored.wrapper, "signed_decision": signed}]
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT txn_id, backing FROM evidence ORDER BY id").fetchall()
+    assert rows == [(txn_id_of("a"), "signed"), (None, "unsigned")]
 
 
 # Sealing
