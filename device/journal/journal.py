@@ -7,12 +7,15 @@
 3. What came of a verdict (decision, passage, outcome_unknown) is added to it and raises its revision; an
    upload acknowledges the revision it carried, so nothing that arrives meanwhile is lost.
 4. What is about a person is sealed before it is written (`device.journal.seal`).
-5. One thread owns a journal. Errors of the disk come out as JournalError, and then nothing was recorded.
+5. A damaged write-ahead log takes back no number: verdicts and the mail's numbers stand in a second file as
+   well (`device.journal.witness`), and a start puts back what is missing, or halts.
+6. One thread owns a journal. Errors of the disk come out as JournalError, and then nothing was recorded.
 
     journal = Journal.open(path, device_id=…, verdict_kid=…, data_key=…, clock=…)
     stored = journal.append_verdict(txn_id, request_ref, lambda seq, prev_ref: sign(…))
 """
 
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +28,10 @@ from device.journal.mail import MailBoxes
 from device.journal.memory import leave_disk
 from device.journal.opening import create_file, open_file
 from device.journal.reserve import Reserve
+from device.journal.restore import keep_numbers, restore
 from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
+from device.journal.witness import VERDICTS, PromisedVerdict, Witness
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.events import Backing
@@ -43,6 +48,8 @@ _PROBE_BYTES = 64 * 1024
 _CHECKED_AT_START = 16
 """The newest verdicts are opened and their chain is followed before any new one is added to it."""
 
+_log = logging.getLogger(__name__)
+
 
 class Journal:
     """The journal of one device and one verdict key."""
@@ -56,6 +63,8 @@ class Journal:
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
         self.halted: str = halted[0] if halted else ""
         """Why no verdict is numbered any more; empty while they are."""
+        self._in_log = 0
+        """Verdicts that the write-ahead log has and the file may not have."""
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self._operated_ms = int(
@@ -76,9 +85,13 @@ class Journal:
         db, seal = open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
         rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
         try:
+            rows.witness = Witness(path, seal)
             with rows.reported():
+                restore(rows, rows.witness)
                 _check_newest(rows)
-                return cls(rows, clock)
+            journal = cls(rows, clock)
+            journal._bring_in()
+            return journal
         except BaseException:
             rows.close()
             raise
@@ -96,6 +109,7 @@ class Journal:
             with self._rows.transaction():
                 self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
             self.halted = why
+            keep_numbers(self._rows, self._rows.witness)
 
     # Verdicts and transactions
 
@@ -105,10 +119,12 @@ class Journal:
         """Number the next verdict, have it signed by `build(verdict_seq, prev_ref)`, make it durable.
 
         Raises JournalError when the txn_id has ended or has a verdict, or when the disk refuses; then no
-        number was used up.
+        number was used up, unless it is the witness that cannot be written.
         """
         if self.halted:
             raise SequenceHalted(self.halted)
+        if self._in_log >= VERDICTS - 1:
+            self._bring_in()
         with self._rows.transaction():
             last = self.last()
             seq = last.verdict_seq + 1 if last else 1
@@ -121,11 +137,15 @@ class Journal:
                 raise JournalError("the signed verdict is not the one that the journal asked for")
             ref = object_ref(wrapper)
             sealed = self._rows.sealed(wrapper, "verdicts", ref, seq)
+            operating_ms = self._now_ms()
             self._execute(
                 "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (seq, ref, txn_id, request_ref, sealed, self._now_ms()),
+                (seq, ref, txn_id, request_ref, sealed, operating_ms),
             )
+        self._in_log += 1
+        if self._rows.witness is not None:
+            self._rows.witness.keep_verdict(PromisedVerdict(seq, request_ref, operating_ms, wrapper))
         return StoredVerdict(seq, ref, wrapper)
 
     def find_txn(self, txn_id: str) -> TxnMemory | None:
@@ -298,17 +318,28 @@ class Journal:
                     self._execute("DELETE FROM evidence WHERE seq = ?", (seq,))
                     self._execute("DELETE FROM verdicts WHERE seq = ?", (seq,))
                 self._execute("DELETE FROM evidence WHERE seq IS NULL AND operating_ms < ?", (before_ms,))
-            self._execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        self._rows.bring_in()
+        self._in_log = 0
         return forgotten + len(old)
 
     def probe(self) -> None:
         """Find out whether there is room for some passages, by writing as much. Raises JournalError."""
         with self._rows.transaction():
             self._execute("INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))", (_PROBE_BYTES,))
+        if (witness := self._rows.witness) is not None and witness.numbers is not None:
+            witness.keep_numbers(witness.numbers)
 
     def keep_reserve(self) -> bool:
         """Whether room is reserved for when the disk is full; made where it can be (see `reserve`)."""
         return self._rows.keep_reserve()
+
+    def _bring_in(self) -> None:
+        """Let no more verdicts depend on the log than the witness has. Passages go on where it fails."""
+        self._in_log = 0
+        try:
+            self._rows.bring_in()
+        except JournalError as error:
+            _log.warning("the write-ahead log stays as it is: %s", error)
 
     def _now_ms(self) -> int:
         """Milliseconds this device has run since the journal was made, as far as entries show."""

@@ -5,6 +5,8 @@
 2. A record stays until a verified receipt covers its number; then it and the uploads it stood for are
    settled in one transaction.
 3. The inbox position moves by one, and only after what the record said was made durable.
+4. A damaged write-ahead log takes no number back: the witness has them, and a record of the outbox is in the
+   database's file, not in its log alone, before anybody sees it.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from device.errors import JournalError
+from device.journal.restore import keep_numbers, next_turn
 from device.journal.rows import Rows
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
 
@@ -71,6 +74,8 @@ class MailBoxes:
         """Registration said that `next_seq` is the first record for these keys."""
         with self._rows.transaction():
             self._raise(_IN_APPLIED, next_seq - 1)
+            next_turn(self._rows)
+        keep_numbers(self._rows, self._rows.witness)
 
     def applied(self, seq: int, *, acked_upto_seq: int = 0) -> None:
         """Inbox record `seq` has taken effect; with a receipt, the outbox up to `acked_upto_seq` is settled.
@@ -82,7 +87,9 @@ class MailBoxes:
             if seq != position.in_applied_seq + 1:
                 raise JournalError(f"inbox record {seq} does not follow {position.in_applied_seq}")
             self._raise(_IN_APPLIED, seq)
-            upto_seq = min(acked_upto_seq, position.out_seq)
+            # A receipt for more than was made comes of a journal that went back: those numbers are used up.
+            upto_seq = acked_upto_seq
+            self._raise(_OUT, upto_seq)
             carried = self._rows.execute(
                 "SELECT kind, row_id, revision FROM outbox_items WHERE out_seq <= ?", (upto_seq,)
             ).fetchall()
@@ -90,6 +97,8 @@ class MailBoxes:
             self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (upto_seq,))
             self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
             self._raise(_OUT_ACKED, upto_seq)
+            next_turn(self._rows)
+        keep_numbers(self._rows, self._rows.witness)
 
     def refused(self, seq: int, code: str) -> None:
         """Inbox record `seq` is not taken; the line stands until it comes good."""
@@ -110,6 +119,10 @@ class MailBoxes:
                     (ticket.table, ticket.row_id, ticket.revision, record.seq),
                 )
             self._put(_OUT, record.seq)
+            next_turn(self._rows)
+        if self._rows.witness is not None:
+            self._rows.bring_in()
+            keep_numbers(self._rows, self._rows.witness)
 
     def next_record(self, after_seq: int) -> OutboxRecord | None:
         """The first record of the outbox behind `after_seq`."""

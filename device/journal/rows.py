@@ -11,6 +11,7 @@ from sqlite_utils import Database
 from device.errors import JournalError
 from device.journal.reserve import Reserve
 from device.journal.seal import RowSeal, SealBroken
+from device.journal.witness import Witness
 from link1.canonical import JsonObject, canonical_bytes
 
 
@@ -22,14 +23,18 @@ class Rows:
         self._db = db
         self._seal = seal
         self._reserve = reserve
+        self.witness: Witness | None = None
+        """What was promised, beside the database; None for one in memory."""
 
     def close(self) -> None:
         self._db.close()
+        self._drop_witness()
 
     def move_to(self, db: Database) -> None:
         """Go on in another database; the one before is closed."""
         before, self._db, self._reserve = self._db, db, None
         before.close()
+        self._drop_witness()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._db.execute(sql, parameters)
@@ -51,16 +56,30 @@ class Rows:
         with self.reported(), self._db.atomic():
             yield
 
+    def bring_in(self) -> None:
+        """Bring the write-ahead log into the file and begin it anew: nothing that was committed depends on
+        the log any more. Raises JournalError."""
+        with self.reported():
+            self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        with self.transaction():
+            # The old frames count until the first new one: damaged, they would hide what is in the file.
+            self.execute("INSERT OR REPLACE INTO meta VALUES ('log', random())")
+
     def keep_reserve(self) -> bool:
         """Whether there is room for when the disk is full; made where it can be."""
         return self._reserve is None or self._reserve.keep()
+
+    def _drop_witness(self) -> None:
+        if self.witness is not None:
+            self.witness.close()
+            self.witness = None
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
         """Errors of the database and of the seal as JournalError."""
         try:
             yield
-        except SealBroken as error:
+        except (SealBroken, UnicodeDecodeError) as error:  # the latter: SQLite's words quote the damage
             raise broken(str(error)) from error
         except sqlite3.Error as error:
             if self._reserve is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:

@@ -147,7 +147,7 @@ def test_while_the_network_carries_verdicts_the_mail_does_not(mailed: Mailed) ->
 
 def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
     async def story(living: Living) -> None:
-        padding = "x" * 4_000
+        padding = "x" * 1_200
 
         def build_with(number: int) -> None:
             living.journal.append_verdict(
@@ -166,11 +166,11 @@ def test_a_large_backlog_goes_in_records_of_64_kib(mailed: Mailed) -> None:
                 ),
             )
 
-        for number in range(1, 41):
+        for number in range(1, 101):
             await living.threads[0].do(partial(build_with, number))
         await living.threads[0].do(living.journal.close_open_outcomes)
-        await living.carry_until(lambda: len(living.office.verdict_seqs()) == 40)
-        assert living.office.verdict_seqs() == list(range(1, 41))
+        await living.carry_until(lambda: len(living.office.verdict_seqs()) == 100)
+        assert living.office.verdict_seqs() == list(range(1, 101))
         batches = [type_ for type_, _ in living.office.read.values() if type_ == "svc.verdicts.batch"]
         assert len(batches) == 3
 

@@ -1,0 +1,149 @@
+"""At a start: is everything in the database that was promised? The witness knows, and puts back what it can.
+
+- Verdicts that the database lacks are put back as they were signed; what came of them is asked for again, like
+  after any restart (`resolve`). If one of them is in neither place, the journal halts (ROLLED_BACK).
+- Numbers of the mail are never taken back. An inbox record whose number is restored has taken effect elsewhere
+  before it was acknowledged. An outbox record that is gone was seen by somebody, so the journal halts.
+- What is in the database and not yet in the witness was cut off between the two, and nobody was told.
+"""
+
+import logging
+import sqlite3
+from dataclasses import replace
+from typing import Final
+
+from device.journal.rows import Rows
+from device.journal.witness import Numbers, PromisedVerdict, Witness
+from link1.objects import PREV_REF_OF_FIRST
+from link1.signed import object_ref
+
+_TURN: Final = "turn"
+_MAIL: Final = (_TURN, "in_applied_seq", "out_seq", "out_acked_seq")
+
+_log = logging.getLogger(__name__)
+
+
+def restore(rows: Rows, witness: Witness) -> None:
+    """Bring database and witness to the same state, or halt. Raises sqlite3.Error, JournalError."""
+    with rows.transaction():
+        why = _restore_verdicts(rows, witness)
+        halted = _restore_numbers(rows, witness, another_wrote=_another_wrote(rows, witness))
+        if why := halted or why:
+            _log.critical("this journal went back: %s", why)
+            rows.execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
+    newest = rows.execute(
+        "SELECT seq, ref, request_ref, operating_ms, sealed FROM verdicts ORDER BY seq DESC LIMIT 1"
+    ).fetchone()
+    if newest is not None and newest[0] not in witness.verdicts:
+        seq, ref, request_ref, operating_ms, sealed = newest
+        wrapper = rows.opened(sealed, "verdicts", ref, seq)
+        witness.keep_verdict(PromisedVerdict(seq, request_ref, operating_ms, wrapper))
+    keep_numbers(rows, witness)
+
+
+def keep_numbers(rows: Rows, witness: Witness | None) -> None:
+    """Let the witness have the numbers that were committed. Raises JournalError."""
+    if witness is not None and (numbers := _numbers(rows)) != witness.numbers:
+        witness.keep_numbers(numbers)
+
+
+def next_turn(rows: Rows) -> None:
+    """Inside every transaction that changes the mail's numbers."""
+    rows.execute(
+        "INSERT INTO mail_state VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1", (_TURN,)
+    )
+
+
+def _restore_verdicts(rows: Rows, witness: Witness) -> str:
+    """Put back what is missing at the end of the chain; why the journal must halt, if it must."""
+    row = rows.execute("SELECT seq, ref FROM verdicts ORDER BY seq DESC LIMIT 1").fetchone()
+    first, ref = row or (0, PREV_REF_OF_FIRST)
+    seq, top = first, max(witness.verdicts, default=0)
+    while (promised := witness.verdicts.get(seq + 1)) is not None:
+        if promised.wrapper["verdict"]["prev_ref"] != ref or not _insert(rows, promised):
+            break
+        seq, ref = promised.seq, object_ref(promised.wrapper)
+    if seq > first:
+        _log.error(
+            "the journal had lost verdict_seq %d to %d, as by a damaged write-ahead log: its witness put them "
+            "back; look at the card's health",
+            first + 1,
+            seq,
+        )
+    if seq < top:
+        return f"verdict_seq {top} was given, and the journal's verdicts end at {seq}"
+    known = rows.execute("SELECT ref FROM verdicts WHERE seq = ?", (top,)).fetchone()
+    if known is not None and known[0] != object_ref(witness.verdicts[top].wrapper):
+        return f"verdict_seq {top} was given to another verdict than the one in the journal"
+    return ""
+
+
+def _insert(rows: Rows, promised: PromisedVerdict) -> bool:
+    ref = object_ref(promised.wrapper)
+    sealed = rows.sealed(promised.wrapper, "verdicts", ref, promised.seq)
+    try:
+        rows.execute(
+            "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                promised.seq,
+                ref,
+                promised.wrapper["verdict"]["txn_id"],
+                promised.request_ref,
+                sealed,
+                promised.operating_ms,
+            ),
+        )
+    except sqlite3.IntegrityError:
+        return False
+    return True
+
+
+def _another_wrote(rows: Rows, witness: Witness) -> bool:
+    """Whether a software that keeps no witness has worked on this journal since: an earlier version did,
+    and what it wrote counts."""
+    last = rows.execute("SELECT max(seq) FROM verdicts").fetchone()[0] or 0
+    return bool(last > max(witness.verdicts, default=0) + 1)
+
+
+def _restore_numbers(rows: Rows, witness: Witness, *, another_wrote: bool) -> str:
+    """Correct the mail's numbers; why the journal must halt, if it must."""
+    found, kept = _numbers(rows), witness.numbers or _numbers(rows)
+    cut_off = found.turn == kept.turn + 1 and not _lower(found, kept)
+    if cut_off or another_wrote:
+        right = replace(
+            found,
+            in_applied_seq=max(found.in_applied_seq, kept.in_applied_seq),
+            out_seq=max(found.out_seq, kept.out_seq),
+            out_acked_seq=max(found.out_acked_seq, kept.out_acked_seq),
+            halted=found.halted or kept.halted,
+        )
+    else:
+        right = replace(kept, halted=found.halted or kept.halted)
+    first, top, count = rows.execute(
+        "SELECT min(seq), max(seq), count(*) FROM outbox WHERE seq > ?", (right.out_acked_seq,)
+    ).fetchone()
+    right = replace(right, out_seq=max(right.out_seq, top or 0))
+    if right != found:
+        _log.error("the mail's numbers in the journal were %s, they are %s", found, right)
+        right = replace(right, turn=max(found.turn, kept.turn) + 1)
+        for name in _MAIL:
+            rows.execute("INSERT OR REPLACE INTO mail_state VALUES (?, ?)", (name, getattr(right, name)))
+    if count != right.out_seq - right.out_acked_seq or (count and first != right.out_acked_seq + 1):
+        return f"outbox records up to {right.out_seq} were made, and some of them are gone"
+    return right.halted
+
+
+def _lower(found: Numbers, kept: Numbers) -> bool:
+    return (
+        found.in_applied_seq < kept.in_applied_seq
+        or found.out_seq < kept.out_seq
+        or found.out_acked_seq < kept.out_acked_seq
+    )
+
+
+def _numbers(rows: Rows) -> Numbers:
+    state = dict(rows.execute("SELECT name, value FROM mail_state").fetchall())
+    halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
+    numbers = {name: int(state.get(name, 0)) for name in _MAIL}
+    return Numbers(**numbers, halted=halted[0] if halted else "")
