@@ -2,10 +2,19 @@
 
 Leaving out either sync loses data: a rename can reach the disk before the bytes it names, and a file
 whose folder was never synced may not be there at all.
+
+An object that is kept as JSON carries a checksum: a flipped bit in a number would otherwise be another number.
 """
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Final
+
+from link1.canonical import JsonObject, canonical_bytes
+from link1.errors import FormatError
+
+_SUM: Final = "sha256"
 
 
 def write_synced(path: Path, data: bytes, *, mode: int) -> None:
@@ -25,6 +34,22 @@ def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
     write_synced(aside, data, mode=mode)
     aside.rename(path)
     sync_folder(path.parent)
+
+
+def with_checksum(obj: JsonObject) -> JsonObject:
+    """`obj` with the SHA-256 of its RFC 8785 bytes as a member more."""
+    return obj | {_SUM: hashlib.sha256(canonical_bytes(obj)).hexdigest()}
+
+
+def without_checksum(obj: JsonObject) -> JsonObject:
+    """What `with_checksum` got. Raises FormatError when it is not the same any more.
+
+    An object without one was written by a software that made none, and is taken as it is.
+    """
+    bare = {name: value for name, value in obj.items() if name != _SUM}
+    if bare != obj and with_checksum(bare) != obj:
+        raise FormatError("its checksum does not agree: something in it has changed")
+    return bare
 
 
 def sync_folder(folder: Path) -> None:

@@ -61,6 +61,7 @@ class FreshnessReason(StrEnum):
     EXPIRED = "expired"
     TIME_UNKNOWN = "time_unknown"
     MODEL_MISMATCH = "model_mismatch"
+    WENT_BACK = "went_back"
 
 
 @dataclass(frozen=True, slots=True)

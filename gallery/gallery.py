@@ -9,7 +9,8 @@ Invariants
    transaction commits first, then one reference is swapped. After power loss a page is there whole, or
    not at all. A search that a commit overtakes begins again (`gallery.reader`).
 2. The position never moves to a smaller epoch, nor to a smaller seq inside one, and no head is taken that
-   was issued before the newest one held.
+   was issued before the newest one held. A damaged file may take it back: then nobody is recognised until
+   it is where it was (`gallery.witness`).
 3. A snapshot is staged beside the gallery in use and takes its place in one transaction, once what was
    staged has the state that its head signs. Interrupted, it goes on where it was.
 4. With templates of another model in it, the match set is empty: nobody is served.
@@ -215,6 +216,8 @@ class Gallery:
         freshness = view.held.time.freshness(now, ttl_ms)
         if view.foreign_model:
             return replace(freshness, fresh=False, reason=FreshnessReason.MODEL_MISMATCH, left_ms=0)
+        if not self._closed and self._store.witness.behind(view.held):
+            return replace(freshness, fresh=False, reason=FreshnessReason.WENT_BACK, left_ms=0)
         return freshness
 
     def known_ms(self, now: GalleryNow) -> int:
@@ -259,6 +262,7 @@ class Gallery:
                 foreign = changes.count > 0 and (view.foreign_model or others)
                 index = Index(view.index.coder) if foreign else changes.applied_to(view.index, self._model_id)
             self._view = View(held, index, foreign)
+            self._store.keep_witness(held)
             if changes.scrub:
                 self._store.scrub()
             erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
@@ -288,6 +292,7 @@ class Gallery:
                 self._piece()  # a megabyte is written and synced now, and a verdict's journal waits behind it
             before, self._staging = self._staging, staging
             self._view = replace(view, held=held)
+            self._store.keep_witness(held)
             if before is None or before.generation != staging.generation:
                 self._store.keep_only(held.generation, staging.generation, pause=self._piece)
             if page.has_more:
@@ -307,6 +312,7 @@ class Gallery:
                 forget_staging(self._store)
             self._staging = None
             self._view = fresh
+            self._store.keep_witness(switched)
             self._store.keep_only(switched.generation, pause=self._piece)
         return Applied(switched.position)
 
@@ -406,6 +412,7 @@ class Gallery:
         with self._store.transaction():
             self._store.save_state("held", held.position.seq, held.to_obj())
         self._view = replace(self._view, held=held)
+        self._store.keep_witness(held)
 
 
 def _position(head: Head) -> Position:

@@ -30,7 +30,10 @@ from sqlite_utils import Database
 
 from gallery.errors import StoreError
 from gallery.pace import Pause, at_once
+from gallery.records import Held
 from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
+from gallery.witness import FILE_NAME as WITNESS_NAME
+from gallery.witness import Witness
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
 
@@ -67,6 +70,11 @@ class Store:
         """Something that was deleted may still be found in the write-ahead log."""
         try:
             self._db = _opened(folder)
+            try:
+                self.witness = Witness(folder, sealer)
+            except OSError:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"the gallery store in {folder} cannot be opened ({error}); if another palmd is running, "
@@ -104,6 +112,13 @@ class Store:
         """Replace what stands under a name."""
         sealed = self._sealer.seal(b"state\x00", name.encode(), seq, canonical_bytes(obj))
         self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", [name, seq, sealed])
+
+    def keep_witness(self, held: Held) -> None:
+        """Let the witness have what was committed. Raises StoreError."""
+        try:
+            self.witness.keep(held)
+        except OSError as error:
+            raise StoreError(f"the gallery's witness cannot be written ({error}); check the disk") from error
 
     def drop_state(self, name: str) -> None:
         """Forget what stands under a name."""
@@ -201,14 +216,16 @@ class Store:
         self.scrub_due = bool(busy)
 
     def close(self) -> None:
-        """Close the file; what is committed stays."""
+        """Close the files; what is committed stays."""
         self._db.close()
+        self.witness.close()
 
     def destroy(self) -> None:
         """Close and delete every file of the store, for good once this returns."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
+        (self._folder / WITNESS_NAME).unlink(missing_ok=True)
         _sync_names(self._folder)
 
     def _unsealed(self, generation: int, rows: sqlite3.Cursor) -> Iterator[tuple[int, Template]]:

@@ -35,9 +35,10 @@ def resumed(
     obj = store.state("held")
     if obj is None:
         held = Held(start, 1, 0, HeldTime(boot_id, now.boottime_ms))
+        store.keep_only()  # a store that has lost its place may still have palms in it
         with store.transaction():
             store.save_state("held", start.seq, held.to_obj())
-        return held, None
+        return _over_restart(store, held, now, boot_id, clock_kept=clock_kept), None
     held = Held.from_obj(obj)
     if held.position.stream != start.stream:
         raise StoreError(
@@ -47,7 +48,12 @@ def resumed(
     staging_obj = store.state("staging")
     staging = None if staging_obj is None else Staging.from_obj(staging_obj)
     store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
-    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
+    return _over_restart(store, held, now, boot_id, clock_kept=clock_kept), staging
+
+
+def _over_restart(store: Store, held: Held, now: GalleryNow, boot_id: str, *, clock_kept: bool) -> Held:
+    held = store.witness.brought_up(held)
+    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept))
 
 
 def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> View:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from device.errors import NotProvisioned, TrustError
-from device.files import replace_synced
+from device.files import replace_synced, with_checksum, without_checksum
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
@@ -331,7 +331,7 @@ def load_trust(path: Path) -> Trust:
     except OSError as error:
         raise TrustError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
     try:
-        return _read(read_strict(data, max_bytes=MAX_FILE_BYTES))
+        return _read(without_checksum(read_strict(data, max_bytes=MAX_FILE_BYTES)))
     except FormatError as error:
         raise TrustError(
             f"{path} is damaged ({error}); restore it from a backup or register the device again"
@@ -340,7 +340,7 @@ def load_trust(path: Path) -> Trust:
 
 def save_trust(path: Path, trust: Trust) -> None:
     """Replace trust.json at once, durably. Raises TrustError when it cannot be written."""
-    text = json.dumps(trust.obj, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    text = json.dumps(with_checksum(trust.obj), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     try:
         replace_synced(path, text.encode("utf-8"), mode=0o644)
     except OSError as error:

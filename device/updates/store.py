@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.files import replace_synced, sync_folder
+from device.files import replace_synced, sync_folder, with_checksum, without_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Chunk, Manifest
 from device.updates.state import UpdateState
@@ -70,7 +70,7 @@ class UpdateStore:
         except OSError as error:
             raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
         try:
-            return UpdateState.from_obj(read_strict(data, max_bytes=MAX_STATE_BYTES))
+            return UpdateState.from_obj(without_checksum(read_strict(data, max_bytes=MAX_STATE_BYTES)))
         except (FormatError, UpdateRefused) as error:
             raise StateError(
                 f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "
@@ -82,7 +82,7 @@ class UpdateStore:
         path = self._updates / "state.json"
         try:
             self._folder(self._updates)
-            replace_synced(path, canonical_bytes(state.to_obj()), mode=0o600)
+            replace_synced(path, canonical_bytes(with_checksum(state.to_obj())), mode=0o600)
         except OSError as error:
             raise StateError(f"{path} cannot be written ({error.strerror}); check the disk") from error
 

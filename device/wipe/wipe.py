@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError
-from device.files import replace_synced, sync_folder
+from device.files import replace_synced, sync_folder, with_checksum, without_checksum
 from device.trust.keystore import KeyPurpose
 from link1 import members
 from link1.canonical import JsonObject, read_strict
@@ -99,7 +99,7 @@ def read_wipe(state_dir: Path) -> Wipe | None:
     except OSError as error:
         raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
     try:
-        obj = read_strict(data, max_bytes=_MAX_FILE_BYTES)
+        obj = without_checksum(read_strict(data, max_bytes=_MAX_FILE_BYTES))
         members.version_1(obj)
         return Wipe(
             stage=WipeStage(members.one_of(obj, "stage", frozenset(WipeStage))),
@@ -162,7 +162,7 @@ def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> 
 
 
 def _save(state_dir: Path, wipe: Wipe) -> None:
-    replace_synced(state_dir / FILE_NAME, json.dumps(wipe.to_obj()).encode("utf-8"), mode=0o600)
+    replace_synced(state_dir / FILE_NAME, json.dumps(with_checksum(wipe.to_obj())).encode("utf-8"), mode=0o600)
 
 
 def _erase(state_dir: Path, *, keep_http: bool) -> None:

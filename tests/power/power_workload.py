@@ -61,13 +61,16 @@ class Marks:
 class Life:
     def __init__(self, state: Path, marks: Marks, broken: str) -> None:
         self.config = config_of(state)
-        self.tell = marks.tell
+        self._marks = marks
         self.broken = broken
         self.clock = HandClock()
         self.random = random.Random(5)
         self.verdicts = 0
         self.config_seq = 1
         self.stream = service()
+
+    def tell(self, what: str, **said: Any) -> None:
+        self._marks.tell(what, at_ms=self.clock.now_ms, **said)
 
     # A device is made
 

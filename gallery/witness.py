@@ -1,0 +1,82 @@
+"""How far the gallery has been, kept beside its database: a damaged write-ahead log takes it back unseen.
+
+SQLite takes a damaged frame for the end of its log, so after a power cut the store may be at an earlier page,
+whole in itself, in which somebody is found who was erased since. The position that was committed therefore
+stands in a file of its own as well, in two sealed slots that take turns, with what was known about time. It is
+written after the database and before anybody is told. A gallery behind it recognises nobody until the stream
+has brought it there again.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from gallery.errors import StoreError
+from gallery.records import Held
+from gallery.seal import Sealer
+from gallery.slots import Slots
+from link1.canonical import canonical_bytes, read_strict
+
+FILE_NAME: Final = "gallery.witness"
+
+_SLOT_BYTES: Final = 1_024
+_TURNS: Final = 2
+_NUMBER_BYTES: Final = 8
+_TABLE: Final = b"witness\x00"
+
+_log = logging.getLogger(__name__)
+
+
+class Witness:
+    """The file in a gallery's folder; used by one thread at a time."""
+
+    def __init__(self, folder: Path, sealer: Sealer) -> None:
+        """Open it, or make an empty one. Raises OSError."""
+        self._sealer = sealer
+        self._slots = Slots(folder / FILE_NAME, slot_bytes=_SLOT_BYTES, count=_TURNS)
+        self._writes = 0
+        self._held: Held | None = None
+        for slot in self._slots.read():
+            number = int.from_bytes(slot[:_NUMBER_BYTES], "big")
+            try:
+                plain = sealer.open(_TABLE, b"", number, slot[_NUMBER_BYTES:])
+            except StoreError:
+                continue
+            if number > self._writes:
+                self._writes = number
+                self._held = Held.from_obj(read_strict(plain, max_bytes=_SLOT_BYTES))
+        if self._held is None and not self._slots.made:
+            _log.error("%s is damaged or of another gallery; it is filled anew", folder / FILE_NAME)
+
+    def behind(self, held: Held) -> bool:
+        """Whether the gallery has been further on than `held`."""
+        return self._held is not None and _place(held) < _place(self._held)
+
+    def brought_up(self, held: Held) -> Held:
+        """`held` with what was known about time. Where its contents went back, no age counts for them."""
+        known = self._held
+        if known is None or known.position.stream != held.position.stream or _place(held) > _place(known):
+            return held
+        if self.behind(held):
+            return replace(held, time=replace(known.time, age_ms=None, counted_from_ms=None))
+        return replace(held, time=known.time) if known.time.floor_ms > held.time.floor_ms else held
+
+    def keep(self, held: Held) -> None:
+        """Durable when this returns; a gallery that is behind stays so. Raises OSError."""
+        if self._held is not None and self.behind(held):
+            held = replace(self._held, time=held.time)
+        if held == self._held:
+            return
+        plain = canonical_bytes(held.to_obj())
+        number = self._writes + 1
+        sealed = self._sealer.seal(_TABLE, b"", number, plain)
+        self._slots.write(number % _TURNS, number.to_bytes(_NUMBER_BYTES, "big") + sealed)
+        self._writes, self._held = number, held
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+def _place(held: Held) -> tuple[int, int]:
+    return held.position.epoch, held.position.seq
