@@ -32,6 +32,7 @@ from device.vision.capture import CameraCondition, CameraState
 from device.vision.inference import RecognitionFault
 from device.vision.recognition import Interest, Look
 from device.wipe.wiping import Wiping
+from gallery.freshness import FreshnessReason
 from gallery.gallery import Gallery
 from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
@@ -46,8 +47,9 @@ _UNUSABLE = frozenset(
     {HealthWord.MODEL_FAULT, HealthWord.MODEL_MISMATCH, HealthWord.STORE_FAULT, HealthWord.REVOKED}
 )
 _ROLLED_BACK = (
-    "an older copy of this device's storage was put back, and it must not use its numbers twice: put the "
-    "newest one back, or run `palmctl factory-reset` and provision it with a new token"
+    "this device's storage went back to an earlier state (an older copy was put back, or the card lost what "
+    "was written), and no number may be used twice: put the newest copy back if there is one, or run "
+    "`palmctl factory-reset` and provision it with a new token"
 )
 _log = logging.getLogger(__name__)
 
@@ -393,7 +395,10 @@ class Core:
         self.health.put(
             HealthWord.GALLERY_STALE,
             not fresh.fresh and not gallery.model_mismatch,
-            f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
+            "the gallery's store went back to an earlier page, as by a damaged card; nobody is recognised until "
+            "the service has brought it up again"
+            if fresh.reason is FreshnessReason.WENT_BACK
+            else f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
             "check that palm-syncd runs and reaches it",
         )
 

@@ -84,7 +84,10 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
                 "read-only (a worn-out card does this), remount it or replace the card, and start palmd again"
             ) from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite's words quote the damage
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # the latter: SQLite's words quote the damage
         raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
     return db, seal
 

@@ -243,8 +243,10 @@ class MailDesk:
     async def _append(self, type_: OutboxType, body: JsonObject, carries: Any = ()) -> None:
         parts = self._parts
         record = await self._seal(type_, body)
-        await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
-        await self._reread()
+        try:
+            await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
+        finally:  # where the last of its steps failed, the record is there and its number is used
+            await self._reread()
 
     async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxRecord:
         parts, seq = self._parts, self._position.out_seq + 1

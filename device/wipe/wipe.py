@@ -162,7 +162,9 @@ def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> 
 
 
 def _save(state_dir: Path, wipe: Wipe) -> None:
-    replace_synced(state_dir / FILE_NAME, json.dumps(with_checksum(wipe.to_obj())).encode("utf-8"), mode=0o600)
+    replace_synced(
+        state_dir / FILE_NAME, json.dumps(with_checksum(wipe.to_obj())).encode("utf-8"), mode=0o600
+    )
 
 
 def _erase(state_dir: Path, *, keep_http: bool) -> None:
