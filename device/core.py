@@ -395,8 +395,8 @@ class Core:
         self.health.put(
             HealthWord.GALLERY_STALE,
             not fresh.fresh and not gallery.model_mismatch,
-            "the gallery's store went back to an earlier page, as by a damaged card; nobody is recognised until "
-            "the service has brought it up again"
+            "the gallery's store went back to an earlier page, as by a damaged card; nobody is recognised "
+            "until the service has brought it up again"
             if fresh.reason is FreshnessReason.WENT_BACK
             else f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
             "check that palm-syncd runs and reaches it",

@@ -3,7 +3,7 @@
 Leaving out either sync loses data: a rename can reach the disk before the bytes it names, and a file
 whose folder was never synced may not be there at all.
 
-An object that is kept as JSON carries a checksum: a flipped bit in a number would otherwise be another number.
+An object that is kept as JSON carries a checksum: a flipped bit in a number would else be another number.
 """
 
 import hashlib

@@ -318,7 +318,7 @@ class Journal:
                     self._execute("DELETE FROM evidence WHERE seq = ?", (seq,))
                     self._execute("DELETE FROM verdicts WHERE seq = ?", (seq,))
                 self._execute("DELETE FROM evidence WHERE seq IS NULL AND operating_ms < ?", (before_ms,))
-        self._rows.bring_in()
+            self._rows.bring_in()
         self._in_log = 0
         return forgotten + len(old)
 

@@ -9,13 +9,14 @@
    database's file, not in its log alone, before anybody sees it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from device.errors import JournalError
 from device.journal.restore import keep_numbers, next_turn
-from device.journal.rows import Rows
+from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
 
 _IN_APPLIED: Final = "in_applied_seq"
@@ -23,6 +24,8 @@ _OUT: Final = "out_seq"
 _OUT_ACKED: Final = "out_acked_seq"
 _REFUSED_SEQ: Final = "refused_seq"
 _REFUSED_CODE: Final = "refused_code"
+_SHA256: Final = "sha256 "
+"""With the number of a record: what its bytes were. Earlier versions of this software kept none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,10 @@ class MailBoxes:
             self._uploads.mark([Ticket(*row) for row in carried], {})
             self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (upto_seq,))
             self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
+            self._rows.execute(
+                "DELETE FROM mail_state WHERE name LIKE ? AND CAST(substr(name, ?) AS INTEGER) <= ?",
+                (_SHA256 + "%", len(_SHA256) + 1, upto_seq),
+            )
             self._raise(_OUT_ACKED, upto_seq)
             next_turn(self._rows)
         keep_numbers(self._rows, self._rows.witness)
@@ -112,6 +119,7 @@ class MailBoxes:
             if record.seq != self.position().out_seq + 1:
                 raise JournalError(f"outbox record {record.seq} is not the next one")
             self._rows.execute("INSERT INTO outbox VALUES (?, ?, ?)", (record.seq, type_, record.data))
+            self._put(f"{_SHA256}{record.seq}", hashlib.sha256(record.data).hexdigest())
             for ticket in carries:
                 self._rows.execute(
                     "INSERT OR REPLACE INTO outbox_items (kind, row_id, revision, out_seq)"
@@ -125,12 +133,19 @@ class MailBoxes:
             keep_numbers(self._rows, self._rows.witness)
 
     def next_record(self, after_seq: int) -> OutboxRecord | None:
-        """The first record of the outbox behind `after_seq`."""
+        """The first record of the outbox behind `after_seq`. Raises JournalError, also when it is damaged."""
         with self._rows.reported():
             row = self._rows.execute(
                 "SELECT seq, record FROM outbox WHERE seq > ? ORDER BY seq LIMIT 1", (after_seq,)
             ).fetchone()
-        return OutboxRecord(*row) if row else None
+            if row is None:
+                return None
+            sha256 = self._rows.execute(
+                "SELECT value FROM mail_state WHERE name = ?", (f"{_SHA256}{row[0]}",)
+            ).fetchone()
+        if sha256 is not None and sha256[0] != hashlib.sha256(row[1]).hexdigest():
+            raise broken(f"outbox record {row[0]} is another one")
+        return OutboxRecord(*row)
 
     def unmailed(self, limit: int) -> UploadBatch:
         """The oldest uploads, at most `limit`, that no record of the outbox carries."""

@@ -1,6 +1,6 @@
 """At a start: is everything in the database that was promised? The witness knows, and puts back what it can.
 
-- Verdicts that the database lacks are put back as they were signed; what came of them is asked for again, like
+- Verdicts that the database lacks are put back as they were signed; what came of them is asked for again, as
   after any restart (`resolve`). If one of them is in neither place, the journal halts (ROLLED_BACK).
 - Numbers of the mail are never taken back. An inbox record whose number is restored has taken effect elsewhere
   before it was acknowledged. An outbox record that is gone was seen by somebody, so the journal halts.

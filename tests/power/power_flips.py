@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from core_makers import NOW_MS, REJECTED, HandClock, make_request, sign_verdict, txn_id_of
@@ -47,11 +48,15 @@ class Flipped:
     def states(self) -> int:
         return sum(self.ends.values())
 
+    def add(self, other: "Flipped") -> None:
+        self.ends += other.ends
+        self.forks += other.forks
+
 
 def damages(name: str, data: bytes, rng: random.Random, *, most: int) -> Iterator[tuple[str, Damage]]:
     """Flips all over a file, at every header and frame of it, and cuts; about `most` of them."""
     size = len(data)
-    places = {rng.randrange(size) for _ in range(most // 2)} if size else set()
+    places = {rng.randrange(size) for _ in range(most // 2)}
     places |= set(range(0, min(size, 100), max(1, 800 // most)))
     step = SQLITE_PAGE_BYTES + 24 if name.endswith("journal.db-wal") else 4096 + 24
     frames = range(32, size, step) if name.endswith("-wal") else range(0, size, SQLITE_PAGE_BYTES)
@@ -59,20 +64,24 @@ def damages(name: str, data: bytes, rng: random.Random, *, most: int) -> Iterato
     places |= {min(size - 1, start + rng.choice((0, 5, 9, 17, 24 + rng.randrange(64)))) for start in chosen}
     for place in sorted(places):
         bit = 1 << rng.randrange(8)
-        yield f"bit {bit} of byte {place}", lambda data, at=place, bit=bit: _flipped(data, at, bit)
+        yield f"bit {bit} of byte {place}", partial(_flipped, place, bit)
     for _ in range(max(1, most // 10)):
         length = rng.randrange(size + 1)
-        yield f"cut to {length}", lambda data, length=length: data[:length]
+        yield f"cut to {length}", partial(_cut, length)
 
 
-def _flipped(data: bytes, place: int, bit: int) -> bytes:
+def _cut(length: int, data: bytes) -> bytes:
+    return data[:length]
+
+
+def _flipped(place: int, bit: int, data: bytes) -> bytes:
     return data[:place] + bytes((data[place] ^ bit,)) + data[place + 1 :]
 
 
-def sweep_flips(
-    tree: Tree, marks: list[Said], folder: Path, now_ms: int, *, most: int, rng: random.Random, into: Flipped
-) -> None:
-    """Damage each file of a state in about `most` ways, one at a time, and see what the device makes of it."""
+def sweep_flips(tree: Tree, marks: list[Said], folder: Path, *, most: int, seed: int) -> Flipped:
+    """Damage each file of a state in about `most` ways, one at a time, and see what the device makes of it
+    in `folder`, which is made anew each time."""
+    found, rng, now_ms = Flipped(), random.Random(seed), marks[-1]["at_ms"] + 1
     for name, data in sorted(tree.items()):
         if not data or name.endswith(("-shm", ".reserve")):
             continue
@@ -81,8 +90,9 @@ def sweep_flips(
             folder.mkdir(mode=0o700)
             lay_out({**tree, name: damage(data)}, folder)
             end, wrong = came_of_it(folder, marks, now_ms)
-            into.ends[_kind(name), end] += 1
-            into.forks += [f"{name}, {what}: {one}" for one in wrong]
+            found.ends[_kind(name), end] += 1
+            found.forks += [f"{name}, {what}: {one}" for one in wrong]
+    return found
 
 
 def _kind(name: str) -> str:
@@ -90,8 +100,9 @@ def _kind(name: str) -> str:
 
 
 def came_of_it(state: Path, marks: list[Said], now_ms: int) -> tuple[str, list[str]]:
-    """How the device starts on `state` (`whole`, `halted`, `no gallery`, `behind`, `refused`), and every
-    promise that it replaces by another."""
+    """How the device starts on `state` (`whole`, `stale` where its gallery serves nobody, `no gallery`,
+    `halted`, `refused`, `wiped`, `ended` for a program without words), and every promise
+    that it replaces by another."""
     promises = Promises.of(marks)
     found: list[str] = []
     try:
@@ -108,7 +119,7 @@ def came_of_it(state: Path, marks: list[Said], now_ms: int) -> tuple[str, list[s
         if len(str(error)) < 20:
             found.append(f"a refusal without a way out: {error}")
         return "refused", found
-    except Exception as error:  # whatever else ends the program has no words for a person
+    except Exception as error:  # noqa: BLE001 - whatever else ends the program has no words for a person
         return "ended", [*found, f"{type(error).__name__}: {error}"]
 
 
@@ -151,9 +162,10 @@ def _mail(device: Opened, promises: Promises, found: list[str]) -> None:
     for seq, said in promises.outbox.items():
         with contextlib.suppress(DeviceError):
             record = boxes.next_record(seq - 1)
-            if record is not None and record.seq == seq:
-                if hashlib.sha256(record.data).hexdigest() != said["sha256"]:
-                    found.append(f"outbox record {seq} is another one than was shown")
+            if record is None or record.seq != seq:
+                continue
+            if hashlib.sha256(record.data).hexdigest() != said["sha256"]:
+                found.append(f"outbox record {seq} is another one than was shown")
 
 
 def _trust(device: Opened, promises: Promises, found: list[str]) -> None:

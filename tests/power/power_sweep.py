@@ -1,14 +1,16 @@
 """Crash states by the thousand: record a device's life, cut its power everywhere, see what it promised.
 
-    python power_sweep.py [--ways N] [--starts N] [--jobs N] [--broken HOW] [--seed N] [--json]
+    python power_sweep.py [--ways N] [--starts N] [--flips N] [--jobs N] [--broken HOW] [--seed N] [--json]
 
 Before each change on the disk and after the last, the power goes: with nothing that was not synced, with all
-of it, and in N random ways. After some of the cuts the start is recorded too, and cut off in the same way.
+of it, and in N random ways. After some of the cuts the start is recorded too, and cut off in the same way. At N cuts the program is killed, and every file
+is damaged, one bit or one cut at a time.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from crash_disk import CrashDisk, Tree, fingerprint, lay_out
+from power_flips import Flipped, sweep_flips
 from power_promises import broken_promises
 from syscall_log import NEEDS_STRACE, STRACE, Change, Mark, record
 
@@ -162,6 +165,36 @@ def sweep(
     return found
 
 
+def flipped_share(arguments: tuple[Sequence[Change], Path, list[int], int, int]) -> Flipped:
+    """Damage what lies on the disk at these cuts, each file in about `most` ways."""
+    changes, state, cuts, most, seed = arguments
+    disk, found = CrashDisk(state), Flipped()
+    with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
+        for number, change in enumerate(changes):
+            disk.follow(change)
+            if number in cuts:
+                found.add(
+                    sweep_flips(disk.whole(), disk.marks, Path(name) / "state", most=most, seed=seed + number)
+                )
+    return found
+
+
+def flip(
+    changes: Sequence[Change], state: Path, *, cuts: int, most: int, seed: int = 1, jobs: int = 1
+) -> Flipped:
+    """Kill the device at `cuts` random moments after it was provisioned, and damage its files."""
+    promised = next(number for number, change in enumerate(changes) if isinstance(change, Mark))
+    chosen = random.Random(seed).sample(range(promised + 1, len(changes)), cuts)
+    shares = [(changes, state, chosen[job::jobs], most, seed) for job in range(jobs)]
+    if jobs == 1:
+        return flipped_share(shares[0])
+    found = Flipped()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for part in pool.imap_unordered(flipped_share, shares):
+            found.add(part)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ways", type=int, default=4, help="random ways in which the power goes at each cut")
@@ -170,6 +203,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--starts", type=int, default=8, help="starts after a cut that are cut off again")
+    parser.add_argument("--flips", type=int, default=24, help="moments at which every file is damaged")
+    parser.add_argument("--damages", type=int, default=24, help="ways in which each file is")
     parser.add_argument("--at-least", type=int, default=0, help="fail when there were fewer different states")
     parser.add_argument("--broken", default="")
     parser.add_argument("--json", action="store_true")
@@ -177,6 +212,7 @@ def main() -> int:
     if STRACE is None:
         print(NEEDS_STRACE, file=sys.stderr)
         return 1
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the jobs: galleries of a few palms
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="power-") as name:
         changes = record_life(Path(name), broken=asked.broken, rounds=asked.rounds)
@@ -192,21 +228,33 @@ def main() -> int:
             changes, Path(name) / "state", starts=asked.starts, ways=asked.ways, seed=asked.seed
         )
         found.add(again)
+        damaged = flip(
+            changes,
+            Path(name) / "state",
+            cuts=asked.flips,
+            most=asked.damages,
+            seed=asked.seed,
+            jobs=asked.jobs,
+        )
     told = {
         "changes": found.changes,
         "states_of_starts_cut_off_again": len(again.states),
         "different_states": len(found.states),
         "checks": found.checks,
         "broken_promises": len(found.broken),
+        "damaged_states": damaged.states,
+        "forks": len(damaged.forks),
         "seconds": round(time.monotonic() - began, 1),
     }
     if asked.json:
         print(json.dumps(told))
     else:
         print(", ".join(f"{value} {name.replace('_', ' ')}" for name, value in told.items()))
-    for line in found.broken[:20]:
+    for (file, end), count in sorted(damaged.ends.items()):
+        print(f"  {file}, damaged: {end} {count} times", file=sys.stderr)
+    for line in (found.broken + damaged.forks)[:20]:
         print(line, file=sys.stderr)
-    return 0 if not found.broken and len(found.states) >= asked.at_least else 1
+    return 0 if not found.broken and not damaged.forks and len(found.states) >= asked.at_least else 1
 
 
 if __name__ == "__main__":

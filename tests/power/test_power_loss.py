@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crash_disk import CrashDisk, fingerprint
 from power_breakage import BROKEN
-from power_sweep import on_disk, record_life, sweep, sweep_starts
+from power_sweep import flip, on_disk, record_life, sweep, sweep_starts
 from syscall_log import NEEDS_STRACE, STRACE, Change, Cut, Make, Rename, Sync, Write
 
 recorded = pytest.mark.skipif(STRACE is None, reason=NEEDS_STRACE)
@@ -47,6 +47,18 @@ def test_the_power_may_go_again_during_the_start_after_it(life: tuple[list[Chang
     found = sweep_starts(changes, state, starts=1, ways=1, seed=4)
     assert found.broken == []
     assert len(found.states) > 5
+
+
+@recorded
+def test_no_damaged_byte_replaces_what_was_promised(life: tuple[list[Change], Path]) -> None:
+    changes, state = life
+    found = flip(changes, state, cuts=2, most=6)
+    assert found.forks == []
+    assert found.states > 60
+    ends = {end for _, end in found.ends}
+    assert "refused" in ends
+    assert ends & {"whole", "stale"}
+    assert "ended" not in ends
 
 
 @recorded
