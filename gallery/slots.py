@@ -14,7 +14,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class Slots:
-    """The file at `path`: `count` slots, each for up to `slot_bytes - 4` bytes. Used by one thread at a time."""
+    """The file at `path`: `count` slots, each for up to `slot_bytes - 4` bytes. For one thread at a time."""
 
     def __init__(self, path: Path, *, slot_bytes: int, count: int) -> None:
         """Open the file; make it, with every slot empty, where none of this size is there. Raises OSError."""

@@ -2,9 +2,9 @@
 
 SQLite takes a damaged frame for the end of its log, so after a power cut the store may be at an earlier page,
 whole in itself, in which somebody is found who was erased since. The position that was committed therefore
-stands in a file of its own as well, in two sealed slots that take turns, with what was known about time. It is
-written after the database and before anybody is told. A gallery behind it recognises nobody until the stream
-has brought it there again.
+is kept in a file of its own as well, in two sealed slots that take turns, with what was known about time. It
+is written after the database and before anybody is told. A gallery behind it recognises nobody until the
+stream has brought it there again.
 """
 
 import logging

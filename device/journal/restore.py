@@ -2,7 +2,7 @@
 
 - Verdicts that the database lacks are put back as they were signed; what came of them is asked for again, as
   after any restart (`resolve`). If one of them is in neither place, the journal halts (ROLLED_BACK).
-- Numbers of the mail are never taken back. An inbox record whose number is restored has taken effect elsewhere
+- Numbers of the mail are never taken back. An inbox record whose number is restored took effect elsewhere
   before it was acknowledged. An outbox record that is gone was seen by somebody, so the journal halts.
 - What is in the database and not yet in the witness was cut off between the two, and nobody was told.
 """
@@ -65,8 +65,8 @@ def _restore_verdicts(rows: Rows, witness: Witness) -> str:
         seq, ref = promised.seq, object_ref(promised.wrapper)
     if seq > first:
         _log.error(
-            "the journal had lost verdict_seq %d to %d, as by a damaged write-ahead log: its witness put them "
-            "back; look at the card's health",
+            "the journal had lost verdict_seq %d to %d, as by a damaged write-ahead log: its witness put them"
+            " back; look at the card's health",
             first + 1,
             seq,
         )

@@ -67,7 +67,7 @@ class Witness:
             held = self._slots.read()
         except OSError as error:
             raise JournalError(
-                f"{path} cannot be opened or made ({error.strerror}); check its owner and the room on the disk"
+                f"{path} cannot be opened or made ({error.strerror}); check its owner and the disk's room"
             ) from error
         self._writes = 0
         self.numbers: Numbers | None = None

@@ -3,8 +3,8 @@
     python power_sweep.py [--ways N] [--starts N] [--flips N] [--jobs N] [--broken HOW] [--seed N] [--json]
 
 Before each change on the disk and after the last, the power goes: with nothing that was not synced, with all
-of it, and in N random ways. After some of the cuts the start is recorded too, and cut off in the same way. At N cuts the program is killed, and every file
-is damaged, one bit or one cut at a time.
+of it, and in N random ways. After some of the cuts the start is recorded too, and cut off in the same way.
+At N cuts every file is damaged as well, one bit or one cut at a time.
 """
 
 import argparse
