@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 _LENGTH_BYTES: Final = 4
+_PIECE_BYTES: Final = 4_096
+"""The kernel may keep what is written in one go as one page, and each later write then counts as all of it."""
 
 
 class Slots:
@@ -21,9 +23,7 @@ class Slots:
         self._slot_bytes = slot_bytes
         self._count = count
         size = slot_bytes * count
-        self.made = not path.is_file() or path.stat().st_size != size
-        """Whether every slot is empty because the file was not there, or was cut."""
-        if self.made:
+        if not path.is_file() or path.stat().st_size != size:
             _make(path, size)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
@@ -55,9 +55,9 @@ def _make(path: Path, size: int) -> None:
     partial.unlink(missing_ok=True)
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(bytes(size))
-            file.flush()
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            for start in range(0, size, _PIECE_BYTES):
+                file.write(bytes(min(_PIECE_BYTES, size - start)))
             os.fsync(descriptor)
     except OSError:
         with suppress(OSError):

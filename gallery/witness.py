@@ -37,7 +37,8 @@ class Witness:
         self._slots = Slots(folder / FILE_NAME, slot_bytes=_SLOT_BYTES, count=_TURNS)
         self._writes = 0
         self._held: Held | None = None
-        for slot in self._slots.read():
+        slots = self._slots.read()
+        for slot in slots:
             number = int.from_bytes(slot[:_NUMBER_BYTES], "big")
             try:
                 plain = sealer.open(_TABLE, b"", number, slot[_NUMBER_BYTES:])
@@ -46,7 +47,7 @@ class Witness:
             if number > self._writes:
                 self._writes = number
                 self._held = Held.from_obj(read_strict(plain, max_bytes=_SLOT_BYTES))
-        if self._held is None and not self._slots.made:
+        if self._held is None and any(slots):
             _log.error("%s is damaged or of another gallery; it is filled anew", folder / FILE_NAME)
 
     def behind(self, held: Held) -> bool:

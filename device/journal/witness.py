@@ -78,7 +78,7 @@ class Witness:
         verdicts = [self._opened(slot, "verdict") for slot in held[_TURNS:]]
         self.verdicts = {found[0]: PromisedVerdict(found[0], **found[1]) for found in verdicts if found}
         """Those that are whole, by their numbers, as they were at the start."""
-        if self.numbers is None and not self._slots.made:
+        if self.numbers is None and any(held):
             _log.error("%s is damaged or of another journal; it is filled anew from the journal", path)
 
     def keep_verdict(self, verdict: PromisedVerdict) -> None:

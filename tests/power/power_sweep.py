@@ -9,6 +9,7 @@ At N cuts every file is damaged as well, one bit or one cut at a time.
 
 import argparse
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -88,6 +89,11 @@ def sweep_starts(changes: Sequence[Change], state: Path, *, starts: int, ways: i
     return found
 
 
+def _quiet() -> None:
+    """What the device logs about a damaged state is thousands of lines here."""
+    logging.disable(logging.CRITICAL)
+
+
 def _check(trees: list[Tree], marks: list[dict[str, Any]], found: Found, where: str) -> None:
     """Look at those states that were not seen before with as much told."""
     with tempfile.TemporaryDirectory(dir=RAM if RAM.is_dir() else None, prefix="power-") as name:
@@ -159,7 +165,7 @@ def sweep(
     if jobs == 1:
         found.add(sweep_share(shares[0]))
         return found
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _quiet) as pool:
         for part in pool.imap_unordered(sweep_share, shares):
             found.add(part)
     return found
@@ -189,7 +195,7 @@ def flip(
     if jobs == 1:
         return flipped_share(shares[0])
     found = Flipped()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _quiet) as pool:
         for part in pool.imap_unordered(flipped_share, shares):
             found.add(part)
     return found
@@ -209,6 +215,7 @@ def main() -> int:
     parser.add_argument("--broken", default="")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    _quiet()
     if STRACE is None:
         print(NEEDS_STRACE, file=sys.stderr)
         return 1
