@@ -12,7 +12,7 @@ from typing import Final
 
 _LENGTH_BYTES: Final = 4
 _PIECE_BYTES: Final = 4_096
-"""The kernel may keep what is written in one go as one page, and each later write then counts as all of it."""
+"""The kernel may keep what is written in one go as one page; each later write then counts as all of it."""
 
 
 class Slots:
