@@ -27,7 +27,7 @@ def restore(rows: Rows, witness: Witness) -> None:
     """Bring database and witness to the same state, or halt. Raises sqlite3.Error, JournalError."""
     with rows.transaction():
         why = _restore_verdicts(rows, witness)
-        halted = _restore_numbers(rows, witness, another_wrote=_another_wrote(rows, witness))
+        halted = _restore_numbers(rows, witness)
         if why := halted or why:
             _log.critical("this journal went back: %s", why)
             rows.execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
@@ -99,27 +99,11 @@ def _insert(rows: Rows, promised: PromisedVerdict) -> bool:
     return True
 
 
-def _another_wrote(rows: Rows, witness: Witness) -> bool:
-    """Whether a software that keeps no witness has worked on this journal since: an earlier version did,
-    and what it wrote counts."""
-    last = rows.execute("SELECT max(seq) FROM verdicts").fetchone()[0] or 0
-    return bool(last > max(witness.verdicts, default=0) + 1)
-
-
-def _restore_numbers(rows: Rows, witness: Witness, *, another_wrote: bool) -> str:
+def _restore_numbers(rows: Rows, witness: Witness) -> str:
     """Correct the mail's numbers; why the journal must halt, if it must."""
     found, kept = _numbers(rows), witness.numbers or _numbers(rows)
     cut_off = found.turn == kept.turn + 1 and not _lower(found, kept)
-    if cut_off or another_wrote:
-        right = replace(
-            found,
-            in_applied_seq=max(found.in_applied_seq, kept.in_applied_seq),
-            out_seq=max(found.out_seq, kept.out_seq),
-            out_acked_seq=max(found.out_acked_seq, kept.out_acked_seq),
-            halted=found.halted or kept.halted,
-        )
-    else:
-        right = replace(kept, halted=found.halted or kept.halted)
+    right = replace(found if cut_off else kept, halted=found.halted or kept.halted)
     first, top, count = rows.execute(
         "SELECT min(seq), max(seq), count(*) FROM outbox WHERE seq > ?", (right.out_acked_seq,)
     ).fetchone()

@@ -227,26 +227,6 @@ def test_a_halt_outlives_its_row(running: tuple[Journal, Path]) -> None:
     again.close()
 
 
-def test_what_an_earlier_software_wrote_counts(running: tuple[Journal, Path]) -> None:
-    """One that keeps no witness ran in between, as after a software that was rolled back."""
-    journal, folder = running
-    mailed(journal)
-    append(journal, "0")
-    journal.close()
-    kept = (folder / "journal.db.witness").read_bytes()
-    journal = open_journal(folder)
-    for number in (1, 2):
-        append(journal, str(number))
-    journal.mail.applied(3)
-    journal._execute("UPDATE mail_state SET value = 5 WHERE name = 'turn'")
-    journal.close()
-    (folder / "journal.db.witness").write_bytes(kept)
-    again = open_journal(folder)
-    assert (again.mail.position().in_applied_seq, again.halted) == (3, "")
-    assert append(again, "3").seq == 4
-    again.close()
-
-
 def test_a_verdict_that_the_witness_does_not_take_is_not_said(
     running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
