@@ -10,6 +10,8 @@ one JSON object (RFC 8785 bytes), the payload opaque bytes: what the service sig
 3. A connection that breaks the framing is closed; the listener and its other connections go on.
 4. When a client goes away, the request it was waiting for is cancelled: an operation that must not stop
    half-way shields itself.
+5. A connection that asks nothing, sends slowly or takes no reply is closed (`Patience`). At a socket that is
+   full a connection that waits for its client gives way to a newcomer, one that never asked anything first.
 
     server = await IpcServer.start(path, handler)         client = await IpcClient.connect(path)
     async def handler(request): return reply(seq=7)       answer = await client.call("hello", timeout_s=5)
@@ -23,7 +25,7 @@ import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self, cast
 
@@ -38,9 +40,11 @@ MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """The largest body of the device surface; a full page of 500 deltas has 1.6 MiB."""
 
 MAX_CONNECTIONS: Final = 16
-"""The carrier holds five, technicians a few more; beyond that somebody leaks them."""
+"""To one socket. The carrier holds seven, a screen and a technician one or two each."""
 
 _PREFIX = struct.Struct(">II")
+_CREDENTIALS = struct.Struct("iII")
+"""What SO_PEERCRED tells: pid, uid, gid."""
 _CUT_OFF: Final = "the stream ends inside a packet"
 
 _log = logging.getLogger(__name__)
@@ -52,6 +56,20 @@ class Packet:
 
     header: JsonObject
     payload: bytes = field(default=b"", repr=False)
+    peer_uid: int | None = None
+    """Of a request: the user who connected, as the kernel tells it. Under PrivateUsers= root and the server's
+    own user are themselves, and everybody else is 65534."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a server waits for its clients, in seconds."""
+
+    idle_s: float = 120.0
+    """For the next request. The carrier's slowest errand comes every ten minutes, and connects anew."""
+    packet_s: float = 20.0
+    """From the first byte of a packet to its last, and for a reply to be taken. A carrier that the core keeps
+    from the processor needs seconds for the largest packet."""
 
 
 Handler = Callable[[Packet], Awaitable[Packet]]
@@ -89,16 +107,23 @@ def _head_of(packet: Packet) -> bytes:
     return _PREFIX.pack(len(header), len(packet.payload)) + header
 
 
-async def read_packet(reader: asyncio.StreamReader) -> Packet | None:
-    """The next packet, None at an end between packets; IpcError for anything else."""
+async def read_packet(reader: asyncio.StreamReader, within_s: float | None = None) -> Packet | None:
+    """The next packet, None at an end between packets; IpcError for anything else.
+
+    `within_s`: from the packet's first byte to its last; None waits for ever.
+    """
+    first = await reader.read(1)
+    if not first:
+        return None
     try:
-        header_length, payload_length = _lengths(await reader.readexactly(_PREFIX.size))
-        header = await reader.readexactly(header_length)
-        payload = await reader.readexactly(payload_length)
+        async with asyncio.timeout(within_s):
+            header_length, payload_length = _lengths(first + await reader.readexactly(_PREFIX.size - 1))
+            header = await reader.readexactly(header_length)
+            payload = await reader.readexactly(payload_length)
     except asyncio.IncompleteReadError as error:
-        if not error.partial and error.expected == _PREFIX.size:
-            return None
         raise IpcError(_CUT_OFF) from error
+    except TimeoutError as error:
+        raise IpcError(f"a packet is not whole {within_s:g} s after its first byte") from error
     return _packet(header, payload)
 
 
@@ -171,7 +196,7 @@ class IpcClient:
     @property
     def closed(self) -> bool:
         """True once no request can be sent any more."""
-        return self._writer.is_closing()
+        return self._writer.is_closing() or self._reader.at_eof()
 
     def close(self) -> None:
         """Drop the connection; safe to call twice."""
@@ -249,23 +274,39 @@ def _lost_during(op: str, error: OSError) -> IpcUnreachable:
     return IpcUnreachable(f"connection lost during {op} ({_reason(error)})")
 
 
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One client, as its server sees it."""
+
+    task: asyncio.Task[None]
+    waits_since_s: float
+    """When it was last the client's turn, on the loop's clock."""
+    asked: bool = False
+    """Whether it ever sent a whole request."""
+    busy: bool = False
+    """Whether a request of it is being answered."""
+
+
 class IpcServer:
     """Listens on one socket and answers each request with `handler`."""
 
-    def __init__(self, path: Path, handler: Handler) -> None:
+    def __init__(self, path: Path, handler: Handler, patience: Patience) -> None:
         self._path = path
         self._handler = handler
-        self._connections: set[asyncio.Task[None]] = set()
+        self._patience = patience
+        self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def start(cls, path: Path, handler: Handler, *, mode: int = 0o660) -> Self:
+    async def start(
+        cls, path: Path, handler: Handler, *, mode: int = 0o660, patience: Patience | None = None
+    ) -> Self:
         """Listen at `path`, whose directory exists, with the socket's permissions set to `mode`.
 
         A socket left behind by a process that died is replaced; IpcError when a live one answers there or
         when something else stands in its place.
         """
-        self = cls(path, handler)
+        self = cls(path, handler, patience or Patience())
         listener = _bind(path, mode)
         self._server = await asyncio.start_unix_server(self._accept, sock=listener)
         return self
@@ -274,52 +315,98 @@ class IpcServer:
         """Stop listening, cancel what is being answered, and remove the socket."""
         if self._server is not None:
             self._server.close()
-        for task in tuple(self._connections):
+        tasks = [connection.task for connection in self._connections]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._connections) >= MAX_CONNECTIONS:
-            _log.warning("%s: connection refused, %d are open", self._path, len(self._connections))
-            writer.close()
+        if task is None or not self._has_room():
+            _log.warning("%s: connection refused, %d are being answered", self._path, MAX_CONNECTIONS)
+            writer.transport.abort()
             return
-        self._connections.add(task)
+        connection = _Connection(task, asyncio.get_running_loop().time())
+        self._connections.add(connection)
         try:
-            await self._serve(reader, writer)
+            await self._serve(connection, reader, writer)
         except (IpcError, OSError) as error:
             _log.warning("%s: connection closed: %s", self._path, error)
         except asyncio.CancelledError:
-            # close() ends us; asyncio's own task wrapper would log a cancellation as an error.
+            # close() and _has_room() end us; asyncio's own task wrapper would log a cancellation as an error.
+            if connection in self._connections:
+                writer.close()  # a reply that is on its way goes out
             return
         finally:
-            self._connections.discard(task)
-            writer.close()
+            self._connections.discard(connection)
+            if not writer.is_closing():
+                # What the client has not taken by now it does not want; it must not keep the descriptor.
+                writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upcoming = asyncio.ensure_future(read_packet(reader))
+    def _has_room(self) -> bool:
+        """Whether one more may be served, after whoever has kept its place unused the longest has left."""
+        if len(self._connections) < MAX_CONNECTIONS:
+            return True
+        waiting = [connection for connection in self._connections if not connection.busy]
+        if not waiting:
+            return False
+        leaves = min(waiting, key=lambda connection: (connection.asked, connection.waits_since_s))
+        self._connections.discard(leaves)
+        leaves.task.cancel()
+        return True
+
+    async def _serve(
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        loop, packet_s = asyncio.get_running_loop(), self._patience.packet_s
+        peer_uid = _peer_uid(writer)
+        upcoming = asyncio.ensure_future(read_packet(reader, packet_s))
         answering: asyncio.Future[Packet] | None = None
         try:
-            while (request := await upcoming) is not None:
+            while (request := await self._next(upcoming)) is not None:
+                connection.asked = connection.busy = True
                 # Reading on while we answer is how a client that went away is noticed.
-                upcoming = asyncio.ensure_future(read_packet(reader))
-                answering = asyncio.ensure_future(self._answer(request))
+                upcoming = asyncio.ensure_future(read_packet(reader, packet_s))
+                answering = asyncio.ensure_future(self._answer(replace(request, peer_uid=peer_uid)))
                 await asyncio.wait((upcoming, answering), return_when=asyncio.FIRST_COMPLETED)
                 if not answering.done() and (upcoming.exception() or upcoming.result() is None):
                     return
-                write_packet(writer, await answering)
-                await writer.drain()
+                answer = await answering
+                connection.busy, connection.waits_since_s = False, loop.time()
+                write_packet(writer, answer)
+                await _taken(writer, packet_s)
         finally:
             upcoming.cancel()
             if answering is not None:
                 answering.cancel()
+
+    async def _next(self, upcoming: "asyncio.Future[Packet | None]") -> Packet | None:
+        """The next request; None where the client has gone, or has nothing to ask."""
+        await asyncio.wait((upcoming,), timeout=self._patience.idle_s)
+        return upcoming.result() if upcoming.done() else None
 
     async def _answer(self, request: Packet) -> Packet:
         try:
             return await self._handler(request)
         except IpcRefused as error:
             return refusal(error.code, str(error))
+
+
+async def _taken(writer: asyncio.StreamWriter, within_s: float) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await writer.drain()
+    except TimeoutError as error:
+        raise IpcError(f"a reply was not taken within {within_s:g} s") from error
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    line: socket.socket = writer.get_extra_info("socket")
+    _pid, uid, _gid = _CREDENTIALS.unpack(
+        line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return int(uid)
 
 
 def _bind(path: Path, mode: int) -> socket.socket:

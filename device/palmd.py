@@ -29,11 +29,12 @@ from device.doctor_control import doctor_operations
 from device.enrolment.people_wiring import make_people
 from device.errors import ConfigError, DeviceError, NotProvisioned
 from device.housekeeping import Housekeeping, Stage
-from device.ipc import IpcServer, Packet, reply
+from device.ipc import Packet, reply
 from device.log_limits import limit_repeats
 from device.memory_guard import MemoryGuard, guard_memory
 from device.opening import known_time_ms, open_device
 from device.report import describe
+from device.roles import Role, serve_roles
 from device.store_thread import StoreThread
 from device.trust.service_status import StatusReader
 from device.updates.wiring import begin_updates
@@ -145,6 +146,7 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
                 gallery=lambda: core.gallery,
                 wipe_id=lambda: core.wiping.unconfirmed,
                 journal=opened.journal,
+                http_key=lambda: opened.keys.http.seed if core.wiping.may_ask_service else None,
                 statuses=statuses,
                 journal_thread=journal_thread.executor,
                 gallery_thread=gallery_thread.executor,
@@ -213,21 +215,26 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
             status = describe(core, people.enrolment, clock, capture.counters, inference.counters)
             return reply(status=status | {"memory": asdict(guard)})
 
-        control = await IpcServer.start(
-            config.control_socket,
-            control_handler(
-                {
-                    "status": tell_status,
-                    "factory_reset": core.wiping.factory_reset,
-                    **doctor_operations(slot),
-                    **people.operations,
-                    **updates,
-                }
-            ),
+        technician = control_handler(
+            {
+                "status": tell_status,
+                "factory_reset": core.wiping.factory_reset,
+                **doctor_operations(slot),
+                **people.operations,
+                **updates,
+            }
         )
-        stack.push_async_callback(control.close)
-        carrier = await IpcServer.start(config.carrier_socket, desk.handle)
-        stack.push_async_callback(carrier.close)
+        await serve_roles(
+            config.device.runtime_dir,
+            opened.trust.device_id,
+            {
+                Role.TECHNICIAN: technician,
+                Role.TOTEM: technician,
+                Role.INSTALLER: technician,
+                Role.CARRIER: desk.handle,
+            },
+            stack,
+        )
 
         house = Housekeeping(core, clock, stages)
         cable = asyncio.create_task(pump.run(), name="cable")

@@ -1,8 +1,10 @@
 """`palm-syncd`, the carrier: the one process of the device that talks to the network.
 
-It holds the http key and nothing else of the device's secrets. Lanes (`device.carrier.lanes`) run beside each
-other; each survives the loss of the core and of the service, and goes on where it was. What is on its way
-when the process ends stays with the core: the journal, the enrolment outbox, the gallery's position.
+It holds the http key and nothing else of the device's secrets. The core hands it that key when it starts, and
+it writes it nowhere: another key, or the end of one, needs nothing but a start. Lanes
+(`device.carrier.lanes`) run beside each other; each survives the loss of the core and of the service, and
+goes on where it was. What is on its way when the process ends stays with the core: the journal, the enrolment
+outbox, the gallery's position.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import ServerAddressError
 from cloud_client.retry import Backoff, Random
 from device import sd_notify
-from device.carrier.carrier import LinkState
+from device.carrier.carrier import WIPED_CODE, LinkState
 from device.carrier.lanes import (
     CoreLine,
     GalleryLane,
@@ -33,11 +35,9 @@ from device.carrier.lanes import (
 from device.clock import Clock, SystemClock
 from device.config.config import config_path, load_config
 from device.enrolment.lanes import EnrolmentLane, RedeemLane
-from device.errors import ConfigError, IpcError, KeyStoreError
+from device.errors import ConfigError, IpcError, IpcRefused
 from device.log_limits import limit_repeats
 from device.memory_guard import guard_memory
-from device.trust.credentials import key_source
-from device.trust.keystore import KeyPurpose
 from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2
@@ -94,23 +94,50 @@ async def _run(lane: Lane, around: Surroundings, core_socket: Path) -> None:
         core.close()
 
 
-async def _serve(address: ServerAddress, http_key: SigningKey, core_socket: Path) -> None:
-    """Carry until SIGTERM or SIGINT."""
+async def http_key_of(core_socket: Path, chance: Random) -> SigningKey:
+    """The key with which this device signs its requests, as the core has it; waits for a core.
+
+    Raises IpcRefused where there is no such key any more.
+    """
+    core = CoreLine(core_socket)
+    backoff = Backoff(chance, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
+    try:
+        while True:
+            try:
+                return SigningKey.from_seed((await core.call("http_key")).payload)
+            except IpcError as error:
+                if isinstance(error, IpcRefused) and error.code == WIPED_CODE:
+                    raise
+                if backoff.failures == 0:
+                    _log.warning("%s", error)
+                await asyncio.sleep(backoff.failed())
+    finally:
+        core.close()
+
+
+async def _serve(address: ServerAddress, core_socket: Path) -> None:
+    """Carry until SIGTERM or SIGINT. Raises IpcRefused where the core has no http key."""
+    carrying = asyncio.create_task(_carry_with_key(address, core_socket))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, carrying.cancel)
+    watched = asyncio.create_task(_feed_watchdog())
+    sd_notify.ready(f"waits for palmd at {core_socket}")
+    try:
+        await carrying
+    except asyncio.CancelledError:
+        _log.info("stopped by a signal")
+    finally:
+        sd_notify.stopping()
+        watched.cancel()
+
+
+async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
     clock = SystemClock()
+    http_key = await http_key_of(core_socket, random.random)
+    _tell(f"carrying between {core_socket} and {address.origin}")
     async with CloudClient(address, http_key, clock.wall_ms) as cloud:
-        carrying = asyncio.create_task(carry(cloud, core_socket, clock, random.random, _tell))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, carrying.cancel)
-        watched = asyncio.create_task(_feed_watchdog())
-        sd_notify.ready(f"carrying between {core_socket} and {address.origin}")
-        try:
-            await carrying
-        except asyncio.CancelledError:
-            _log.info("stopped by a signal")
-        finally:
-            sd_notify.stopping()
-            watched.cancel()
+        await carry(cloud, core_socket, clock, random.random, _tell)
 
 
 async def _feed_watchdog() -> None:
@@ -139,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 not provisioned."""
+    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 no http key: wiped."""
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit_repeats()
@@ -158,14 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
         address.tls_context()
-        http_key = SigningKey.from_seed(key_source(config.keys_dir).read(KeyPurpose.HTTP))
-    except KeyStoreError as error:
+        asyncio.run(_serve(address, config.carrier_socket))
+    except IpcRefused as error:
         print(f"palm-syncd: {error}", file=sys.stderr)
         return 3
     except (ConfigError, ServerAddressError) as error:
         print(f"palm-syncd: {error}", file=sys.stderr)
         return 1
-    asyncio.run(_serve(address, http_key, config.carrier_socket))
     return 0
 
 

@@ -69,7 +69,7 @@ def staged_device(folder: Path) -> Iterator[StagedDevice]:
         palmctl("config", "set", "enrolment.consent", "screen", "--config", str(site.config))
         for name, program in (("palmd", "device.palmd"), ("palm-syncd", "device.syncd")):
             stage.start_daemon(name, module(program, "--config", str(site.config)), _WITHIN_S)
-        ask = partial(ask_core, site.runtime / "control.sock")
+        ask = partial(ask_core, site.control_socket)
         wait_until(
             "the device to be ready",
             _WITHIN_S,

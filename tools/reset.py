@@ -105,7 +105,7 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
             raise ResetRefused(
                 "a palmd holds this device without answering: end it (systemctl stop palmd), then try again"
             ) from None
-        reset_device(config)
+        reset_device(config, here.device_id)
         return
     if begun_before(config):
         try:

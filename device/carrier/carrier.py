@@ -25,6 +25,9 @@ from cloud_client.retry import Backoff, is_transient, retry_after_s
 QUICK_ANSWER_S: Final = 1.0
 """A long poll that brings nothing sooner than this was ended by another one, not by time."""
 
+WIPED_CODE: Final = "wiped"
+"""With this code the core refuses to hand out the http key: the device has none any more."""
+
 _SNAPSHOT_HEALS: Final = frozenset({"gap", "bad_chain", "wrong_epoch", "state_mismatch"})
 """Refusals of the core that mean: these pages do not continue what it holds."""
 

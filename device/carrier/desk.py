@@ -37,7 +37,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
-from device.carrier.carrier import LinkState
+from device.carrier.carrier import WIPED_CODE, LinkState
 from device.clock import Clock
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
@@ -115,6 +115,8 @@ class DeskParts:
     model_id: str
     gallery: Callable[[], Gallery | None]
     journal: Journal
+    http_key: Callable[[], bytes | None]
+    """The 32 bytes that sign requests to the service; None once a wipe has taken them."""
     statuses: StatusReader
     journal_thread: Executor
     gallery_thread: Executor
@@ -146,6 +148,7 @@ class CarrierDesk:
         }
         self._shielded_ops: dict[str, _Op] = {
             "hello": self._hello,
+            "http_key": self._http_key,
             "gallery.deltas": self._gallery_deltas,
             "gallery.snapshot": self._gallery_snapshot,
             "verdicts.done": self._verdicts_done,
@@ -204,6 +207,12 @@ class CarrierDesk:
             gallery=position,
             wipe_id=self._parts.wipe_id(),
         )
+
+    async def _http_key(self, _request: Packet) -> Packet:
+        key = self._parts.http_key()
+        if key is None:
+            raise IpcRefused(WIPED_CODE, "this device is wiped; palmctl status says what to do")
+        return reply(key)
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()

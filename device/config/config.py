@@ -51,6 +51,7 @@ from device.config.text import Locations, describe_kind, nearest
 from device.config.values import Parser, WrongValue
 from device.errors import ConfigError
 from device.files import replace_synced
+from device.roles import Role, socket_path
 
 DEFAULT_PATH = Path("/etc/palm-access/device.toml")
 ENVIRONMENT_VARIABLE = "PALM_ACCESS_CONFIG"
@@ -138,13 +139,18 @@ class DeviceConfig:
 
     @property
     def control_socket(self) -> Path:
-        """Where `palmctl` talks to the core."""
-        return self.device.runtime_dir / "control.sock"
+        """Where a technician's `palmctl` talks to the core."""
+        return socket_path(self.device.runtime_dir, Role.TECHNICIAN)
+
+    @property
+    def totem_socket(self) -> Path:
+        """Where the screen at which people enrol talks to the core."""
+        return socket_path(self.device.runtime_dir, Role.TOTEM)
 
     @property
     def carrier_socket(self) -> Path:
         """Where `palm-syncd` talks to the core."""
-        return self.device.runtime_dir / "carrier.sock"
+        return socket_path(self.device.runtime_dir, Role.CARRIER)
 
 
 _REQUIRED: Any = object()

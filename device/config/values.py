@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from device.config.text import describe_kind
+from device.roles import LONGEST_PATH
 from link1.members import NAME
 
 MAX_SOCKET_PATH_BYTES = 107
 """unix(7): 108 bytes with the NUL."""
-_LONGEST_SOCKET_NAME = "/carrier.sock"
+_LONGEST_SOCKET_NAME = f"/{LONGEST_PATH}"
 _RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
 _USB_PORT = re.compile(r"usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?")
 

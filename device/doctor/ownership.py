@@ -29,8 +29,8 @@ def check(case: Case) -> Finding:
     wrong = list(_wrong(state_dir, owner, config.keys_dir))
     wrong += [
         (socket, "others may use it", f"chmod o= {socket}")
-        for socket in (config.control_socket, config.carrier_socket)
-        if socket.is_socket() and socket.stat().st_mode & 0o007
+        for socket in (config.control_socket, config.totem_socket, config.carrier_socket)
+        if _open_to_others(socket)
     ]
     if not wrong:
         return ok(NAME, f"all of {state_dir} belongs to {_name(owner)}; keys are its alone")
@@ -58,6 +58,13 @@ def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, 
             yield path, f"mode {mode:04o}, others may read keys", f"chmod {expected} {path}"
         elif mode & 0o002 and not path.is_symlink():
             yield path, f"mode {mode:04o}, everybody may write", f"chmod o-w {path}"
+
+
+def _open_to_others(socket: Path) -> bool:
+    try:
+        return bool(socket.stat().st_mode & 0o007)
+    except OSError:
+        return False  # not there; or not for this user, and so not for others
 
 
 def _name(uid: int) -> str:

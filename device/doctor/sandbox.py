@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
-from device.trust.credentials import drop_in, drop_in_path
+from device.trust.credentials import UNIT_KEYS, drop_in, drop_in_path
 
 NAME = "sandbox"
 _WITHIN_S = 5.0
 _BOTH = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes"}
 EXPECTED: Mapping[str, Mapping[str, str]] = {
     "palmd.service": {**_BOTH, "PrivateNetwork": "yes", "RestrictAddressFamilies": "AF_UNIX"},
-    "palm-syncd.service": {**_BOTH, "PrivateDevices": "yes"},
+    "palm-syncd.service": {**_BOTH, "PrivateDevices": "yes", "User": "palm-syncd"},
 }
 
 
@@ -48,7 +48,11 @@ def check(case: Case) -> Finding:
 def _hands_over_keys(case: Case, unit: str, path: str) -> bool:
     """Whether a drop-in is the one of `palmctl keys encrypt`, as it was written."""
     try:
-        return path == str(drop_in_path(unit)) and case.system(path).read_text() == drop_in(unit)
+        return (
+            unit in UNIT_KEYS
+            and path == str(drop_in_path(unit))
+            and case.system(path).read_text() == drop_in(unit)
+        )
     except OSError:
         return False
 

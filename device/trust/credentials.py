@@ -2,7 +2,7 @@
 
     state/credentials/verdict.cred …   encrypted with the machine's TPM, or else with its host key
     /etc/credstore.encrypted/palm-access.verdict → the file above; systemd looks there by name
-    $CREDENTIALS_DIRECTORY/palm-access.verdict    decrypted, in memory that is never swapped, for one unit
+    $CREDENTIALS_DIRECTORY/palm-access.verdict    decrypted, in memory that is never swapped, for palmd alone
 
 The encrypted files lie in the state directory and not in /etc, so that a wipe can destroy them. A name that
 is missing there does not keep a unit from starting, so a wiped device still says that it is.
@@ -36,9 +36,8 @@ CREDSTORE: Final = Path("/etc/credstore.encrypted")
 SYSTEMD: Final = Path("/etc/systemd/system")
 UNIT_KEYS: Final[Mapping[str, tuple[KeyPurpose, ...]]] = {
     "palmd.service": tuple(KeyPurpose),
-    "palm-syncd.service": (KeyPurpose.HTTP,),
 }
-"""Which unit is given which keys."""
+"""Which unit is given which keys. The carrier has its one key from the core."""
 _VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 _TOOL_WITHIN_S: Final = 60.0
 
@@ -154,7 +153,7 @@ def drop_in_path(unit: str, systemd: Path = SYSTEMD) -> Path:
 
 
 def write_drop_ins(systemd: Path = SYSTEMD) -> None:
-    """Write them for both units; a credential that is not there does not keep a unit from starting."""
+    """Write them; a credential that is not there does not keep a unit from starting."""
     for unit in UNIT_KEYS:
         path = drop_in_path(unit, systemd)
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

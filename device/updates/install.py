@@ -29,6 +29,7 @@ from device.config.config import DeviceConfig, config_path, load_config
 from device.control import read_status
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
+from device.roles import Role, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
@@ -203,10 +204,13 @@ def _not_serving(config: DeviceConfig) -> frozenset[str]:
 
 
 def _status(config: DeviceConfig) -> dict[str, Any] | None:
-    try:
-        return read_status(config.control_socket)
-    except IpcError:
-        return None
+    # The version that runs may be one whose core knows no socket but the installer's.
+    for role in (Role.TECHNICIAN, Role.INSTALLER):
+        try:
+            return read_status(socket_path(config.device.runtime_dir, role))
+        except IpcError:
+            continue
+    return None
 
 
 def _words(told: dict[str, Any]) -> frozenset[str]:

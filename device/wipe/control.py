@@ -1,6 +1,6 @@
 """Emptying a device on a technician's word, whether or not its core runs.
 
-    done = reset_device(config)          # `palmctl factory-reset`
+    done = reset_device(config, device_id)      # `palmctl factory-reset`
 
 A core that runs does it itself, for it has the databases open; where none runs it is done here. Either way it
 finishes after any interruption: run it again, or start palmd.
@@ -27,10 +27,12 @@ class Reset:
     untold_wipe_id: str | None
 
 
-def reset_device(config: DeviceConfig) -> Reset:
-    """Destroy everything in the state directory. Raises IpcRefused, StateError, OSError."""
+def reset_device(config: DeviceConfig, device_id: str) -> Reset:
+    """Destroy everything in the state directory of that device. Raises IpcRefused, StateError, OSError."""
     try:
-        told = ask_core(config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S).header
+        told = ask_core(
+            config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, device_id=device_id
+        ).header
     except IpcUnreachable:
         return Reset(False, _reset_here(config))
     untold = told.get("untold_wipe_id")

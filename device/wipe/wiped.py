@@ -13,11 +13,15 @@ from importlib.metadata import version
 from typing import Final
 
 from device import APP_PACKAGE, sd_notify
+from device.carrier.carrier import WIPED_CODE
 from device.config.config import DeviceConfig
 from device.control import control_handler
-from device.errors import IpcRefused
+from device.errors import IpcRefused, KeyStoreError
 from device.health import HealthWord
-from device.ipc import IpcServer, Packet, reply
+from device.ipc import Packet, reply
+from device.roles import Role, serve_roles
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyPurpose
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1 import members
 from link1.canonical import JsonObject
@@ -27,13 +31,14 @@ _UNTOLD: Final = (
     "; the service does not know yet that it is wiped: palm-syncd tells it as soon as it reaches the service "
     "(without a network, the sealed record in wipe.json can be handed to the operator)"
 )
+_WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
 _MAX_WAIT_MS: Final = 60_000
 
 _log = logging.getLogger(__name__)
 
 
 class WipedCore:
-    """What is left of a device, between its two sockets."""
+    """What is left of a device: answers at its sockets."""
 
     def __init__(self, config: DeviceConfig, wipe: Wipe) -> None:
         self._config = config
@@ -41,6 +46,7 @@ class WipedCore:
         self.reset_done = asyncio.Event()
         self._operations: dict[str, Callable[[Packet], Awaitable[Packet]]] = {
             "hello": self._hello,
+            "http_key": self._http_key,
             "status": self._order,
             "wiped": self._wiped,
             "verdicts.next": _nothing_to_carry,
@@ -57,7 +63,7 @@ class WipedCore:
         """The carrier's socket: of `device.carrier.desk`'s operations those that a wiped device has."""
         operation = self._operations.get(str(request.header.get("op")))
         if operation is None:
-            raise IpcRefused("no_gallery", "this device is wiped; palmctl status says what to do")
+            raise IpcRefused("no_gallery", _WHAT_TO_DO)
         try:
             return await operation(request)
         except FormatError as error:
@@ -81,6 +87,14 @@ class WipedCore:
     async def _hello(self, _request: Packet) -> Packet:
         return reply(device_id=self._wipe.device_id, model_id="none", gallery=None, wipe_id=self._untold)
 
+    async def _http_key(self, _request: Packet) -> Packet:
+        if self._untold is None:
+            raise IpcRefused(WIPED_CODE, _WHAT_TO_DO)
+        try:
+            return reply(key_source(self._config.keys_dir).read(KeyPurpose.HTTP))
+        except KeyStoreError as error:
+            raise IpcRefused("store", str(error)) from error
+
     async def _order(self, _request: Packet) -> Packet:
         return reply(wiped=self._untold)
 
@@ -95,19 +109,24 @@ class WipedCore:
 
 
 async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
-    """Serve both sockets until SIGTERM, SIGINT or a factory reset."""
+    """Serve every socket until SIGTERM, SIGINT or a factory reset."""
     core = WipedCore(config, wipe)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, core.reset_done.set)
     async with AsyncExitStack() as stack:
-        control = await IpcServer.start(
-            config.control_socket,
-            control_handler({"status": core.tell_status, "factory_reset": core.factory_reset}),
+        technician = control_handler({"status": core.tell_status, "factory_reset": core.factory_reset})
+        await serve_roles(
+            config.device.runtime_dir,
+            wipe.device_id,
+            {
+                Role.TECHNICIAN: technician,
+                Role.TOTEM: technician,
+                Role.INSTALLER: technician,
+                Role.CARRIER: core.carrier,
+            },
+            stack,
         )
-        stack.push_async_callback(control.close)
-        carrier = await IpcServer.start(config.carrier_socket, core.carrier)
-        stack.push_async_callback(carrier.close)
         _log.warning("%s", WIPED)
         sd_notify.ready(core.status_line)
         interval_s = sd_notify.watchdog_interval_s()

@@ -75,6 +75,11 @@ class Wiping:
         wipe = self._wipe
         return wipe.wipe_id if wipe is not None and wipe.stage is WipeStage.ERASED else None
 
+    @property
+    def may_ask_service(self) -> bool:
+        """Whether the http key is still good for something."""
+        return not self._let_go_of or self.unconfirmed is not None
+
     async def ordered(self, wipe_id: str) -> str | None:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:

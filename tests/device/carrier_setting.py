@@ -212,6 +212,7 @@ async def running_core(
             model_id=model_id,
             gallery=lambda: gallery,
             journal=journal,
+            http_key=lambda: bytes(range(32)),
             statuses=StatusReader(device_id, status_key, newest_ms=newest_status_ms),
             journal_thread=store,
             gallery_thread=store,

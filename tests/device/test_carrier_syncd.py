@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from device.syncd import main
-from device.trust.keystore import KeyStore
 
 CONFIG = """
 [device]
@@ -45,11 +44,6 @@ def test_a_device_without_network_has_nothing_to_carry(
         assert channel.recv(4096).startswith(b"READY=1\n")
 
 
-def test_a_device_without_keys_is_not_provisioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(written(tmp_path, CONFIG + NOWHERE)) == 3
-    assert "palmctl provision" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -74,11 +68,6 @@ def notifications(folder: Path) -> Iterator[socket.socket]:
 
 
 def test_it_is_ready_without_core_and_service_and_ends_cleanly(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    KeyStore.create(tmp_path / "state" / "keys")
-    # What the carrier may not have, it must not need.
-    for name in ("verdict", "seal", "data"):
-        (tmp_path / "state" / "keys" / f"{name}.key").unlink()
     arguments = written(tmp_path, CONFIG + NOWHERE)
     with notifications(tmp_path) as channel:
         carrier = subprocess.Popen(
@@ -89,8 +78,6 @@ def test_it_is_ready_without_core_and_service_and_ends_cleanly(tmp_path: Path) -
         try:
             heard = [channel.recv(4096)]
             assert heard[0].startswith(b"READY=1\n")
-            while not any(b"service away" in message for message in heard):
-                heard.append(channel.recv(4096))
             while b"WATCHDOG=1" not in heard[-1]:
                 heard.append(channel.recv(4096))
             carrier.send_signal(signal.SIGTERM)

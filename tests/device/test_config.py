@@ -69,7 +69,7 @@ def test_every_member_is_read(tmp_path: Path) -> None:
     assert config.model.dir == tmp_path / "model"
     assert config.enrolment.hands == ("R",)
     assert config.keys_dir == Path("/var/lib/x/keys")
-    assert config.carrier_socket == Path("/run/x/carrier.sock")
+    assert config.carrier_socket == Path("/run/x/carrier/sock")
 
 
 def test_defaults(tmp_path: Path) -> None:

@@ -90,10 +90,9 @@ def test_an_encryption_that_was_cut_off_goes_on(keys: KeyStore, tmp_path: Path) 
     assert (opened.http, opened.data_key) == (keys.http, keys.data_key)
 
 
-def test_each_unit_is_given_its_own_keys_and_no_others(tmp_path: Path) -> None:
+def test_the_core_is_given_the_keys_and_no_other_unit(tmp_path: Path) -> None:
     write_drop_ins(tmp_path)
-    carrier = drop_in_path("palm-syncd.service", tmp_path).read_text()
-    assert carrier.splitlines()[1:] == ["[Service]", "LoadCredentialEncrypted=palm-access.http"]
+    assert [path.name for path in tmp_path.iterdir()] == ["palmd.service.d"]
     core = drop_in_path("palmd.service", tmp_path).read_text()
     assert core.count("LoadCredentialEncrypted=palm-access.") == len(KeyPurpose)
 

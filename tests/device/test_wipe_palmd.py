@@ -100,10 +100,14 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
     with PtyPair() as pair:
         joined(device, pair)
         with device.running() as process:
-            assert reset_device(device.config) == Reset(by_core=True, untold_wipe_id=None)
+            assert reset_device(device.config, device.config.device.id) == Reset(
+                by_core=True, untold_wipe_id=None
+            )
             assert list(state.iterdir()) == []
             assert process.wait(20) == 0
-        assert reset_device(device.config) == Reset(by_core=False, untold_wipe_id=None)
+        assert reset_device(device.config, device.config.device.id) == Reset(
+            by_core=False, untold_wipe_id=None
+        )
         code, said = device.run_to_end()
         assert (code, "palmctl provision" in said) == (3, True)
 
@@ -114,6 +118,8 @@ def test_a_reset_of_a_wiped_device_says_whom_nobody_told(device: Device) -> None
         with device.running():
             asyncio.run(ask_carrier(device, "status", wipe_order(device)))
         with device.running() as process:
-            assert reset_device(device.config) == Reset(by_core=True, untold_wipe_id="w-1")
+            assert reset_device(device.config, device.config.device.id) == Reset(
+                by_core=True, untold_wipe_id="w-1"
+            )
             assert process.wait(20) == 0
         assert list(device.config.device.state_dir.iterdir()) == []

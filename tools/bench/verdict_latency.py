@@ -20,6 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from device.config.config import load_config
 from device.control import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
@@ -157,7 +158,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
             writer.put(empty)
             await asyncio.sleep(AFTER_LEAVING_S)
             _still_running(also)
-        status = await asyncio.to_thread(read_status, board.config_path.parent / "run" / "control.sock")
+        status = await asyncio.to_thread(read_status, load_config(board.config_path).control_socket)
     finally:
         for task in (running, *also):
             task.cancel()

@@ -53,7 +53,7 @@ def enrol(
 
     from device.control import ask_core
     from device.errors import IpcRefused, IpcUnreachable
-    from tools.core_line import control_socket_of, no_daemon
+    from tools.core_line import no_daemon, totem_socket_of
     from tools.enrolment_terminal import Ended, EnrolmentTerminal
 
     if accept_terms is None and not cancel and not sys.stdin.isatty():
@@ -62,7 +62,7 @@ def enrol(
             "in a test, --accept-terms VERSION"
         )
     terminal = EnrolmentTerminal(
-        partial(ask_core, control_socket_of(config)),
+        partial(ask_core, totem_socket_of(config)),
         language=language,
         accept_unread=accept_terms,
         tell=lambda text: click.echo(text, err=True),

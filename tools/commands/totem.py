@@ -29,11 +29,11 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
 
     from device.control import ask_core
     from device.files import replace_synced
-    from tools.core_line import control_socket_of
+    from tools.core_line import totem_socket_of
     from tools.pages.core_pages import totem_routes
     from tools.pages.server import LocalPage
 
-    page = LocalPage(totem_routes(partial(ask_core, control_socket_of(config))), port=port)
+    page = LocalPage(totem_routes(partial(ask_core, totem_socket_of(config))), port=port)
     try:
         if url_file is not None:
             replace_synced(url_file, page.url.encode(), mode=0o600)

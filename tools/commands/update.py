@@ -58,13 +58,16 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
 @with_config
 @in_json
 def rollback(software: bool, config: Path | None, as_json: bool) -> None:
-    """Go back to the model before the present one, where the gallery allows it.
+    """Go back to the model before the present one, where the gallery allows it. For root.
 
     The software goes back with `sudo palm-access-rollback`, which works without any daemon.
     """
     if software:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
-    told = _ask(config, "update.rollback").header["updates"]
+    from device.config.config import config_path, load_config
+
+    device_id = load_config(config_path(config)).device.id
+    told = _ask(config, "update.rollback", device_id=device_id).header["updates"]
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
 
 
@@ -148,10 +151,14 @@ def _is_live() -> bool:
     return sys.stderr.isatty()
 
 
-def _ask(config: Path | None, op: str, payload: bytes = b"") -> Any:
+def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Any:
     from device.config.config import config_path, load_config
     from device.control import ask_core
 
     return ask_core(
-        load_config(config_path(config)).control_socket, op, timeout_s=_CHUNK_WITHIN_S, payload=payload
+        load_config(config_path(config)).control_socket,
+        op,
+        timeout_s=_CHUNK_WITHIN_S,
+        payload=payload,
+        **members,
     )

@@ -78,7 +78,7 @@ def _start_gate(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> D
     validator_port = plug_cable(narrator, stage, site)
     stage.start_daemon("palmd-offline", module("device.palmd", "--config", str(site.config)), 30)
     narrator.say("offline", "its configuration has no [cloud]; palmd runs, palm-syncd is not even started")
-    return Device(site, key, site.runtime / "control.sock", validator_port)
+    return Device(site, key, site.control_socket, validator_port)
 
 
 class OfflineStory(Story):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 
+from device.roles import Role, socket_path
 from link1.keys import PublicKey
 from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage, module, palmctl
@@ -49,6 +50,10 @@ class Site:
     @property
     def runtime(self) -> Path:
         return self.folder / f"{self.device_id}.run"
+
+    @property
+    def control_socket(self) -> Path:
+        return socket_path(self.runtime, Role.TECHNICIAN)
 
     @property
     def cable(self) -> Path:
@@ -136,7 +141,7 @@ def start_device(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> 
         f"palmd (no network) and palm-syncd (no camera, no cable) are ready after {took_s:.1f} s",
         took_s=round(took_s, 3),
     )
-    return Device(site, key, site.runtime / "control.sock", validator_port)
+    return Device(site, key, site.control_socket, validator_port)
 
 
 def start_validator(

@@ -105,7 +105,7 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     syncd = Supervised("palm-syncd", module("device.syncd", "--config", config), logs, environment)
     ending.callback(palmd.stop)
     ending.callback(syncd.stop)
-    device = Device(site, key, site.runtime / "control.sock", str(cable.validator))
+    device = Device(site, key, site.control_socket, str(cable.validator))
     validator = Supervised(
         "validator",
         module(
