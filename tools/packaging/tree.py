@@ -19,6 +19,9 @@ from tools.packaging.errors import PackagingError
 from tools.packaging.process import run
 
 PREFIX = Path("/opt/palm-access")
+UNITS = 2
+"""For which units a version is made: 2 has a user and a socket for each role. Versions that say nothing are of
+one user for both daemons; `palm-access-rollback` fits the units to them."""
 PROGRAMS = {
     "palmctl": ("tools.palmctl", "main"),
     "palmd": ("device.palmd", "main"),
@@ -44,6 +47,7 @@ def write_environment(root: Path, version: str, python: str) -> Path:
     site_packages.mkdir(parents=True)
     (environment / "bin").mkdir()
     (environment / "VERSION").write_text(f"{version}\n")
+    (environment / "UNITS").write_text(f"{UNITS}\n")
     (environment / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
         f"executable = /usr/bin/python{python}\n"
