@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from device.roles import Role, socket_path
+
 UNITS = Path(__file__).parent.parent / "systemd"
+EXPOSURE = {
+    "palmd.service": 0.4,
+    "palm-syncd.service": 1.2,
+    "palm-update.service": 1.5,
+    "palm-update-recover.service": 0.8,
+    "palm-usb-gadget.service": 1.2,
+}
+"""At most, by `systemd-analyze security`: from 0 to 10."""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
 @pytest.mark.parametrize(
     ("unit", "at_most"),
-    [("palmd.service", 0.4), ("palm-syncd.service", 1.2), ("palm-usb-gadget.service", 1.5)],
+    EXPOSURE.items(),
 )
 def test_exposure_stays_low(unit: str, at_most: float) -> None:
     done = subprocess.run(
@@ -26,6 +36,51 @@ def test_exposure_stays_low(unit: str, at_most: float) -> None:
     found = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
     assert found, done.stdout + done.stderr
     assert float(found[1]) <= at_most
+
+
+def test_every_service_has_its_bound() -> None:
+    assert {path.name for path in UNITS.glob("*.service")} == set(EXPOSURE)
+
+
+def test_the_carrier_is_a_user_of_its_own_and_sees_one_socket() -> None:
+    core, carrier = (directives(UNITS / name) for name in ("palmd.service", "palm-syncd.service"))
+    assert core["User"] == ["palm-access"]
+    assert carrier["User"] == carrier["Group"] == ["palm-syncd"]
+    assert carrier["TemporaryFileSystem"] == ["/run/palm-access:ro,mode=0755"]
+    own = socket_path(Path("/run/palm-access"), Role.CARRIER).parent
+    assert carrier["BindReadOnlyPaths"] == [str(own)]
+    assert carrier["InaccessiblePaths"] == ["-/var/lib/palm-access"]
+    assert "RuntimeDirectory" not in carrier
+    assert not any(name.startswith("LoadCredential") for name in carrier)
+    assert "SupplementaryGroups" not in carrier
+
+
+def test_the_folder_of_each_socket_admits_one_group() -> None:
+    lines = [line.split() for line in (UNITS / "palm-access.tmpfiles").read_text().splitlines()]
+    folders = {line[1]: line[2:] for line in lines if line[0] == "d"}
+    for role, group in (
+        (Role.CARRIER, "palm-syncd"),
+        (Role.TECHNICIAN, "palm-access"),
+        (Role.TOTEM, "palm-totem"),
+    ):
+        folder = socket_path(Path("/run/palm-access"), role).parent
+        assert folders[str(folder)] == ["2750", "palm-access", group]
+    made = {
+        line.split()[1]
+        for line in (UNITS / "palm-access.sysusers").read_text().splitlines()
+        if line[:1] in {"u", "g"}
+    }
+    assert made == {"palm-access", "palm-syncd", "palm-totem"}
+
+
+def directives(unit: Path) -> dict[str, list[str]]:
+    """Every value of each directive, in order."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
 
 
 def test_the_core_has_no_network_and_the_carrier_no_devices() -> None:
@@ -47,7 +102,7 @@ def test_a_board_that_nobody_provisioned_starts_nothing() -> None:
 def test_nothing_that_a_daemon_can_write_can_run() -> None:
     for unit in ("palmd.service", "palm-syncd.service"):
         text = (UNITS / unit).read_text()
-        assert "NoExecPaths=-/var/lib/palm-access -/run/palm-access -/tmp -/var/tmp -/dev/shm" in text
+        assert "-/run/palm-access -/tmp -/var/tmp -/dev/shm\n" in text
         assert "ProtectSystem=strict" in text
         assert "ReadOnlyPaths=/run\n" in text
         assert "MemorySwapMax=0" in text

@@ -66,6 +66,10 @@ def test_over_the_network(server: Server, tmp_path: Path) -> None:
         device.start("palmd")
         until(lambda: "REVOKED" in device.health())
         assert device.status()["wipe"]["stage"] == "confirmed"
+        # There is no key to carry with any more.
+        device.kill("syncd")
+        device.start("syncd")
+        assert device.processes["syncd"].wait(30) == 3
 
 
 def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> None:

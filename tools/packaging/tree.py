@@ -20,8 +20,8 @@ from tools.packaging.process import run
 
 PREFIX = Path("/opt/palm-access")
 UNITS = 2
-"""For which units a version is made: 2 has a user and a socket for each role. Versions that say nothing are of
-one user for both daemons; `palm-access-rollback` fits the units to them."""
+"""For which units a version is made: 2 has a user and a socket for each role. One that says nothing is for
+units with one user for both daemons; `palm-access-rollback` fits the units to it."""
 PROGRAMS = {
     "palmctl": ("tools.palmctl", "main"),
     "palmd": ("device.palmd", "main"),

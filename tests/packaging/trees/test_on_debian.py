@@ -20,6 +20,7 @@ from tools.demo.waiting import wait_until
 pytestmark = DEBIAN_TREES
 PORT = 18710
 FIRST, SECOND = "0.1.0-1", "0.1.0-2"
+_CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 _NOT_OURS = ("/proc", "/sys", "/dev", "/run/host")
 """The kernel's, and systemd-nspawn's."""
 
@@ -167,22 +168,44 @@ def test_02_provisioned_and_ready(machine: Machine, token: str) -> None:
 
 
 def test_03_the_daemons_write_nothing_but_their_state_and_nothing_there_runs(machine: Machine) -> None:
-    for unit, state in (("palmd", {"/var/lib/palm-access"}), ("palm-syncd", set[str]())):
+    for unit, state in (("palmd", {"/var/lib/palm-access", "/run/palm-access"}), ("palm-syncd", set[str]())):
         pid = machine.run("systemctl", "show", "-P", "MainPID", unit).stdout.strip()
         mounts = [line.split() for line in machine.run("cat", f"/proc/{pid}/mountinfo").stdout.splitlines()]
         places = {mount[4]: set(mount[5].split(",")) for mount in mounts}
         own = {place: flags for place, flags in places.items() if not place.startswith(_NOT_OURS)}
-        assert {place for place, flags in own.items() if "rw" in flags} == {
-            "/run/palm-access",
-            "/tmp",
-            "/var/tmp",
-            *state,
-        }
+        assert {place for place, flags in own.items() if "rw" in flags} == {"/tmp", "/var/tmp", *state}
         assert all("noexec" in flags for flags in own.values() if "rw" in flags)
     # The core has a network of its own, with nothing in it.
     pid = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
     assert len(machine.run("cat", f"/proc/{pid}/net/route").stdout.splitlines()) <= 1  # a heading
     assert machine.run("ls", "/nonexistent", fails=True).returncode != 0
+
+
+def test_03_the_carrier_sees_one_socket_and_no_file_of_the_device(machine: Machine) -> None:
+    modes = machine.run("sh", "-c", "cd /run/palm-access && stat -c '%n %U:%G %a' * */*").stdout
+    assert modes.splitlines() == [
+        "carrier palm-access:palm-syncd 2750",
+        "control palm-access:palm-access 2750",
+        "control.sock palm-access:palm-access 660",
+        "totem palm-access:palm-totem 2750",
+        "carrier/sock palm-access:palm-syncd 660",
+        "control/sock palm-access:palm-access 660",
+        "totem/sock palm-access:palm-totem 660",
+    ]
+    pid = machine.run("systemctl", "show", "-P", "MainPID", "palm-syncd").stdout.strip()
+    assert machine.run("ps", "-o", "user=", "-p", pid).stdout.strip() == "palm-syncd"
+    inside = ("nsenter", "--target", pid, "--mount")
+    assert machine.run(*inside, "find", "/run/palm-access", "-type", "s").stdout.split() == [
+        "/run/palm-access/carrier/sock"
+    ]
+    assert "No such" in machine.run(*inside, "ls", "/var/lib/palm-access/trust.json", fails=True).stdout
+    for path, open_to_carrier in (("carrier/sock", True), ("control/sock", False), ("control.sock", False)):
+        done = machine.run(
+            *("setpriv", "--reuid", "palm-syncd", "--regid", "palm-syncd", "--clear-groups"),
+            *("python3", "-c", _CONNECT, f"/run/palm-access/{path}"),
+            fails=True,
+        )
+        assert (done.returncode == 0) is open_to_carrier, done.stdout
 
 
 def test_04_killed_it_comes_back(machine: Machine) -> None:

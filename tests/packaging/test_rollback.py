@@ -1,0 +1,61 @@
+"""`palm-access-rollback`: back to a version, with the units fitted to it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.packaging.deb import SOURCE
+
+SCRIPT = SOURCE / "tools/packaging/debian/palm-access-rollback"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may switch versions")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Version 3 in use, 2 before it; 1 is of the time when both daemons had one user."""
+    for version in ("1", "2", "3"):
+        folder = tmp_path / "opt/versions" / version
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin/palmd").write_text("")
+        (folder / "bin/palmd").chmod(0o755)
+        if version != "1":
+            (folder / "UNITS").write_text("2\n")
+    (tmp_path / "opt/current").symlink_to("versions/3")
+    (tmp_path / "opt/previous").symlink_to("versions/2")
+    return tmp_path
+
+
+def rollback(base: Path, *words: str) -> None:
+    subprocess.run(
+        ["sh", SCRIPT, *words],
+        check=True,
+        env={
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "PALM_ROLLBACK_BASE": str(base / "opt"),
+            "PALM_ROLLBACK_SYSTEMD": str(base / "systemd"),
+        },
+    )
+
+
+def test_a_version_of_these_units_needs_no_override(base: Path) -> None:
+    rollback(base)
+    assert (base / "opt/current").readlink() == Path("versions/2")
+    assert not (base / "systemd/palm-syncd.service.d").exists()
+
+
+def test_an_earlier_version_has_its_carrier_back_as_it_was_and_only_while_it_runs(base: Path) -> None:
+    rollback(base, "1")
+    override = base / "systemd/palm-syncd.service.d/former.conf"
+    lines = override.read_text().splitlines()
+    assert "[Service]" in lines
+    assert "User=palm-access" in lines
+    # What the unit hides is shown again before a part of it is hidden.
+    assert lines.index("InaccessiblePaths=") < lines.index(
+        "InaccessiblePaths=-/var/lib/palm-access/keys/verdict.key"
+    )
+    rollback(base)
+    assert (base / "opt/current").readlink() == Path("versions/3")
+    assert not override.parent.exists()
