@@ -63,7 +63,9 @@ class CoreLine:
         self, op: str, payload: bytes = b"", *, timeout_s: float = CORE_ANSWERS_S, **members: object
     ) -> Packet:
         """One request to the core; raises what `IpcClient.call` raises."""
-        if self._client is None or self._client.closed:
+        if self._client is not None and self._client.closed:
+            self.close()  # the core closes a connection that asks nothing for long
+        if self._client is None:
             self._client = await IpcClient.connect(self._path)
         return await self._client.call(op, payload, timeout_s=timeout_s, **members)
 

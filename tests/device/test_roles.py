@@ -24,7 +24,7 @@ async def done(_request: Packet) -> Packet:
 
 
 def ask(role: Role, request: Packet, environ: dict[str, str] | None = None) -> Packet:
-    return asyncio.run(_ask(role, request, environ or {}))  # type: ignore[arg-type]
+    return asyncio.run(_ask(role, request, environ or {}))
 
 
 async def _ask(role: Role, request: Packet, environ: dict[str, str]) -> Packet:

@@ -43,7 +43,7 @@ def test_a_person_enrols_at_the_totem(tmp_path_factory: pytest.TempPathFactory, 
         service.enrol = SILENCE
         person = Person(device)
         person.waits_until_ready()
-        page = LocalPage(totem_routes(partial(ask_core, device.control_socket)))
+        page = LocalPage(totem_routes(partial(ask_core, device.config.totem_socket)))
         try:
             enrol_there(tab, page, person, service)
         finally:

@@ -202,7 +202,7 @@ def test_03_the_carrier_sees_one_socket_and_no_file_of_the_device(machine: Machi
     for path, open_to_carrier in (("carrier/sock", True), ("control/sock", False), ("control.sock", False)):
         done = machine.run(
             *("setpriv", "--reuid", "palm-syncd", "--regid", "palm-syncd", "--clear-groups"),
-            *("python3", "-c", _CONNECT, f"/run/palm-access/{path}"),
+            *("python3.11", "-c", _CONNECT, f"/run/palm-access/{path}"),
             fails=True,
         )
         assert (done.returncode == 0) is open_to_carrier, done.stdout
