@@ -46,13 +46,27 @@ def test_the_carrier_is_a_user_of_its_own_and_sees_one_socket() -> None:
     core, carrier = (directives(UNITS / name) for name in ("palmd.service", "palm-syncd.service"))
     assert core["User"] == ["palm-access"]
     assert carrier["User"] == carrier["Group"] == ["palm-syncd"]
-    assert carrier["TemporaryFileSystem"] == ["/run/palm-access:ro,mode=0755"]
+    assert carrier["TemporaryFileSystem"] == ["/run/palm-access:ro,noexec,mode=0755"]
     own = socket_path(Path("/run/palm-access"), Role.CARRIER).parent
     assert carrier["BindReadOnlyPaths"] == [str(own)]
     assert carrier["InaccessiblePaths"] == ["-/var/lib/palm-access"]
     assert "RuntimeDirectory" not in carrier
     assert not any(name.startswith("LoadCredential") for name in carrier)
     assert "SupplementaryGroups" not in carrier
+
+
+@pytest.mark.parametrize("unit", sorted(EXPOSURE))
+def test_no_other_line_takes_the_place_of_an_empty_folder(unit: str) -> None:
+    """Of several lines for one path systemd 252 heeds one, and TemporaryFileSystem= comes last."""
+    found = directives(UNITS / unit)
+    hidden = {value.partition(":")[0] for value in found.get("TemporaryFileSystem", [])}
+    others = {
+        path.lstrip("-+")
+        for name in ("NoExecPaths", "ExecPaths", "ReadOnlyPaths", "ReadWritePaths", "BindReadOnlyPaths")
+        for value in found.get(name, [])
+        for path in value.split()
+    }
+    assert not hidden & others
 
 
 def test_the_folder_of_each_socket_admits_one_group() -> None:
@@ -102,7 +116,7 @@ def test_a_board_that_nobody_provisioned_starts_nothing() -> None:
 def test_nothing_that_a_daemon_can_write_can_run() -> None:
     for unit in ("palmd.service", "palm-syncd.service"):
         text = (UNITS / unit).read_text()
-        assert "-/run/palm-access -/tmp -/var/tmp -/dev/shm\n" in text
+        assert "-/tmp -/var/tmp -/dev/shm\n" in text
         assert "ProtectSystem=strict" in text
         assert "ReadOnlyPaths=/run\n" in text
         assert "MemorySwapMax=0" in text
