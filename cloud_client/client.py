@@ -36,7 +36,9 @@ from cloud_client.contract import (
 )
 from cloud_client.errors import CloudAnswerError, CloudProblem, CloudUnreachable, ServerAddressError
 from cloud_client.http_signature import new_nonce, sign_request
+from link1.errors import reason_of
 from link1.keys import SigningKey
+from link1.plain_file import read_plain_file
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """The largest answer, a page of 500 deltas, has 1.6 MiB; an answer that goes on is cut off here."""
@@ -50,6 +52,9 @@ _WHOLE_S = 180.0
 _CODE = re.compile(r"[a-z_]{1,64}")
 _POINTER = re.compile(r"(?:/[A-Za-z0-9_]{1,64}){0,16}")
 _SERVER_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+
+MAX_CA_BYTES: Final = 4 * 1024 * 1024
+"""A whole system's store of authorities has 220 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +91,14 @@ class ServerAddress:
         if not self.origin.startswith("https:"):
             return False
         try:
+            if self.ca_file is not None:
+                read_plain_file(self.ca_file, MAX_CA_BYTES)  # OpenSSL would wait for a FIFO's writer
             # The system's store, not the one that a package brought: a device's image decides whom to trust.
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
-            reason = error.strerror or type(error).__name__
             raise ServerAddressError(
-                f"ca_file {self.ca_file} cannot be used ({reason}); expected a PEM file of CA certificates"
+                f"ca_file {self.ca_file} cannot be used ({reason_of(error)}); "
+                "expected a PEM file of CA certificates"
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context

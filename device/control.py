@@ -37,7 +37,8 @@ def ask_core(
     payload: bytes = b"",
     **members: object,
 ) -> Packet:
-    """Ask a running core one thing. Raises IpcUnreachable when none answers, IpcRefused when it refuses."""
+    """Ask a running core one thing. Raises IpcUnreachable when none answers (IpcNotPermitted when this
+    user may not ask), IpcRefused when it refuses."""
     return call_blocking(
         control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members
     )

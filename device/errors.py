@@ -14,6 +14,7 @@ DeviceError
 ├── EnrolmentRefused     an enrolment cannot take this step now; `code` says why
 └── IpcError             packets between processes of the device
     ├── IpcUnreachable   nobody listens, or the connection went away
+    │   └── IpcNotPermitted  this user may not use the socket; whether anybody listens is not known
     └── IpcRefused       the other side answered with a refusal; `code` says which
 
 A message says what was expected, what was found (never a secret, never a personal value) and what to do.
@@ -94,6 +95,10 @@ class IpcError(DeviceError):
 
 class IpcUnreachable(IpcError):
     """Nobody listens at the socket, or the connection went away before the reply."""
+
+
+class IpcNotPermitted(IpcUnreachable):
+    """This user may not use the socket, which says nothing about the program behind it."""
 
 
 class IpcRefused(IpcError):

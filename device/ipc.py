@@ -29,9 +29,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self, cast
 
-from device.errors import IpcError, IpcRefused, IpcUnreachable
+from device.errors import IpcError, IpcNotPermitted, IpcRefused, IpcUnreachable
 from link1.canonical import JsonObject, canonical_bytes, read_strict
-from link1.errors import FormatError
+from link1.errors import FormatError, reason_of
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The largest header there is, a status for technicians, stays under 10 KiB."""
@@ -161,7 +161,7 @@ class IpcClient:
 
     @classmethod
     async def connect(cls, path: Path, timeout_s: float = 5.0) -> Self:
-        """Connect to the socket at `path`; IpcUnreachable when nobody listens there."""
+        """Connect to the socket at `path`; IpcUnreachable when nobody listens there, IpcNotPermitted."""
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(path)
@@ -263,7 +263,9 @@ def _good_answer(op: str, answer: Packet | None) -> Packet:
 
 
 def _nobody_at(path: Path, error: OSError) -> IpcUnreachable:
-    return IpcUnreachable(f"nothing answers at {path} ({_reason(error)}); is palmd running?")
+    if isinstance(error, PermissionError):
+        return IpcNotPermitted(f"this user may not use {path} ({reason_of(error)})")
+    return IpcUnreachable(f"nothing answers at {path} ({reason_of(error)}); is palmd running?")
 
 
 def _no_reply(op: str, timeout_s: float) -> IpcUnreachable:
@@ -271,7 +273,7 @@ def _no_reply(op: str, timeout_s: float) -> IpcUnreachable:
 
 
 def _lost_during(op: str, error: OSError) -> IpcUnreachable:
-    return IpcUnreachable(f"connection lost during {op} ({_reason(error)})")
+    return IpcUnreachable(f"connection lost during {op} ({reason_of(error)})")
 
 
 @dataclass(eq=False, slots=True)
@@ -418,7 +420,7 @@ def _bind(path: Path, mode: int) -> socket.socket:
         path.chmod(mode)
     except OSError as error:
         listener.close()
-        raise IpcError(f"cannot listen at {path} ({_reason(error)})") from error
+        raise IpcError(f"cannot listen at {path} ({reason_of(error)})") from error
     return listener
 
 
@@ -435,7 +437,3 @@ def _remove_stale_socket(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
     raise IpcError(f"another process already listens at {path}; stop it first")
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__

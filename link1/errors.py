@@ -39,3 +39,21 @@ class SealError(Link1Error):
 
 class TransportError(Link1Error):
     """A port cannot be opened or has gone away; the message says which and what to do."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Why it failed, for the middle of a sentence: the system's words, else the error's own, else its kind.
+
+    An OSError that a library raises often has a text and no errno, and then no `strerror`.
+    """
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def is_not_permitted(error: BaseException) -> bool:
+    """Whether it failed because this user may not: a PermissionError, or what was raised from one."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, PermissionError):
+            return True
+        found = found.__cause__
+    return False

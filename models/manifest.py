@@ -19,12 +19,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from link1.errors import reason_of
+from link1.plain_file import read_plain_file
 from models.crop_geometry import CROP_SIZE
 from models.embedding import EMBEDDING_SIZE, Embedder
 from models.errors import ManifestError, ModelFileError
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
+MAX_MANIFEST_BYTES: Final = 1 << 20
+MAX_MODEL_FILE_BYTES: Final = 1 << 28
+"""Far above the 6 MiB of the shipped one: a folder that was named by mistake is not read into memory."""
 SELF_TEST_COSINE: Final = 0.999
 """Runtimes and processors round differently; a damaged or exchanged model is far below this."""
 
@@ -103,9 +108,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The object in ``folder``/manifest.json; ``ManifestError`` where there is none."""
     path = folder / MANIFEST_NAME
     try:
-        raw = json.loads(path.read_bytes())
+        raw = json.loads(read_plain_file(path, MAX_MANIFEST_BYTES))
     except OSError as e:
-        raise ManifestError(f"no readable {path}: {e.strerror}; name the folder of an installed model") from e
+        raise ManifestError(
+            f"no readable {path}: {reason_of(e)}; name the folder of an installed model"
+        ) from e
     except ValueError as e:
         raise ManifestError(f"{path} is not JSON; install the model again") from e
     if not isinstance(raw, dict):
@@ -141,9 +148,9 @@ def known_crop() -> NDArray[np.uint8]:
 def check_file(path: Path, file: ModelFile) -> None:
     """Compare a file with what a manifest says of it; ``ModelFileError`` where it differs."""
     try:
-        content = path.read_bytes()
+        content = read_plain_file(path, MAX_MODEL_FILE_BYTES)
     except OSError as e:
-        raise ModelFileError(f"no readable model file {path}: {e.strerror}; install the model again") from e
+        raise ModelFileError(f"no readable model file {path}: {reason_of(e)}; install the model again") from e
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise ModelFileError(

@@ -1,81 +1,130 @@
 """How every command of `palmctl` ends when something is in its way: in words, with the next step.
 
-1. An error of this project's own (`<package>/errors.py`) says what to do; here it gets its exit code.
-2. A closed pipe and Ctrl-C are not errors: nothing is printed, exit codes 141 and 130 as a shell gives them.
-3. Whatever nobody foresaw is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows it whole.
+1. Every error is one text on standard error, `palmctl: <what is wrong; what to do>`. Where JSON was asked
+   for, standard output holds `{"error": {"code", "message", "hint"?}}` besides, and nothing else.
+2. An error of this project's own (`<package>/errors.py`) says what to do; here it gets its exit code.
+3. A closed pipe and Ctrl-C are not errors: nothing is printed, exit codes 141 and 130 as a shell gives them.
+4. Whatever nobody foresaw is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows it whole.
 """
 
 import contextlib
 import errno
+import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NoReturn
 
 import click
 
+from link1.errors import is_not_permitted, reason_of
+
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_NOT_REACHABLE = 3
+EXIT_NOT_PERMITTED = 4
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
 
 TRACEBACK_VARIABLE = "PALMCTL_TRACEBACK"
 
 _PACKAGES = frozenset({"cloud_client", "device", "gallery", "link1", "models", "tools"})
-_NOT_REACHABLE = frozenset({"CloudUnreachable", "ConfigError", "IpcUnreachable", "NotProvisioned"})
+_NOT_REACHABLE = frozenset({"CloudUnreachable", "IpcUnreachable", "NotProvisioned"})
+_AS_ROOT = "run it as root: sudo palmctl …"
+_ALLOWED = "run it as root (sudo) or as the user of palmd, or name a place that you may use"
+_START_PALMD = "start it with: systemctl start palmd; see why it stopped with: palmctl logs --unit palmd"
 _NEXT_STEPS = {
-    errno.EACCES: "run it as the user of palmd or as root (sudo), or name a place that you may use",
-    errno.EPERM: "run it as the user of palmd or as root (sudo), or name a place that you may use",
+    errno.EACCES: _ALLOWED,
+    errno.EPERM: _ALLOWED,
     errno.ENOENT: "check the name; `palmctl doctor` says what is missing on this device",
     errno.ENOSPC: "make room there, or name another place",
     errno.EROFS: "it lies on a file system that is mounted read-only: name another place, or remount it",
     errno.EBUSY: "another program is using it; end that program first",
     errno.EISDIR: "name a file, not a folder",
+    errno.EINVAL: "name another one",
+    errno.EFBIG: "see whether another file was named by mistake",
     errno.ENOTDIR: "one part of the path is no folder; check the path",
     errno.EADDRINUSE: "another program listens there; end it or choose another port",
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One error as it is shown. `code`: a word for programs; `usage`: how the command is called."""
+
+    exit_code: int
+    code: str
+    message: str
+    hint: str = ""
+    usage: str = ""
+
+
 @contextlib.contextmanager
-def reported() -> Iterator[None]:
-    """Run one command inside; raises SystemExit or click's own exceptions, and nothing else."""
+def reported(*, as_json: bool = False) -> Iterator[None]:
+    """Run one command inside; raises SystemExit or click's own Exit, and nothing else.
+
+    `as_json`: whether JSON was asked for, so that an error is one JSON object as well.
+    """
     try:
         yield
-    except (SystemExit, click.exceptions.Exit, click.ClickException):
+    except (SystemExit, click.exceptions.Exit):
         raise
     except KeyboardInterrupt:
         _leave_quietly(EXIT_INTERRUPTED)
     except BrokenPipeError:
         _leave_quietly(EXIT_CLOSED_PIPE)
     except Exception as error:
-        if os.environ.get(TRACEBACK_VARIABLE):
+        if os.environ.get(TRACEBACK_VARIABLE) and not isinstance(error, click.ClickException):
             raise
-        _fail(_told(error), _exit_code(error))
+        _fail(_told(error), as_json=as_json)
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception) -> _Told:
+    if isinstance(error, click.ClickException):
+        return _told_by_click(error)
+    code, word = _exit_code(error), _word(error)
     if _is_ours(error):
-        return str(error)
+        return _Told(code, word, str(error), _hint(error, code))
     if isinstance(error, click.Abort):  # raised by a question that got no answer
         if sys.stdin is not None and sys.stdin.isatty():
             _leave_quietly(EXIT_INTERRUPTED)
-        return (
-            "a question got no answer, because standard input is no terminal or ended; "
-            "give the answer by an option (see --help) or run it on a terminal"
-        )
+        text = "a question got no answer, because standard input is no terminal or ended"
+        step = "give the answer by an option (see --help) or run it on a terminal"
+        return _Told(code, "no_answer", text, step)
     if isinstance(error, OSError):
-        return _told_by_system(error)
-    return (
-        f"unexpected {type(error).__name__} in {_place(error)}: this is a fault of palmctl itself; "
-        f"run it again with {TRACEBACK_VARIABLE}=1 and report what it prints"
-    )
+        return _told_by_system(error, code, word)
+    text = f"unexpected {type(error).__name__} in {_place(error)}: this is a fault of palmctl itself"
+    step = f"run it again with {TRACEBACK_VARIABLE}=1 and report what it prints"
+    return _Told(code, "unexpected", text, step)
 
 
-def _fail(text: str, code: int) -> NoReturn:
+def _told_by_click(error: click.ClickException) -> _Told:
+    text = error.format_message()
+    if not isinstance(error, click.UsageError):
+        return _Told(error.exit_code, "failed", text)
+    if error.ctx is None:
+        return _Told(EXIT_USAGE, "usage", text)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the whole help
+        return _Told(
+            EXIT_USAGE, "usage", "a command is missing", f"Try: {error.ctx.command_path} --help", text
+        )
+    step = f"Try: {error.ctx.command_path} --help"
+    return _Told(EXIT_USAGE, "usage", text, step, error.ctx.get_usage())
+
+
+def _fail(told: _Told, *, as_json: bool) -> NoReturn:
     with contextlib.suppress(OSError):
-        click.echo(f"palmctl: {text}", err=True)
-    _leave_quietly(code)
+        if told.usage:
+            click.echo(told.usage, err=True)
+        gap = " " if told.message.endswith((".", "?")) else "; "
+        click.echo(f"palmctl: {told.message}{gap + told.hint if told.hint else ''}", err=True)
+        if as_json:
+            shown = {"code": told.code, "message": told.message} | ({"hint": told.hint} if told.hint else {})
+            click.echo(json.dumps({"error": shown}, ensure_ascii=False))
+    _leave_quietly(told.exit_code)
 
 
 def _leave_quietly(code: int) -> NoReturn:
@@ -89,15 +138,24 @@ def _leave_quietly(code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _told_by_system(error: OSError) -> str:
-    what = error.strerror or type(error).__name__
+def _told_by_system(error: OSError, code: int, word: str) -> _Told:
     where = f"{error.filename}: " if error.filename else ""
     step = _NEXT_STEPS.get(
         error.errno or 0, "`palmctl doctor` looks at this device's disks, ports and camera"
     )
     if error.errno == errno.ENOSPC and not where:
         where = "the output cannot be written: "
-    return f"{where}{what}; {step}"
+    return _Told(code, word, f"{where}{reason_of(error)}", step)
+
+
+def _hint(error: Exception, exit_code: int) -> str:
+    """The next step, where the error's own text has none."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "IpcNotPermitted" in names:
+        return _AS_ROOT
+    if "IpcUnreachable" in names:
+        return _START_PALMD
+    return _AS_ROOT if exit_code == EXIT_NOT_PERMITTED and "root" not in str(error) else ""
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -109,8 +167,29 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _exit_code(error: BaseException) -> int:
+    if is_not_permitted(error):
+        return EXIT_NOT_PERMITTED
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        return code
     names = {cls.__name__ for cls in type(error).__mro__}
-    return EXIT_NOT_REACHABLE if names & _NOT_REACHABLE else EXIT_FAILED
+    absent = "ConfigError" in names and isinstance(error.__cause__, FileNotFoundError)
+    return EXIT_NOT_REACHABLE if absent or names & _NOT_REACHABLE else EXIT_FAILED
+
+
+def _word(error: BaseException) -> str:
+    """A word for programs: the error's own code, else what the exit code says, else the error's kind."""
+    own = getattr(error, "code", None)
+    if isinstance(own, str) and own:
+        return own
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if is_not_permitted(error):
+        return "not_permitted"
+    if "NotProvisioned" in names:
+        return "not_provisioned"
+    if names & {"CloudUnreachable", "IpcUnreachable"}:
+        return "not_reachable"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
 
 
 def _place(error: BaseException) -> str:

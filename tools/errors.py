@@ -1,7 +1,12 @@
 """What the tools raise, beside the errors of the packages below.
 
 ToolError
-├── LogsUnavailable     journald is not here, or does not let this user read
+├── LogsUnavailable     journald does not let this user read
+│   └── NoJournal       journald is not here
+├── NoPassage           nobody passed in the time that was given
+├── RegistrationUnanswered  the service did not register the device, and may be asked again
+├── NothingToReset      there is no device here
+├── OtherDevice         a change would make this device another one than was registered
 ├── BundleRefused       a support bundle cannot be written there
 ├── KeysNotEncrypted    keys cannot be made credentials here, or not by this user
 ├── ReleaseError        no release can be made of a folder, or a file is none
@@ -12,11 +17,39 @@ A message says what was expected, what was found (never a secret, never a person
 
 
 class ToolError(Exception):
-    """Base of the errors of the command line itself."""
+    """Base of the errors of the command line itself. `exit_code` is how `palmctl` ends with it."""
+
+    exit_code = 1
 
 
 class LogsUnavailable(ToolError):
     """There is no log to show here."""
+
+
+class NoJournal(LogsUnavailable):
+    """journald does not run here."""
+
+    exit_code = 3
+
+
+class NoPassage(ToolError):
+    """Nobody passed in the time that was given."""
+
+
+class RegistrationUnanswered(ToolError):
+    """The service did not register the device; nothing is lost."""
+
+    exit_code = 3
+
+
+class NothingToReset(ToolError):
+    """There is no device here."""
+
+    exit_code = 3
+
+
+class OtherDevice(ToolError):
+    """The change would make this device another one than was registered."""
 
 
 class BundleRefused(ToolError):

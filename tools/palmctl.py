@@ -1,15 +1,19 @@
 """`palmctl`: the one command line for technicians, operators and developers.
 
 Commands live in `tools.commands` and are imported when they are called, so that `palmctl --help`
-answers at once. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned or not reachable.
+answers at once. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned or not reachable, 4 not
+permitted to this user.
 """
 
+import difflib
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 import click
 
 from tools.command_errors import reported
+from tools.live_terminal import is_plain
 
 # name: (module of tools.commands, one line of help). The line stands here so that --help imports nothing.
 COMMANDS = {
@@ -40,6 +44,9 @@ SERVER_EXTRA = frozenset({"jinja2", "prometheus_client", "psycopg", "pydantic", 
 """What a device does not install, because only the reference server needs it."""
 
 
+_WANTS_JSON = "tools.palmctl.wants_json"
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they run."""
 
@@ -47,9 +54,30 @@ class LazyGroup(click.Group):
         with reported():  # for what happens before a command runs: --help may go into a closed pipe
             return super().main(*args, **extra)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        wants_json = "--json" in takewhile(lambda word: word != "--", args)
+        with reported(as_json=wants_json):
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta[_WANTS_JSON] = wants_json
+        if is_plain():
+            context.color = False  # of every command below as well: click takes all that is styled away
+        return context
+
     def invoke(self, ctx: click.Context) -> object:
-        with reported():
+        with reported(as_json=ctx.meta[_WANTS_JSON]):
             return self._invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def _invoke(self, ctx: click.Context) -> object:
         try:
@@ -58,8 +86,9 @@ class LazyGroup(click.Group):
             if error.name not in SERVER_EXTRA:
                 raise
             raise click.ClickException(
-                f"this command needs the reference server, and {error.name} is not installed here; "
-                "install it with: pip install 'palm-access-device[server]'"
+                f"this command needs the reference server, and {error.name} is not installed here: the "
+                "package of a device leaves the server out; run the command from a checkout of the project, "
+                "where `make demo` installs all of it from the lock"
             ) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, Final
 
 from device.updates.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES, ReleaseKind
 from link1.canonical import JsonObject, b64_encode, canonical_bytes, read_strict
-from link1.errors import FormatError
+from link1.errors import FormatError, reason_of
+from link1.plain_file import open_plain_file
 from tools.errors import ReleaseError
 
 MAGIC: Final = b"PALMUPD1"
@@ -145,10 +146,10 @@ def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
 def read_release(path: Path) -> ReleaseFile:
     """Look into a release file; who signed it is for the device to judge. Raises ReleaseError."""
     try:
-        with path.open("rb") as file:
+        with open_plain_file(path) as file:
             return _read(path, file)
     except OSError as error:
-        raise ReleaseError(f"{path} cannot be read ({error.strerror}); name a release file") from error
+        raise ReleaseError(f"{path} cannot be read ({reason_of(error)}); name a release file") from error
     except (FormatError, KeyError, TypeError, ValueError) as error:
         raise ReleaseError(f"{path} is no release file; fetch it again, or make one anew") from error
 

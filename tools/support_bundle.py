@@ -32,7 +32,7 @@ from device.camera import SourceKind, parse_source
 from device.config.config import DeviceConfig
 from device.doctor.case import Case
 from device.doctor.examine import examine
-from device.doctor.reading import text_of
+from device.doctor.reading import is_closed, text_of
 from device.doctor.sandbox import EXPECTED, show_unit
 from tools.commands.config import as_obj
 from tools.errors import BundleRefused, ToolError
@@ -173,6 +173,8 @@ def _status(case: Case) -> dict[str, Any]:
 def _state_files(config: DeviceConfig | None) -> list[dict[str, Any]]:
     if config is None:
         return []
+    if is_closed(config.device.state_dir):
+        return [{"problem": "may not be read by the user who made this bundle"}]
     listed = []
     with contextlib.suppress(OSError):
         for path in sorted(config.device.state_dir.rglob("*"))[:500]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.errors import LogsUnavailable
+from tools.errors import LogsUnavailable, NoJournal
 
 UNITS = ("palmd", "palm-syncd")
 BOOTED = Path("/run/systemd/system")
@@ -32,7 +32,7 @@ def journalctl(units: Sequence[str], *options: str) -> list[str]:
     program = shutil.which("journalctl")
     kept = BOOTED.is_dir() or any(next(place.glob("*/*.journal"), None) for place in JOURNALS)
     if program is None or not kept:
-        raise LogsUnavailable(
+        raise NoJournal(
             "journald does not run here; palmd and palm-syncd write their log to standard error: look where "
             "whatever started them keeps it (a container: docker logs NAME)"
         )

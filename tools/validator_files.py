@@ -9,14 +9,16 @@ from link1.canonical import b64_decode, read_strict
 from link1.desk_memory import DeskMemory
 from link1.errors import FormatError
 from link1.keys import KEY_BYTES, SigningKey
+from link1.plain_file import read_plain_file
 
+MAX_KEY_FILE_BYTES = 1024
 MAX_STATE_BYTES = 1 << 20
 """Far above what the counters and 32 answers need; a larger file is not ours."""
 
 
 def read_key(path: Path) -> SigningKey:
     """A key file holds 32 raw bytes or their base64; raises FormatError or OSError."""
-    data = path.read_bytes()
+    data = read_plain_file(path, MAX_KEY_FILE_BYTES)
     if len(data) == KEY_BYTES:
         return SigningKey.from_seed(data)
     try:
@@ -46,7 +48,7 @@ def load_memory(path: Path, kid: str) -> DeskMemory:
     Raises FormatError for a file that cannot be read: counters must not start anew by accident.
     """
     try:
-        data = path.read_bytes()
+        data = read_plain_file(path, MAX_STATE_BYTES)
     except FileNotFoundError:
         return DeskMemory()
     try:

@@ -10,6 +10,7 @@ from link1.canonical import read_strict
 from link1.errors import FormatError
 from link1.members import WORD
 from link1.objects import Verdict, VerdictDecision, VerdictResult
+from link1.plain_file import read_plain_file
 from link1.validator_desk import Choice, Decide
 from tools.validator_faults import Fault, FaultOf
 
@@ -68,7 +69,7 @@ def load_faults(spec: str) -> FaultOf:
 def _read_rules(spec: str) -> list[_PolicyRule]:
     if spec == "accept-all":
         return []
-    obj = read_strict(Path(spec).read_bytes(), max_bytes=MAX_POLICY_BYTES)
+    obj = read_strict(read_plain_file(Path(spec), MAX_POLICY_BYTES), max_bytes=MAX_POLICY_BYTES)
     return [_read_rule(number, item) for number, item in enumerate(members.array(obj, "rules", 0, 10_000))]
 
 

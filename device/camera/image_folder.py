@@ -7,6 +7,7 @@ from pathlib import Path
 from device.camera.errors import CameraUnavailable
 from device.camera.interface import LONGEST_SIDE_PX, Pixels
 from device.camera.pixels import Unreadable, decode_image
+from link1.plain_file import read_plain_file
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"})
 MOST_BYTES = 64 * 1024 * 1024
@@ -77,7 +78,9 @@ class ImageFolder:
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise Unreadable(f"larger than {MOST_BYTES // 2**20} MiB")
-            pixels, self._depth_bits, scaled = decode_image(path.read_bytes(), depth_bits=self._depth_bits)
+            pixels, self._depth_bits, scaled = decode_image(
+                read_plain_file(path, MOST_BYTES), depth_bits=self._depth_bits
+            )
         except (OSError, Unreadable) as reason:
             self.skipped += 1
             _log.warning("camera: image %s skipped: %s", path.name, reason)

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.config.config import DeviceConfig, describe_members, parse_config, toml_value
+from device.config.config import DeviceConfig, describe_members, parse_config, read_toml, toml_value
 from device.config.text import Locations, nearest
 from device.config.values import WrongValue
 from device.errors import ConfigError
@@ -30,11 +30,14 @@ def change_member(text: str, path: Path, name: str, value: str) -> Changed:
     """
     section, _, member = name.partition(".")
     toml = toml_value(_typed(name, value, path))
-    before = _content(text).get(section, {}).get(member)
+    expected = read_toml(text.encode("utf-8"), path)[1]
+    table = expected.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise ConfigError((f"{path}: {section} is no table; correct it with an editor",))
+    before = table.get(member)
     changed = _put(text, section, member, toml)
-    expected = _content(text)
-    expected.setdefault(section, {})[member] = tomllib.loads(f"v = {toml}")["v"]
-    if _content(changed) != expected:
+    table[member] = tomllib.loads(f"v = {toml}")["v"]
+    if read_toml(changed.encode("utf-8"), path)[1] != expected:
         what = f"{path}: [{section}] {member} is written in a form that only a person can change"
         raise ConfigError((f"{what}; use an editor, then run: palmctl config check",))
     config = parse_config(changed.encode("utf-8"), path)
@@ -51,7 +54,7 @@ def _typed(name: str, value: str, path: Path) -> object:
         raise ConfigError((f"{what}; see: palmctl config show --defaults",))
     parser = known[section][member][0]
     readings: list[object] = [value]
-    with contextlib.suppress(tomllib.TOMLDecodeError):  # most strings are no TOML as they stand
+    with contextlib.suppress(ValueError, RecursionError):  # most strings are no TOML as they stand
         readings.insert(0, tomllib.loads(f"v = {value}")["v"])
     problem = ""
     for reading in readings:
@@ -95,16 +98,15 @@ def _replaced(line: str, member: str, toml: str) -> str:
         value = rest[:index]
         try:
             tomllib.loads(f"v = {value}")
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             continue  # that # stands inside a string
         gap = value[len(value.rstrip()) :]
         return f"{line[: head.end()]}{toml}{gap}{rest[index:]}"
     return line
 
 
-def _content(text: str) -> dict[str, dict[str, object]]:
-    return tomllib.loads(text)
-
-
 def _shown(value: object) -> str:
-    return toml_value(tuple(value) if isinstance(value, list) else value)
+    try:
+        return toml_value(tuple(value) if isinstance(value, list) else value)
+    except ValueError:  # hexadecimal digits are read without the limit that writing decimal ones has
+        return "a number with too many digits"

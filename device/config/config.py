@@ -52,6 +52,8 @@ from device.config.values import Parser, WrongValue
 from device.errors import ConfigError
 from device.files import replace_synced
 from device.roles import Role, socket_path
+from link1.errors import reason_of
+from link1.plain_file import read_plain_file
 
 DEFAULT_PATH = Path("/etc/palm-access/device.toml")
 ENVIRONMENT_VARIABLE = "PALM_ACCESS_CONFIG"
@@ -213,37 +215,43 @@ def config_path(given: Path | None = None, environ: Mapping[str, str] = os.envir
 
 def load_config(path: Path) -> DeviceConfig:
     """Read and check the file at `path`. Raises ConfigError, which names every problem and its line."""
+    return parse_config(read_config_file(path), path)
+
+
+def read_config_file(path: Path) -> bytes:
+    """The bytes of the file at `path`. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        return read_plain_file(path, MAX_FILE_BYTES)
     except OSError as error:
-        raise ConfigError(
-            (
-                (
-                    f"{path}: cannot be read ({error.strerror}); `palmctl provision` writes one, "
-                    f"--config or {ENVIRONMENT_VARIABLE} names another"
-                ),
-            )
-        ) from error
-    return parse_config(data, path)
+        step = f"`palmctl provision` writes one, --config or {ENVIRONMENT_VARIABLE} names another"
+        if isinstance(error, PermissionError):
+            step = "run this as root, or as a user who may"
+        raise ConfigError((f"{path}: cannot be read ({reason_of(error)}); {step}",)) from error
 
 
 def parse_config(data: bytes, path: Path) -> DeviceConfig:
     """`load_config` for text that is not in the file at `path` yet. Raises ConfigError."""
+    text, document = read_toml(data, path)
+    return _read(document, path, Locations(text))
+
+
+def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
+    """The text and what it holds, members unchecked. Raises ConfigError."""
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is no device configuration",))
     try:
         text = data.decode("utf-8")
         if max(map(len, text.split("\n"))) > MAX_LINE_CHARACTERS:
             raise ConfigError((f"{path}: has a line of over {MAX_LINE_CHARACTERS} characters; split it",))
-        document = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except UnicodeDecodeError:
         raise ConfigError((f"{path}: is not UTF-8 text; save it as UTF-8",)) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError((f"{path}: is not TOML: {error}",)) from None
+    except ValueError:  # Python reads no whole number of over 4,300 digits
+        raise ConfigError((f"{path}: holds a number with too many digits; shorten it",)) from None
     except RecursionError:
         raise ConfigError((f"{path}: is nested too deep; this is no device configuration",)) from None
-    return _read(document, path, Locations(text))
 
 
 def write_config(path: Path, config: DeviceConfig) -> None:

@@ -9,8 +9,9 @@ from device.camera import CameraError, SourceKind, open_camera, parse_source
 from device.config.config import DeviceConfig
 from device.control import read_status
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, warn
 from device.errors import IpcError
+from link1.errors import is_not_permitted
 
 NAME = "camera"
 _LOOK_S = 1.5
@@ -20,9 +21,13 @@ _FEW = 0.5
 
 def check(case: Case) -> Finding:
     config = case.settings
+    if "status" in case.closed:  # to open it here would take it from a palmd that runs
+        return not_checked(NAME, "palmd, which holds it while it runs, may not be asked by this user")
     try:
         rate, description = _by_daemon(config) if case.status is not None else _by_itself(config)
     except (CameraError, IpcError) as error:
+        if is_not_permitted(error):
+            return not_checked(NAME, f"{config.camera.source} may not be opened by this user")
         return fail(NAME, str(error), "check its cable and power, and [camera] source: palmctl config show")
     told = f"{description}, {rate:.0f} pictures a second"
     if rate == 0:

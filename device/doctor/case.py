@@ -10,13 +10,16 @@ from device.errors import ConfigError, DeviceError, IpcError, StateError
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
 from link1.canonical import JsonObject
+from link1.errors import is_not_permitted
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """Of each pair, the value is None exactly when the text beside it says why.
 
-    `status` is what a running palmd answered. `root` is where /proc, /sys, /run and /dev are looked for.
+    `status` is what a running palmd answered. `closed` names what this user may not look at (configuration,
+    trust, keys, status): of that nothing is known, which is no fault of the device. `root` is where /proc,
+    /sys, /run and /dev are looked for.
     """
 
     config_path: Path
@@ -30,6 +33,7 @@ class Case:
     status_problem: str
     clock: Clock
     root: Path = Path("/")
+    closed: frozenset[str] = frozenset()
 
     @property
     def settings(self) -> DeviceConfig:
@@ -49,22 +53,42 @@ def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
         config = load_config(config_path)
     except ConfigError as error:
         why = "the configuration cannot be used"
-        return Case(config_path, None, str(error), None, why, None, why, None, why, clock, root)
+        closed = frozenset({"configuration"} if is_not_permitted(error) else ())
+        return Case(config_path, None, str(error), None, why, None, why, None, why, clock, root, closed)
+    closed_parts = set[str]()
     trust, trust_problem = None, ""
     try:
         trust = load_trust(config.trust_path)
     except DeviceError as error:
-        trust_problem = str(error)
+        trust_problem = _noted("trust", error, closed_parts)
     keys, keys_problem = None, ""
     try:
         keys = KeyStore.open(config.keys_dir)
     except DeviceError as error:
-        keys_problem = str(error)
+        keys_problem = _noted("keys", error, closed_parts)
     status, status_problem = None, ""
     try:
         status = read_status(config.control_socket)
     except IpcError as error:
-        status_problem = str(error)
+        status_problem = _noted("status", error, closed_parts)
     return Case(
-        config_path, config, "", trust, trust_problem, keys, keys_problem, status, status_problem, clock, root
+        config_path,
+        config,
+        "",
+        trust,
+        trust_problem,
+        keys,
+        keys_problem,
+        status,
+        status_problem,
+        clock,
+        root,
+        frozenset(closed_parts),
     )
+
+
+def _noted(part: str, error: DeviceError, closed: set[str]) -> str:
+    """The error's text; `part` joins `closed` where the error is that this user may not."""
+    if is_not_permitted(error):
+        closed.add(part)
+    return str(error)

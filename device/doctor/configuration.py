@@ -1,13 +1,15 @@
 """The configuration file, and whether it speaks of the device that was registered here."""
 
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, warn
 
 NAME = "configuration"
 
 
 def check(case: Case) -> Finding:
     config, trust = case.config, case.trust
+    if config is None and "configuration" in case.closed:
+        return not_checked(NAME, f"{case.config_path} may not be read by this user (Permission denied)")
     if config is None:
         first, *rest = case.config_problem.splitlines()
         more = f" (and {len(rest)} more: `palmctl config check`)" if rest else ""

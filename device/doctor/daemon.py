@@ -4,13 +4,15 @@ from importlib.metadata import version
 
 from device import APP_PACKAGE
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, warn
 
 NAME = "daemon"
 
 
 def check(case: Case) -> Finding:
     status, here = case.status, version(APP_PACKAGE)
+    if "status" in case.closed:
+        return not_checked(NAME, f"palmd is not asked: {case.status_problem}")
     if status is None:
         return fail(
             NAME,

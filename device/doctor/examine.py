@@ -24,7 +24,8 @@ from device.doctor import (
     wear,
 )
 from device.doctor.case import Case
-from device.doctor.finding import Finding, Result
+from device.doctor.finding import Finding, Result, not_checked, skip
+from link1.errors import is_not_permitted, reason_of
 
 Check = Callable[[Case], Finding]
 
@@ -72,21 +73,24 @@ def examine(
 
 def _carried_out(name: str, case: Case) -> Finding:
     if case.config is None and name not in WITHOUT_CONFIGURATION:
-        return Finding(name, Result.SKIP, "needs a configuration that can be used")
+        if "configuration" in case.closed:
+            return not_checked(name, "needs the configuration")
+        return skip(name, "needs a configuration that can be used")
     try:
         return CHECKS[name](case)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return Finding(
-            name,
-            Result.SKIP,
-            f"could not look: {where}{error.strerror or type(error).__name__}",
-            "run it as root: sudo palmctl doctor",
-        )
     except Exception as error:  # noqa: BLE001 -- one check that stumbles must not hide what the others found
+        if is_not_permitted(error):
+            return not_checked(name, _told(error))
+        if isinstance(error, OSError):
+            return skip(name, f"could not look: {_told(error)}", "see `dmesg` for errors of the disk")
         return Finding(
             name,
             Result.WARN,
             f"the check itself stumbled: unexpected {type(error).__name__}",
             "report it with: palmctl support-bundle FILE.tar.gz",
         )
+
+
+def _told(error: Exception) -> str:
+    where = getattr(error, "filename", None)
+    return f"{where}: {reason_of(error)}" if where else reason_of(error)

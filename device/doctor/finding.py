@@ -7,12 +7,14 @@ from link1.canonical import JsonObject
 
 
 class Result(StrEnum):
-    """How it stands. `skip`: it could not be looked at here, which is no fault by itself."""
+    """How it stands. `skip`: there is nothing to look at here, which is no fault by itself. `not_checked`:
+    this user may not look, which says nothing about it."""
 
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
     SKIP = "skip"
+    NOT_CHECKED = "not_checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,8 @@ def fail(name: str, detail: str, todo: str) -> Finding:
 
 def skip(name: str, detail: str, todo: str = "") -> Finding:
     return Finding(name, Result.SKIP, detail, todo)
+
+
+def not_checked(name: str, detail: str) -> Finding:
+    """For what this user may not look at. That root may is said once, above all findings."""
+    return Finding(name, Result.NOT_CHECKED, detail)

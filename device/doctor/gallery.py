@@ -1,7 +1,8 @@
 """The gallery: how many palms, how old the service's last word about them, and what happens next."""
 
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, skip, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
+from device.doctor.reading import is_closed
 
 NAME = "gallery"
 _SOON_S = 2 * 3600
@@ -9,6 +10,8 @@ _SOON_S = 2 * 3600
 
 def check(case: Case) -> Finding:
     config, status = case.settings, case.status
+    if "status" in case.closed:
+        return not_checked(NAME, "palmd, which alone can open it, may not be asked by this user")
     if status is None:
         return _on_disk(case)
     gallery = status["gallery"]
@@ -27,7 +30,10 @@ def check(case: Case) -> Finding:
 
 def _on_disk(case: Case) -> Finding:
     """What the disk tells while palmd does not run: only it can open the gallery."""
-    files = [path for path in case.settings.gallery_dir.glob("*") if path.is_file()]
+    folder = case.settings.gallery_dir
+    if is_closed(folder):
+        return not_checked(NAME, f"{folder} may not be read by this user")
+    files = [path for path in folder.glob("*") if path.is_file()]
     if not files:
         return skip(
             NAME, "none is here yet: it comes when palmd and its carrier run", "systemctl start palmd"

@@ -3,7 +3,8 @@
 import time
 
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok
+from device.doctor.finding import Finding, fail, not_checked, ok
+from link1.errors import is_not_permitted
 from models.errors import ModelsError
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.pad_network import open_pad_network
@@ -17,6 +18,8 @@ def check(case: Case) -> Finding:
         manifest = load_manifest(case.settings.model.dir or shipped_model_dir())
         open_embedder(manifest)
     except ModelsError as error:
+        if is_not_permitted(error):
+            return not_checked(NAME, "the model's folder may not be read by this user")
         return fail(NAME, str(error), "install the package again, or correct [model] dir")
     beside = ""
     if (folder := case.settings.liveness.model_dir) is not None:
@@ -24,6 +27,8 @@ def check(case: Case) -> Finding:
             network = open_pad_network(folder, case.settings.camera.look)
             beside = f", beside the liveness network {network.model_id}"
         except ModelsError as error:
+            if is_not_permitted(error):
+                return not_checked(NAME, f"{folder} may not be read by this user")
             return fail(NAME, str(error), "correct [liveness] model_dir, or install the network again")
     took_ms = round((time.monotonic() - started_s) * 1000)
     running = case.status["model_id"] if case.status else manifest.model_id

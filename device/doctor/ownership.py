@@ -1,13 +1,13 @@
 """Who owns state, keys and sockets, and who else may touch them."""
 
-import os
 import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, skip
+from device.doctor.finding import Finding, fail, not_checked, ok
+from device.doctor.reading import is_closed
 from device.trust.keystore import CREDENTIALS_FOLDER
 
 NAME = "ownership"
@@ -20,12 +20,10 @@ def check(case: Case) -> Finding:
     state_dir = config.device.state_dir
     try:
         owner = state_dir.stat().st_uid
-    except OSError as error:
-        return fail(
-            NAME, f"{state_dir}: {error.strerror}", "run `palmctl provision`, or name the right state_dir"
-        )
-    if not os.access(state_dir, os.R_OK | os.X_OK):
-        return skip(NAME, f"{state_dir} may not be read by this user", "run it as root: sudo palmctl doctor")
+    except FileNotFoundError:
+        return fail(NAME, f"{state_dir} is not there", "run `palmctl provision`, or name the right state_dir")
+    if is_closed(state_dir):
+        return not_checked(NAME, f"{state_dir} may not be read by this user")
     wrong = list(_wrong(state_dir, owner, config.keys_dir))
     wrong += [
         (socket, "others may use it", f"chmod o= {socket}")

@@ -4,12 +4,12 @@ from device.camera import CameraError, open_camera
 from device.config.config import DeviceConfig
 from device.control import ask_core
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, skip, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import MeasuredPicture, measure
 from device.doctor_control import PICTURE_OP
 from device.errors import IpcError, IpcRefused
 from link1 import members
-from link1.errors import FormatError
+from link1.errors import FormatError, is_not_permitted
 from models.frames import Frame
 
 NAME = "picture"
@@ -22,9 +22,13 @@ _POOR = 60
 
 def check(case: Case) -> Finding:
     config = case.settings
+    if "status" in case.closed:
+        return not_checked(NAME, "palmd may not be asked for it by this user")
     try:
         picture = _by_daemon(config) if case.status is not None else _by_itself(config)
-    except (CameraError, IpcRefused):
+    except (CameraError, IpcRefused) as error:
+        if is_not_permitted(error):
+            return not_checked(NAME, f"{config.camera.source} may not be opened by this user")
         return skip(NAME, "there is no picture to look at", "see the line `camera`")
     except (IpcError, FormatError) as error:
         return skip(NAME, f"palmd did not measure it: {error}", "are palmctl and palmd of one version?")

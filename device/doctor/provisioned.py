@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok
+from device.doctor.finding import Finding, fail, not_checked, ok
+from device.doctor.reading import is_closed
 from device.errors import StateError
 from device.trust.keystore import CREDENTIALS_FOLDER, KeyStore
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
@@ -14,6 +15,8 @@ NAME = "provisioned"
 
 def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     config = case.settings
+    if is_closed(config.device.state_dir):
+        return not_checked(NAME, f"{config.device.state_dir} may not be read by this user")
     wiped = _wiped(config.device.state_dir)
     if wiped:
         return fail(NAME, wiped, "palmctl factory-reset, then palmctl provision with a new token")
@@ -23,6 +26,8 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             "the service has revoked this device, and everything on it is destroyed",
             "have a new token made, `palmctl factory-reset`, then `palmctl provision`",
         )
+    if "trust" in case.closed:
+        return not_checked(NAME, f"{config.trust_path} may not be read by this user")
     if case.trust is None and not KeyStore.exists(config.keys_dir):
         return fail(NAME, f"{config.device.state_dir} holds no device", "run `palmctl provision`")
     if case.trust is None:
@@ -38,8 +43,14 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             "restore it; if it is lost, `palmctl factory-reset` and provision anew with a new token",
         )
     encrypted = config.keys_dir.with_name(CREDENTIALS_FOLDER).is_dir()
+    if "keys" in case.closed and not encrypted:
+        return not_checked(NAME, f"root {case.trust.roots[0].kid}; the keys may not be read by this user")
     if case.keys is None and not encrypted:
-        return fail(NAME, case.keys_problem, "run this as root or as the user of palmd, or register anew")
+        return fail(
+            NAME,
+            case.keys_problem,
+            "see the line `ownership`; keys that are lost are made by registering the device anew",
+        )
     key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
     return ok(NAME, f"{key}, root {case.trust.roots[0].kid}")
 

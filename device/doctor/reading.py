@@ -1,5 +1,6 @@
 """Reading the small files in which the kernel tells about the machine."""
 
+import os
 from pathlib import Path
 
 
@@ -18,3 +19,15 @@ def number_of(path: Path, base: int = 10) -> int | None:
         return None if text is None else int(text, base)
     except ValueError:
         return None
+
+
+def is_closed(folder: Path) -> bool:
+    """Whether `folder` is there, and this user may not look into it.
+
+    Raises PermissionError where this user may not even know whether it is there.
+    """
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not os.access(folder, os.R_OK | os.X_OK)

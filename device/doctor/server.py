@@ -14,7 +14,8 @@ from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
 from device.config.config import CloudSection
 from device.core import CLOCK_TOLERANCE_MS
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, warn
+from link1.errors import is_not_permitted, reason_of
 
 NAME = "server"
 _WITHIN_S = 10.0
@@ -47,22 +48,26 @@ def check(case: Case) -> Finding:
             "check this device's clock, then the service's certificate and [cloud] ca_file",
         )
     except ServerAddressError as error:
+        if is_not_permitted(error):
+            return not_checked(NAME, f"{cloud.ca_file} may not be read by this user")
         return fail(NAME, str(error), "palmctl config set cloud.ca_file PATH")
     except (OSError, http.client.HTTPException) as error:
         return fail(
             NAME,
-            f"{cloud.url} does not answer ({getattr(error, 'strerror', None) or type(error).__name__})",
+            f"{cloud.url} does not answer ({reason_of(error)})",
             "check cable or Wi-Fi, DNS and firewall; recognition goes on until the gallery is 6 h old",
         )
-    return _judged(reached, cloud, _registration(case, cloud))
+    return _judged(reached, cloud, _registration(case, cloud), unproved="keys" in case.closed)
 
 
-def _judged(reached: Reached, cloud: CloudSection, refused: str) -> Finding:
+def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bool) -> Finding:
     told = f"{cloud.url} answers in {reached.took_ms} ms over {reached.tls}"
     if reached.certificate_days is not None:
         told += f", certificate good for {reached.certificate_days} days"
     if reached.ahead_ms is not None:
         told += f", clocks {abs(reached.ahead_ms) / 1000:.1f} s apart"
+        if unproved:
+            told += "; whether it takes this device is not asked without its key"
         if abs(reached.ahead_ms) > CLOCK_TOLERANCE_MS:
             return fail(
                 NAME, told, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"

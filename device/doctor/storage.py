@@ -16,10 +16,8 @@ def check(case: Case) -> Finding:
     state_dir = case.settings.device.state_dir
     try:
         room = os.statvfs(state_dir)
-    except OSError as error:
-        return fail(
-            NAME, f"{state_dir}: {error.strerror}", "run `palmctl provision`, or name the right state_dir"
-        )
+    except FileNotFoundError:
+        return fail(NAME, f"{state_dir} is not there", "run `palmctl provision`, or name the right state_dir")
     free, inodes = room.f_bavail * room.f_frsize, room.f_favail
     told = f"{free // 2**20:,} MiB free of {room.f_blocks * room.f_frsize // 2**20:,} at {state_dir}"
     if room.f_flag & os.ST_RDONLY:

@@ -35,7 +35,9 @@ def check(case: Case) -> Finding:
 
 
 def _exists(path: Path) -> bool:
+    """Raises PermissionError: what may not be looked at has not been found absent."""
     try:
-        return path.exists()
-    except OSError:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    return True

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from device.errors import EnrolmentRefused
 from link1.canonical import JsonObject
 from link1.members import NAME
+from link1.plain_file import read_plain_file
 
 Purpose = Literal["enrollment", "identification", "dataset_collection"]
 
@@ -106,7 +107,7 @@ class TermsFolder:
         wanted = [language] if _LANGUAGE.fullmatch(language) else []
         for candidate in (*wanted, *LANGUAGES):
             try:
-                data = (self.folder / f"{terms_version}.{candidate}.txt").read_bytes()[:_MAX_TERMS_BYTES]
+                data = read_plain_file(self.folder / f"{terms_version}.{candidate}.txt", _MAX_TERMS_BYTES)
                 text = data.decode("utf-8").strip()
             except (OSError, UnicodeDecodeError):
                 continue

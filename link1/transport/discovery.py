@@ -38,7 +38,7 @@ def find_serial(spec: str, ports: Iterable[Found] | None = None) -> str:
         if (port.vid, port.pid) == ids and serial in (None, port.serial_number)
     ]
     if not found:
-        raise TransportError(f"{spec}: no such port is plugged in; plug it in, or correct [link] port")
+        raise TransportError(f"{spec}: no such port is plugged in; plug it in, or name another port")
     if len(found) > 1:
         which = ", ".join(sorted(f"{port.serial_number or 'none'} at {port.device}" for port in found))
         raise TransportError(f"{spec}: {len(found)} such ports; name one by its serial number: {which}")

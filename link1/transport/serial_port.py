@@ -14,7 +14,7 @@ from typing import Protocol
 
 import serial
 
-from link1.errors import TransportError
+from link1.errors import TransportError, reason_of
 
 DEFAULT_BAUD = 921_600
 """LINK/1 §1; CDC-ACM and ptys ignore it."""
@@ -87,7 +87,7 @@ class SerialPort:
             self._device.close()
 
     def _gone(self, error: OSError) -> TransportError:
-        return TransportError(f"{self._path}: the port is gone ({os.strerror(error.errno or 0)})")
+        return TransportError(f"{self._path}: the port is gone ({reason_of(error)})")
 
 
 def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) -> Port:
@@ -119,7 +119,7 @@ def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) ->
 def _advice(error: serial.SerialException) -> str:
     match error.errno:
         case errno.ENOENT:
-            return "there is no such port; plug the cable in, or correct [link] port"
+            return "there is no such port; plug the cable in, or name another port"
         case errno.EACCES:
             return "no permission; add the user to the group that owns the port (often dialout)"
         case errno.EAGAIN:

@@ -22,7 +22,7 @@ from typing import Any
 import usb.core
 import usb.util
 
-from link1.errors import TransportError
+from link1.errors import TransportError, reason_of
 
 SPEC = re.compile(r"usb:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
 POLL_MS = 100
@@ -105,7 +105,7 @@ class UsbPort:
             work()
         except (usb.core.USBError, OSError) as error:
             if not self._closing.is_set():
-                self._why = error.strerror or type(error).__name__
+                self._why = reason_of(error)
         self._closing.set()
         with contextlib.suppress(OSError):
             self._far.shutdown(socket.SHUT_RDWR)
@@ -170,7 +170,7 @@ def open_usb(spec: str, *, backend: Any = None) -> UsbPort:
     except usb.core.NoBackendError:
         raise TransportError(f"{spec}: libusb is not installed; install libusb-1.0-0") from None
     if not devices:
-        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or correct [link] port")
+        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or name another port")
     if len(devices) > 1:
         serials = ", ".join(sorted(_serial_of(device) or "without one" for device in devices))
         raise TransportError(f"{spec}: {len(devices)} such devices; add the serial number of one: {serials}")
@@ -210,4 +210,4 @@ def _advice(error: usb.core.USBError) -> str:
         case errno.EBUSY:
             return "another program holds the interface; stop it first"
         case _:
-            return f"cannot be opened ({error.strerror})"
+            return f"cannot be opened ({reason_of(error)})"

@@ -11,7 +11,7 @@ from provisioning_setting import ASKED, DBD, ROOT, TOKEN, Registrar, registrar, 
 
 from device.config.config import load_config
 from device.trust.keystore import KeyStore
-from tools.commands.provision import provision
+from tools.palmctl import main
 
 __all__ = ["registrar"]
 
@@ -26,7 +26,7 @@ def run(folder: Path, *more: str, token: str = TOKEN + "\n", server: str = "http
     arguments = ["--server", server, "--token-stdin", "--config", str(folder / "device.toml")]
     arguments += ["--device-id", ASKED.device_id, "--gate-id", ASKED.gate_id, "--dbd-id", ASKED.dbd_id]
     arguments += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run"), *more]
-    return CliRunner().invoke(provision, arguments, input=token)
+    return CliRunner().invoke(main, ["provision", *arguments], input=token)
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path: Path, registrar: Registrar) -> None:

@@ -1,7 +1,6 @@
 """`palmctl bench`: figures of this machine."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +29,7 @@ def _report(measure: Measure, out: Path | None, *, as_json: bool) -> None:
         try:
             figures, lines = measure(Path(folder), lambda text: click.echo(text, err=True))
         except BenchFailed as error:
-            click.echo(f"The bench failed: {error}", err=True)
-            sys.exit(1)
+            raise click.ClickException(f"the bench failed: {error}") from error
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

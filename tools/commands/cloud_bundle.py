@@ -42,10 +42,15 @@ def bundle_create(
     Compare the id of the verdict key with the one that the device shows (its QR code holds the same): that
     is what a token is online. Give the technician the root_kid that is printed by another way than the stick.
     """
-    from cloud_client.reference_server.offline_registration import answer_request, verdict_kid_of
+    from cloud_client.reference_server.offline_registration import (
+        MAX_REQUEST_BYTES,
+        answer_request,
+        verdict_kid_of,
+    )
+    from link1.plain_file import read_plain_file
     from tools.stick import write_on_stick
 
-    content = request.read_bytes()
+    content = read_plain_file(request, MAX_REQUEST_BYTES)
     device_id, found = verdict_kid_of(content)
     if verdict_kid is None:
         if not sys.stdin.isatty():

@@ -30,8 +30,10 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
     TYPE is svc.config, svc.trust.bundle, svc.update.manifest (these three are signed) or svc.update.chunk.
     """
     from cloud_client.reference_server import mail_send as sending
+    from link1.plain_file import read_plain_file
+    from link1.sealed import INBOX_CT_MAX_BYTES
 
-    content = body.read_bytes()
+    content = read_plain_file(body, 2 * INBOX_CT_MAX_BYTES)
     return lambda tx, vault, now_ms: sending.send(
         tx, vault, environment_of(tenant, mode), device_id, (kind, content), now_ms=now_ms
     )
@@ -96,8 +98,9 @@ def factory_ca() -> None:
 def factory_ca_add(*, certificate: Path) -> Work:
     """Trust a CA (PEM or DER) to vouch for the keys of devices."""
     from cloud_client.reference_server import attestation
+    from link1.plain_file import read_plain_file
 
-    content = certificate.read_bytes()
+    content = read_plain_file(certificate, 64 * 1024)
     return lambda tx, _, now_ms: attestation.add_factory_ca(tx, content, now_ms)
 
 

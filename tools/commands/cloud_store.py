@@ -46,8 +46,7 @@ def of_tenant(command: Command) -> Command:
 
 
 def _fail(error: Exception) -> NoReturn:
-    click.echo(f"palmctl cloud: {error}", err=True)
-    raise SystemExit(1)
+    raise click.ClickException(str(error))
 
 
 def reported(command: Command) -> Command:

@@ -30,7 +30,7 @@ def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
         click.echo(json.dumps(_members()) if as_json else defaults_text())
         return
     path = config_path(config)
-    found = _loaded(lambda: load_config(path), code=3 if not path.exists() else 1)
+    found = load_config(path)
     if as_json:
         click.echo(json.dumps(as_obj(found) | {"config": str(path)}, ensure_ascii=False))
         return
@@ -44,26 +44,27 @@ def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
 def check(*, config: Path | None, as_json: bool) -> None:
     """Say everything that is wrong with the file at once, each with its line.
 
-    Exit code 0: it can be used. 1: it cannot. 3: there is none.
+    Exit code 0: it can be used. 1: it cannot. 3: there is none. 4: this user may not read it.
     """
-    from device.config.config import config_path, load_config
+    from device.config.config import config_path, parse_config, read_config_file
     from device.errors import ConfigError
 
     path = config_path(config)
+    data = read_config_file(path)
     problems: tuple[str, ...] = ()
     try:
-        load_config(path)
+        parse_config(data, path)
     except ConfigError as error:
         problems = error.problems
     if as_json:
         click.echo(json.dumps({"config": str(path), "usable": not problems, "problems": problems}))
     elif problems:
-        click.echo("\n".join(problems), err=True)
+        click.echo("\n".join((f"palmctl: {path} cannot be used:", *problems)), err=True)
         click.echo("Correct these lines, or use: palmctl config set SECTION.MEMBER VALUE", err=True)
     else:
         click.echo(f"{path} can be used")
     if problems:
-        sys.exit(1 if path.exists() else 3)
+        sys.exit(1)
 
 
 @config.command("set")
@@ -82,22 +83,18 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     palmctl config set enrolment.hands '["L"]'
     """
     from device.config.change import change_member
-    from device.config.config import config_path
+    from device.config.config import config_path, read_config_file, read_toml
     from device.files import replace_synced
 
     path = config_path(config)
     if "." not in member:
         raise click.UsageError("name the member as SECTION.MEMBER, such as camera.fps")
-    try:
-        text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode & 0o777
-    except FileNotFoundError:
-        click.echo(f"{path} is not there; `palmctl provision` writes one, --config names another", err=True)
-        sys.exit(3)
-    changed = _loaded(lambda: change_member(text, path, member, value))
+    text, _ = read_toml(read_config_file(path), path)
+    changed = change_member(text, path, member, value)
     _same_device(changed.config)
     if changed.text != text:
         owner = path.stat()
-        replace_synced(path, changed.text.encode("utf-8"), mode=mode)
+        replace_synced(path, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
         _keep_owner(path, owner.st_uid, owner.st_gid)
     if as_json:
         told = {"config": str(path), "member": member, "before": changed.before, "after": changed.after}
@@ -110,20 +107,11 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     click.echo("The daemons take it when they start: systemctl restart palmd palm-syncd", err=True)
 
 
-def _loaded(read: Any, code: int = 1) -> Any:
-    from device.errors import ConfigError
-
-    try:
-        return read()
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(code)
-
-
 def _same_device(config: Any) -> None:
     """A device that calls itself otherwise than it was registered would not start."""
     from device.errors import DeviceError
     from device.trust.trust import load_trust
+    from tools.errors import OtherDevice
 
     try:
         trust = load_trust(config.trust_path)
@@ -131,12 +119,10 @@ def _same_device(config: Any) -> None:
         return  # not provisioned, or not readable by this user: palmd --check and the doctor tell
     wanted = (config.device.id, config.device.gate_id, config.device.dbd_id)
     if wanted != (trust.device_id, trust.gate_id, trust.dbd_id):
-        click.echo(
+        raise OtherDevice(
             f"this device is registered as {trust.device_id} at {trust.gate_id} with {trust.dbd_id}, "
-            "and starts under no other name; to move it: palmctl factory-reset, then palmctl provision",
-            err=True,
+            "and starts under no other name; to move it: palmctl factory-reset, then palmctl provision"
         )
-        sys.exit(1)
 
 
 def _keep_owner(path: Path, uid: int, gid: int) -> None:

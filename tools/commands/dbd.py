@@ -131,10 +131,10 @@ def simulate(
     try:
         simulator = Simulator(setup, report)
         done = asyncio.run(_run(simulator, timeout_s))
-    except (FormatError, OSError) as error:
+    except FormatError as error:
         raise click.ClickException(str(error)) from None
     if passages is not None and not done:
-        click.echo(f"ended before {passages} passages were decided", err=True)
+        click.echo(f"palmctl: ended before {passages} passages were decided", err=True)
         sys.exit(1 if simulator.met_device else 3)
 
 
@@ -245,7 +245,7 @@ def conform(
     try:
         tally = command.conform(setup, port, key_file, rules, lambda finding: click.echo(line(finding)))
     except (NobodyThere, TransportError) as error:
-        click.echo(f"{port}: {error}", err=True)
+        click.echo(f"palmctl: {port}: {error}", err=True)
         sys.exit(3)
     except (FormatError, HandError) as error:
         raise click.ClickException(str(error)) from None
@@ -265,7 +265,9 @@ def _office(server: str | None, api_key_stdin: bool) -> "OfficeAccess | None":
 
     if server is None or not api_key_stdin:
         raise click.UsageError("--server and --api-key-stdin belong together")
-    api_key = sys.stdin.readline().strip()
+    from tools.standard_input import secret_line
+
+    api_key = secret_line("API key")
     if not api_key:
         raise click.UsageError("stdin holds no API key")
     return OfficeAccess(server, api_key)
@@ -281,7 +283,7 @@ def _load_key(path: Path, generate: bool) -> "SigningKey":
         raise click.ClickException(f"{path} does not exist; --generate makes a new key there") from None
     except FileExistsError:
         raise click.ClickException(f"{path} exists already and is not replaced") from None
-    except (FormatError, OSError) as error:
+    except FormatError as error:
         raise click.ClickException(str(error)) from None
 
 

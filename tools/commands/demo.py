@@ -1,6 +1,5 @@
 """`palmctl demo`: everything at once on one machine."""
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -42,8 +41,9 @@ def demo(as_json: bool, folder: Path | None, offline: bool) -> None:
     try:
         (run_offline if offline else run)(narrator, folder.absolute())
     except DemoFailed as error:
-        click.echo(f"The demonstration failed: {error}\nThe logs are in {folder}/logs/", err=True)
-        sys.exit(1)
+        raise click.ClickException(
+            f"the demonstration failed: {error}; see its logs in {folder}/logs/"
+        ) from error
     narrator.end(
         f"All as it must be. Logs and state lie in {folder}/ (logs/*.log, one for each program).",
         dir=str(folder),

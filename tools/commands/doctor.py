@@ -7,11 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tools.command_errors import EXIT_FAILED, EXIT_NOT_PERMITTED
+
 if TYPE_CHECKING:
     from device.doctor.finding import Finding
 
-_MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"), "skip": ("·", "bright_black")}
-_LABELS = {"ok": "fine", "warn": "to watch", "fail": "failed", "skip": "not looked at"}
+_MARKS = {
+    "ok": ("✓", "green"),
+    "warn": ("!", "yellow"),
+    "fail": ("✗", "red"),
+    "skip": ("·", "bright_black"),
+    "not_checked": ("·", "bright_black"),
+}
+_LABELS = {
+    "ok": "fine",
+    "warn": "to watch",
+    "fail": "failed",
+    "skip": "nothing to look at",
+    "not_checked": "not checked",
+}
+_NOT_ROOT = (
+    "You are not root: what root alone may see is marked · and not checked. All of it: sudo palmctl doctor\n"
+)
 
 
 @click.command()
@@ -24,7 +41,8 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     Runs beside a daemon, without one, and on a device that is provisioned by half; changes nothing. CHECK:
     only these (camera, cable, server, …). Run it as root to see everything.
 
-    Exit code 0: nothing failed. 1: something did. 2: wrong usage.
+    Exit code 0: nothing failed. 1: something did. 2: wrong usage. 4: nothing failed, and something could not
+    be checked, because this user may not see it.
     """
     import os
 
@@ -34,11 +52,12 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     from device.config.config import config_path
     from device.doctor.case import take_case
     from device.doctor.examine import CHECKS, examine
+    from tools.live_terminal import is_live
 
     unknown = [name for name in checks if name not in CHECKS]
     if unknown:
         raise click.UsageError(f"no check is called {unknown[0]}; there are {', '.join(CHECKS)}")
-    live = sys.stderr.isatty() and not as_json
+    live = is_live(sys.stderr) and not as_json
 
     def tell(name: str) -> None:
         if live:
@@ -49,11 +68,16 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
         click.echo("\r\x1b[2K", nl=False, err=True)
     counts = {word: sum(finding.result == word for finding in findings) for word in _MARKS}
     if as_json:
-        told = {"findings": [finding.to_obj() for finding in findings], "counts": counts}
+        told: dict[str, object] = {"findings": [finding.to_obj() for finding in findings], "counts": counts}
+        told["as_root"] = os.geteuid() == 0
         click.echo(json.dumps(told, ensure_ascii=False))
     else:
+        if counts["not_checked"] and os.geteuid() != 0:
+            click.echo(_NOT_ROOT)
         click.echo("\n".join((*_table(findings), _summary(counts))))
-    sys.exit(1 if counts["fail"] else 0)
+    if counts["fail"]:
+        sys.exit(EXIT_FAILED)
+    sys.exit(EXIT_NOT_PERMITTED if counts["not_checked"] else 0)
 
 
 def _table(findings: "tuple[Finding, ...]") -> list[str]:

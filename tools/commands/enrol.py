@@ -48,13 +48,15 @@ def enrol(
     Ctrl-C cancels: what was captured is overwritten, and the session's code stays valid.
 
     Exit code 0: completed, or held for an operator's review. 1: failed or refused. 3: no daemon answers.
+    4: this user may not ask it.
     """
     from functools import partial
 
     from device.control import ask_core
-    from device.errors import IpcRefused, IpcUnreachable
-    from tools.core_line import no_daemon, totem_socket_of
+    from device.errors import IpcRefused
+    from tools.core_line import totem_socket_of
     from tools.enrolment_terminal import Ended, EnrolmentTerminal
+    from tools.live_terminal import is_live
 
     if accept_terms is None and not cancel and not sys.stdin.isatty():
         raise click.UsageError(
@@ -66,14 +68,12 @@ def enrol(
         language=language,
         accept_unread=accept_terms,
         tell=lambda text: click.echo(text, err=True),
-        live=sys.stderr.isatty(),
+        live=is_live(sys.stderr),
     )
     try:
         ended = terminal.cancel() if cancel else terminal.run(code, wait_s)
     except IpcRefused as error:
         ended = Ended("refused", error.code, str(error))
-    except IpcUnreachable as error:
-        no_daemon(error)
     if as_json:
         click.echo(json.dumps({"status": ended.status, "code": ended.code}))
     click.echo(ended.text, err=True)

@@ -55,13 +55,14 @@ def evaluate(
     from models.evaluation_run import evaluate as measure
     from models.evaluation_sets import first_people, read_set
     from models.manifest import load_manifest, open_embedder, shipped_model_dir
+    from tools.live_terminal import is_live
 
     manifest = load_manifest(model if model is not None else shipped_model_dir())
     found = read_set(folder, layout)  # type: ignore[arg-type]  # click has checked the choice
     if people is not None:
         found = first_people(found, people)
     shown_as = kind or found.kind
-    told = _progress if sys.stderr.isatty() else _silent
+    told = _progress if is_live(sys.stderr) else _silent
     acquired = acquire(found, shown_as, manifest.thresholds.quality_q, told)  # type: ignore[arg-type]
     embedder = open_embedder(manifest)
     done = measure(found, acquired, shown_as, embedder, scoring_among=scoring_among, told=told)  # type: ignore[arg-type]

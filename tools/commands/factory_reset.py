@@ -22,21 +22,20 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     finished by the next one. The configuration file stays: it holds no secret. The service is not told: have
     the device revoked there.
 
-    Exit code 0: done. 1: refused or failed. 2: wrong usage. 3: there is nothing to reset.
+    Exit code 0: done. 1: refused or failed. 2: wrong usage. 3: there is nothing to reset. 4: this
+    user may not.
     """
     from device.config.config import config_path, load_config
-    from device.errors import ConfigError
+    from tools.errors import NothingToReset
     from tools.reset import begun_before, carry_out, stop_daemons, who_is_here
 
-    try:
-        settings = load_config(config_path(config))
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(3)
+    settings = load_config(config_path(config))
     here = who_is_here(settings)
     if here is None:
-        click.echo(f"{settings.device.state_dir} holds no device: there is nothing to reset.", err=True)
-        sys.exit(3)
+        raise NothingToReset(
+            f"{settings.device.state_dir} holds no device: there is nothing to reset; "
+            "another configuration is named with --config"
+        )
     if begun_before(settings):
         click.echo(f"A reset of {here.device_id} was begun before; finishing it.", err=True)
     else:

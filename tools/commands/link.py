@@ -72,7 +72,6 @@ def monitor(
     """
     from contextlib import ExitStack, closing
 
-    from link1.errors import FormatError, TransportError
     from link1.transport.serial_port import open_port
     from tools.link_monitor import CableLog, pieces_of_file, pieces_of_port, pieces_through
     from tools.link_pcap import Direction, PcapWriter
@@ -97,8 +96,6 @@ def monitor(
             for piece in pieces:
                 for line in log.feed(piece):
                     click.echo(json.dumps(line) if as_json else _text(line))
-    except (FormatError, TransportError, OSError) as error:
-        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         pass  # how a live view ends
 

@@ -1,7 +1,6 @@
 """`palmctl logs`: what the daemons have said."""
 
 import json
-import sys
 from datetime import UTC, datetime
 
 import click
@@ -22,7 +21,6 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
     """
     from dataclasses import asdict
 
-    from tools.errors import LogsUnavailable
     from tools.unit_logs import UNITS, following, journalctl
 
     options = ["--output=json"]
@@ -32,11 +30,7 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
         options.append(f"--lines={lines or 200}")
     if follow:
         options.append("--follow")
-    try:
-        command = journalctl([unit] if unit else UNITS, *options)
-    except LogsUnavailable as error:
-        click.echo(str(error), err=True)
-        sys.exit(3)
+    command = journalctl([unit] if unit else UNITS, *options)
     shown = 0
     with following(command) as found:
         for line in found:

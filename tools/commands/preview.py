@@ -25,21 +25,18 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     The page is for a browser on this machine alone (from afar: ssh -L PORT:127.0.0.1:PORT). Its pictures are
     made on request, in memory, and stored nowhere; they stop when the page is closed or its time is over.
 
-    Exit code 0: the page was closed or its time is over. 3: no daemon answers.
+    Exit code 0: the page was closed or its time is over. 3: no daemon answers. 4: this user may not
+    see it.
     """
     from functools import partial
 
     from device.control import ask_core, read_status
-    from device.errors import IpcUnreachable
-    from tools.core_line import control_socket_of, no_daemon
+    from tools.core_line import control_socket_of
     from tools.pages.core_pages import preview_routes
     from tools.pages.server import LocalPage
 
     socket = control_socket_of(config)
-    try:
-        read_status(socket)
-    except IpcUnreachable as error:
-        no_daemon(error)
+    read_status(socket)
     page = LocalPage(preview_routes(partial(ask_core, socket)), port=port, lives_s=minutes * 60)
     if as_json:
         click.echo(json.dumps({"url": page.url, "lives_s": round(minutes * 60)}))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from link1.errors import is_not_permitted
+
 if TYPE_CHECKING:
     from device.config.config import DeviceConfig
     from device.config.values import Parser
@@ -63,12 +65,12 @@ def provision(
     operator answers it with `palmctl cloud bundle create`; the same command with the answer in FILE pins it.
 
     Exit code 0: provisioned, or the request is written. 1: refused or failed. 2: wrong usage. 3: the service
-    cannot be reached.
+    cannot be reached. 4: this user may not write there.
     """
     from device.config.config import config_path
 
     path = config_path(config).absolute()
-    with _told_errors():
+    with _lossless():
         if offline_bundle is not None:
             if token_stdin:
                 raise click.UsageError("--offline-bundle needs no token; leave --token-stdin out")
@@ -82,23 +84,21 @@ def provision(
 
 
 @contextmanager
-def _told_errors() -> Iterator[None]:
+def _lossless() -> Iterator[None]:
+    """Whatever the service does to a registration, it may be tried again."""
     from cloud_client.errors import CloudError, ServerAddressError
-    from device.errors import DeviceError
-    from models.errors import ModelsError
+    from tools.errors import RegistrationUnanswered
 
     try:
         yield
     except ServerAddressError as error:
+        if is_not_permitted(error):
+            raise
         raise click.UsageError(str(error)) from error
     except CloudError as error:
-        click.echo(
-            f"{error}\nNothing is lost: run the same command again when the service answers.", err=True
-        )
-        sys.exit(3)
-    except (DeviceError, ModelsError) as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+        raise RegistrationUnanswered(
+            f"{error}; nothing is lost: run the same command again when the service answers"
+        ) from error
 
 
 def _need(given: dict[str, Any], option: str) -> None:
@@ -130,9 +130,11 @@ def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_js
 
 def _fingerprint(kid: str) -> list[str]:
     """The verdict key's id for an operator to read or to photograph; the code only on a terminal."""
+    from tools.live_terminal import is_live
+
     grouped = " ".join(kid[start : start + 4] for start in range(0, len(kid), 4))
     lines = [f"  fingerprint     {grouped}"]
-    if sys.stdout.isatty():
+    if is_live(sys.stdout):
         from tools.terminal_qr import qr_lines
 
         lines += qr_lines(f"palm-access:verdict-key:{kid}")
@@ -150,11 +152,11 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
         read_root_kid,
         take_answer,
     )
+    from link1.plain_file import read_plain_file
 
     content = b""
     if file.exists():
-        with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
+        content = read_plain_file(file, MAX_FILE_BYTES)
     pending = pending_registration(_base(path, given))
     if pending is not None:
         for option in ("device_id", "gate_id", "dbd_id"):
@@ -232,9 +234,11 @@ def _asked_root() -> str:
 
 def _token() -> str:
     """The token, never shown and never kept."""
+    from tools.standard_input import secret_line
+
     if sys.stdin.isatty():
         return str(click.prompt("Provisioning token", hide_input=True, err=True)).strip()
-    token = sys.stdin.readline().strip()
+    token = secret_line("token")
     if not token:
         raise click.UsageError("no token came on standard input; try: palmctl provision … < token.txt")
     return token

@@ -25,27 +25,16 @@ import click
 def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> None:
     """What the daemon is doing now: camera, cable, gallery, cloud, health, last verdict, latency.
 
-    Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers.
+    Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers. 4: this user
+    may not ask it.
     """
-    from device.config.config import config_path, load_config
     from device.control import read_status
-    from device.errors import ConfigError, IpcError
+    from tools.core_line import control_socket_of
 
-    try:
-        socket = load_config(config_path(config)).control_socket
-    except ConfigError as error:
-        click.echo(f"{error}", err=True)
-        sys.exit(3)
+    socket = control_socket_of(config)
     if watch:
         _watch(socket, every, as_json=as_json)
-    try:
-        told = read_status(socket)
-    except IpcError as error:
-        click.echo(
-            f"{error}\nStart it with: systemctl start palmd; see why it stopped with: journalctl -u palmd",
-            err=True,
-        )
-        sys.exit(3)
+    told = read_status(socket)
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
     sys.exit(0 if told["serving"] else 1)
 
@@ -56,15 +45,18 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     from datetime import datetime
 
     from device.control import read_status
-    from device.errors import IpcError
+    from device.errors import IpcError, IpcNotPermitted
     from tools.live_status import Recent, plain_line, screen, summary
+    from tools.live_terminal import is_live
 
-    recent, live = Recent(), sys.stdout.isatty() and not as_json
+    recent, live = Recent(), is_live(sys.stdout) and not as_json
     with _whole_screen(live):
         while True:
             clock, due_s = datetime.now().astimezone().strftime("%H:%M:%S"), time.monotonic() + every_s
             try:
                 told = read_status(socket)
+            except IpcNotPermitted:
+                raise  # waiting does not change it
             except IpcError as error:
                 shown = [f"{clock} {error}", "waiting for it; start it with: systemctl start palmd"]
                 line = json.dumps({"error": str(error)}) if as_json else f"{shown[0]}; {shown[1]}"

@@ -23,22 +23,31 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
     from device.clock import SystemClock
     from device.config.config import config_path
     from device.doctor.case import take_case
+    from tools.live_terminal import is_live
     from tools.support_bundle import check_target, collect, write_bundle
 
     path = file.absolute()
     check_target(path)
-    live = sys.stderr.isatty() and not as_json
+    live = is_live(sys.stderr) and not as_json
 
     def tell(what: str) -> None:
         if live:
             click.echo(f"\r\x1b[2K  gathering {what} …", nl=False, err=True)
 
-    files = collect(take_case(config_path(config), SystemClock()), tell)
+    case = take_case(config_path(config), SystemClock())
+    files = collect(case, tell)
     write_bundle(path, files)
     if live:
         click.echo("\r\x1b[2K", nl=False, err=True)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "bytes": path.stat().st_size, "holds": sorted(files)}))
+        told = {"file": str(path), "bytes": path.stat().st_size, "holds": sorted(files)}
+        click.echo(json.dumps(told | {"not_readable": sorted(case.closed)}))
         return
+    if case.closed:
+        click.echo(
+            f"This user may not read {', '.join(sorted(case.closed))}: the bundle says little without. "
+            "All of it: sudo palmctl support-bundle FILE.tar.gz",
+            err=True,
+        )
     click.echo(f"{path}: {path.stat().st_size // 1024 + 1} KiB, {len(files)} files")
     click.echo("Look into it before you send it: tar xzOf FILE | less", err=True)

@@ -23,17 +23,25 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
     It runs until it is interrupted, and waits for a core that is not there yet. Start the browser with:
     chromium --kiosk "$(cat URL-FILE)".
 
-    Exit code 0 or 130: ended. 1: the port or the file cannot be used.
+    Exit code 0 or 130: ended. 1: the port or the file cannot be used. 4: this user may not ask the core.
     """
     from functools import partial
 
     from device.control import ask_core
+    from device.errors import IpcError, IpcNotPermitted
     from device.files import replace_synced
     from tools.core_line import totem_socket_of
     from tools.pages.core_pages import totem_routes
     from tools.pages.server import LocalPage
 
-    page = LocalPage(totem_routes(partial(ask_core, totem_socket_of(config))), port=port)
+    ask = partial(ask_core, totem_socket_of(config))
+    try:
+        ask("enrolment.state", after=0, wait_ms=0)
+    except IpcNotPermitted:
+        raise  # the page would be out of service for ever
+    except IpcError:
+        pass  # not there yet, or busy: the page goes on asking
+    page = LocalPage(totem_routes(ask), port=port)
     try:
         if url_file is not None:
             replace_synced(url_file, page.url.encode(), mode=0o600)

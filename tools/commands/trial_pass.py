@@ -1,7 +1,6 @@
 """`palmctl pass`: one passage under a technician's eyes."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,32 +35,26 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     With a validator connected it is the next real passage, which the validator asks for. Without one, or with
     --dry-run, it is a rehearsal: the same recognition, and no verdict.
 
-    Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers.
+    Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers. 4: this
+    user may not ask it.
     """
     from device.control import ask_core, read_status
-    from device.errors import IpcRefused, IpcUnreachable
-    from tools.core_line import control_socket_of, no_daemon
+    from tools.core_line import control_socket_of
+    from tools.errors import NoPassage
 
     socket = control_socket_of(config)
-    try:
-        status = read_status(socket)
-        rehearsal = dry_run or status["cable"]["state"] != "up"
-        click.echo(
-            "show a palm to the camera (a rehearsal: nothing is signed)"
-            if rehearsal
-            else "waiting for the next hand that the validator asks for",
-            err=True,
-        )
-        op = "pass.rehearse" if rehearsal else "pass.next"
-        passage = _waited(lambda ms: ask_core(socket, op, timeout_s=ms / 1000 + 5, wait_ms=ms), wait_s)
-    except IpcRefused as error:
-        click.echo(f"{error}; palmctl status says what is wrong", err=True)
-        sys.exit(1)
-    except IpcUnreachable as error:
-        no_daemon(error)
+    status = read_status(socket)
+    rehearsal = dry_run or status["cable"]["state"] != "up"
+    click.echo(
+        "show a palm to the camera (a rehearsal: nothing is signed)"
+        if rehearsal
+        else "waiting for the next hand that the validator asks for",
+        err=True,
+    )
+    op = "pass.rehearse" if rehearsal else "pass.next"
+    passage = _waited(lambda ms: ask_core(socket, op, timeout_s=ms / 1000 + 5, wait_ms=ms), wait_s)
     if passage is None:
-        click.echo(_nothing_came(status, rehearsal=rehearsal), err=True)
-        sys.exit(1)
+        raise NoPassage(_nothing_came(status, rehearsal=rehearsal))
     click.echo(json.dumps(passage) if as_json else "\n".join(lines(passage)))
 
 

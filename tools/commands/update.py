@@ -31,6 +31,7 @@ def status(config: Path | None, as_json: bool) -> None:
     """Where updates stand: what is in force, what is coming, what failed.
 
     Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
+    4: this user may not ask it.
     """
     told = _ask(config, "update.status").header["updates"]
     click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
@@ -148,7 +149,9 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
 
 
 def _is_live() -> bool:
-    return sys.stderr.isatty()
+    from tools.live_terminal import is_live
+
+    return is_live(sys.stderr)
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Any:

@@ -9,6 +9,7 @@ from link1.canonical import read_strict
 from link1.errors import FormatError
 from link1.members import HEX32
 from link1.objects import PREV_REF_OF_FIRST, LastVerdict
+from link1.plain_file import read_plain_file
 
 MAX_FILE_BYTES = 4_096
 
@@ -54,7 +55,7 @@ class Counters:
 def load_counters(path: Path) -> Counters:
     """The counters kept at `path`, or new ones. Raises FormatError for a file that cannot be read."""
     try:
-        data = path.read_bytes()
+        data = read_plain_file(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         return Counters(path)
     try:

@@ -20,6 +20,7 @@ from cloud_client.reference_server.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.store import Store
 from link1.keys import SigningKey
 from tools.commands.cloud import cloud as command
+from tools.palmctl import main
 
 
 def test_a_waiting_device_hears_of_everything(running: Running) -> None:
@@ -140,9 +141,9 @@ def test_no_plain_http_beyond_this_machine(tmp_path: Path, options: dict[str, An
     ],
 )
 def test_commands_say_what_is_wrong(tmp_path: Path, words: list[str]) -> None:
-    done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("palmctl cloud: ")
+    done = CliRunner().invoke(main, ["cloud", *words, "--data", str(tmp_path), "--json"])
+    assert (done.exit_code, set(json.loads(done.stdout))) == (1, {"error"})
+    assert done.stderr.startswith("palmctl: ")
 
 
 def test_commands_print_what_is_promised(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Reading a whole file whose path a person, a configuration or a stick has named.
+
+A path can name anything: a FIFO that nobody writes to, a device that never ends, a folder, a film. Here it
+is a plain file of a size that makes sense, or an OSError whose `strerror` says what it is instead.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def read_plain_file(path: Path, max_bytes: int) -> bytes:
+    """The bytes of the plain file at `path`, links followed.
+
+    Raises OSError, with `errno`, `strerror` and `filename`: what the system says, EISDIR or EINVAL for
+    anything but a plain file, EFBIG for one of over `max_bytes`. Never waits for a writer.
+    """
+    with open_plain_file(path) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"expected at most {max_bytes:,} bytes, found more", str(path))
+    return data
+
+
+def open_plain_file(path: Path) -> BinaryIO:
+    """The plain file at `path`, for what is too large to be read at once. Raises OSError as above."""
+    _check_kind(path, path.stat().st_mode)  # before it is opened: to open some devices is to use them
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    try:
+        _check_kind(path, os.fstat(descriptor).st_mode)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    for is_kind, word in _KINDS:
+        if is_kind(mode):
+            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(code, f"expected a plain file, found {word}", str(path))
