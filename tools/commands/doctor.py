@@ -26,9 +26,7 @@ _LABELS = {
     "skip": "nothing to look at",
     "not_checked": "not checked",
 }
-_NOT_ROOT = (
-    "You are not root: what root alone may see is marked · and not checked. All of it: sudo palmctl doctor\n"
-)
+_NOT_ROOT = "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
 
 
 @click.command()
