@@ -52,6 +52,7 @@ class EnrolmentTerminal:
         self._tell = tell
         self._live = live
         self._line = ""
+        self._typed = False
 
     def cancel(self) -> Ended:
         """Cancel what is in progress."""
@@ -67,7 +68,7 @@ class EnrolmentTerminal:
             raise IpcRefused(
                 "busy", "another enrolment is in progress; see it with palmctl status, end it with --cancel"
             )
-        seq = told["seq"]
+        seq, self._typed = told["seq"], code is not None
         if code is None:
             self._tell(self._words["welcome_how"])
         else:
@@ -103,7 +104,9 @@ class EnrolmentTerminal:
             self._show(words[step])
             return Ended("completed" if step == "done" else "review", None, words[f"{step}_how"])
         if step == "failed":
-            return Ended("failed", state["code"], failure_word(self._language, state["code"]))
+            return Ended(
+                "failed", state["code"], failure_word(self._language, state["code"], typed=self._typed)
+            )
         if step == "show_hand":
             marks = "●" * state["captured"] + "○" * (state["wanted"] - state["captured"])
             hint = hint_word(self._language, state["hint"])

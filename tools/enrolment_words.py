@@ -47,10 +47,13 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "review_how": "Um atendente vai conferir os dados. Você será avisado pela operadora.",
         "failed": "Não foi possível concluir",
         "again": "Voltar ao início",
+        "retype": "Corrigir o código",
         "unready": "Fora de serviço",
         "unready_how": "Este aparelho não está pronto agora. Procure um atendente.",
         "why_capture_rejected": "A leitura da palma não deu certo. Peça um novo código e tente outra vez.",
-        "why_enrollment_session_invalid": "Este código não vale mais. Peça um novo.",
+        "why_enrollment_session_invalid": "Este código já foi usado ou venceu. Peça um novo.",
+        "why_typed_code": "Este código não foi aceito. Confira cada letra e digite outra vez. "
+        "Se estiver certo, ele já foi usado ou venceu: peça um novo.",
         "why_not_a_code": "Este código não está completo. Confira e digite outra vez.",
         "why_unreachable": "O serviço não respondeu. Tente de novo daqui a pouco.",
         "why_not_sent": "O serviço não respondeu a tempo. Nada foi guardado. Peça um novo código.",
@@ -105,10 +108,13 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "review_how": "An attendant will check the details. The operator will let you know.",
         "failed": "It could not be completed",
         "again": "Back to the start",
+        "retype": "Correct the code",
         "unready": "Out of service",
         "unready_how": "This device is not ready now. Please ask an attendant.",
         "why_capture_rejected": "Your palm could not be read. Ask for a new code and try again.",
-        "why_enrollment_session_invalid": "This code is no longer valid. Ask for a new one.",
+        "why_enrollment_session_invalid": "This code was used or has expired. Ask for a new one.",
+        "why_typed_code": "This code was not accepted. Check every letter and type it again. "
+        "If it is right, it was used or has expired: ask for a new one.",
         "why_not_a_code": "This code is not complete. Check it and type it again.",
         "why_unreachable": "The service did not answer. Try again in a moment.",
         "why_not_sent": "The service did not answer in time. Nothing was kept. Ask for a new code.",
@@ -130,7 +136,9 @@ def hint_word(language: str, hint: str | None) -> str:
     return words.get(f"hint_{hint}", words["hint_none"])
 
 
-def failure_word(language: str, code: str) -> str:
-    """Why it ended, as far as a person needs to know."""
+def failure_word(language: str, code: str, *, typed: bool = False) -> str:
+    """Why it ended, as far as a person needs to know. `typed`: the code came from a person's fingers."""
     words = WORDS[language]
+    if typed and code == "enrollment_session_invalid":
+        return words["why_typed_code"]  # the service does not tell a wrong code from one that has expired
     return words.get(f"why_{code}", words["why_other"])

@@ -2,11 +2,13 @@
 const $ = (id) => document.getElementById(id);
 const CODE_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const BACK_HOME_MS = 15000;
+// After these a typed code may be corrected, or sent once more.
+const RETYPE = ["enrollment_session_invalid", "not_a_code", "unreachable"];
 // As a person sees their own left hand held up: the thumb is on the right.
 const HAND = "M22 46C34 40 44 26 50 12C54 3 50-3 45-2C40-1 36 7 30 14L30-30C30-41 17-41 17-30L16-4L14-44C13-55 1-55 1-44L-1-5L-4-42C-5-53-17-52-17-41L-17-2L-21-30C-23-40-34-38-33-28L-32 14C-32 32-26 42-19 49L-17 66L21 66Z";
 const STEP_OF = { idle: 0, keypad: 0, checking_code: 0, consent: 1, show_hand: 2, remove_hand: 2, sending: 2, done: 3, review: 3, failed: 3 };
 
-let all = null, language = "pt-BR", told = null, local = null, drawn = "", homeTimer = 0, problem = "", lastHead = "";
+let all = null, language = "pt-BR", told = null, local = null, drawn = "", homeTimer = 0, problem = "", lastHead = "", typed = "";
 
 const word = (name) => all.words[language][name] || "";
 function fitted(name, values) { return word(name).replace(/\{(\w+)\}/g, (_, key) => values[key]); }
@@ -37,7 +39,8 @@ function put(name, fill) {
 const slot = (name) => $("screen").querySelector(`[data-slot="${name}"]`);
 
 async function act(what) {
-  if (what === "keypad") local = "keypad";
+  if (what !== "retype") typed = "";
+  if (what === "keypad" || what === "retype") local = "keypad";
   else if (what === "home") local = "idle";
   else await post(what);
   problem = "";
@@ -59,7 +62,7 @@ function draw(anew) {
     $("language").textContent = all.words[other].language; $("language").lang = other;
     document.querySelector("footer p").textContent = word("privacy");
     clearTimeout(homeTimer);
-    if (["done", "review", "failed"].includes(step)) homeTimer = setTimeout(() => { local = "idle"; draw(true); }, BACK_HOME_MS);
+    if (["done", "review", "failed"].includes(step)) homeTimer = setTimeout(() => act("home"), BACK_HOME_MS);
     const first = step === "keypad" ? $("code") : $("screen");
     first.focus({ preventScroll: true });
   }
@@ -78,7 +81,12 @@ const SCREENS = {
   sending() { put("busy"); },
   done() { end("done", "M28 52l15 15 30-34", "done", "done_how"); },
   review() { end("review", "M50 26v26l16 12", "review", "review_how"); },
-  failed(state) { end("failed", "M50 26v30M50 72v1", "failed", "why_" + state.code); },
+  failed(state) {
+    const again = typed !== "" && RETYPE.includes(state.code);
+    end("failed", "M50 26v30M50 72v1", "failed", again && state.code === "enrollment_session_invalid" ? "why_typed_code" : "why_" + state.code);
+    $("retype").hidden = !again;
+    if (again) $("again").className = "quiet";
+  },
 };
 
 const LIVE = {
@@ -128,13 +136,16 @@ function keypad() {
   field.addEventListener("input", tidy);
   $("code-form").addEventListener("submit", async (event) => {
     event.preventDefault();
+    typed = field.value;
     const refused = await post("begin", { short_code: field.value });
     if (refused) { told.state = { step: "failed", code: refused }; local = null; draw(true); }
   });
+  field.value = typed;
   tidy();
 }
 
 async function consent(state, screen) {
+  typed = "";
   const accept = $("accept");
   accept.disabled = true;
   const answer = await fetch(`terms?version=${encodeURIComponent(state.terms_version)}&language=${language}`);
