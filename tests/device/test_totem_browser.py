@@ -50,7 +50,7 @@ SCROLLS = (
 
 
 def every_button_can_be_pressed(tab: Tab) -> None:
-    """On every screen: whole, large enough for a finger, and covered by nothing; the page itself never scrolls."""
+    """On every screen: whole, large enough for a finger, covered by nothing; the page never scrolls."""
     for width, height in SCREENS:
         tab.show(width=width, height=height)
         assert tab.value(CUT_OFF) == [], (width, height, tab.value("document.body.dataset.step"))

@@ -106,6 +106,13 @@ def test_byte_code_comes_with_it_and_names_its_place_on_the_board(package: Path,
     assert not list(tmp_path.rglob("direct_url.json"))
 
 
+def test_the_list_of_third_parties_is_of_what_it_holds(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
+    listed = (tmp_path / f"usr/share/doc/{PACKAGE}/THIRD-PARTY").read_text()
+    assert "palm-access-device 0.1.0: Apache-2.0\n" in listed  # the empty lock brings no other
+    assert "licenses/LICENSE\n" in listed
+
+
 def test_nothing_of_the_builder_is_in_it(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "-R", package, tmp_path], check=True)
     named = subprocess.run(

@@ -104,7 +104,10 @@ def build(order: Build) -> Path:
         root, own = Path(scratch, "root"), build_own(SOURCE, Path(scratch, "own"))
         site_packages = tree.write_environment(root, order.version, order.target.python)
         install(lock, wheels, own, order.target, site_packages)
-        documents.write_all(root, documents.About(SOURCE, PACKAGE, order.version, MAINTAINER, order.epoch))
+        locked = documents.locked_names(lock.read_text())
+        documents.write_all(
+            root, documents.About(SOURCE, PACKAGE, order.version, MAINTAINER, order.epoch, locked)
+        )
         tree.compile_packages(site_packages, order.version)
         tree.copy_tree(SOURCE / "systemd", root, SYSTEM_FILES)
         tree.copy_tree(Path(__file__).parent / "debian", root, DEBIAN_FILES)

@@ -1,14 +1,19 @@
 """What a package says about itself: manual pages, completion, changelog, third parties."""
 
+import csv
 import gzip
+import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.packaging import manual
+from tools.packaging.errors import PackagingError
 from tools.packaging.tree import PREFIX, below
 
 if TYPE_CHECKING:
@@ -20,6 +25,14 @@ COMPLETIONS = {
     "fish": "/usr/share/fish/vendor_completions.d/palmctl.fish",
 }
 
+_LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
+_THIRD_PARTY = """\
+The Python distributions in this package, as their own metadata and files name their licences. Each entry ends
+with the licence files that it brings, notices about what is compiled into it among them; they lie below
+/opt/palm-access/current. Of this project itself: the file `copyright` beside this one.
+
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -30,6 +43,8 @@ class About:
     version: str
     maintainer: str
     epoch: int
+    locked: frozenset[str]
+    """The distributions that must be in it."""
 
 
 def write_all(root: Path, about: About) -> None:
@@ -55,7 +70,9 @@ def write_all(root: Path, about: About) -> None:
             f" -- {about.maintainer}  {date}\n"
         ),
     )
-    _write(root, documents / "THIRD-PARTY", third_parties(below(root, PREFIX / "about.package")).encode())
+    _write(
+        root, documents / "THIRD-PARTY", third_parties(below(root, PREFIX / "package"), about.locked).encode()
+    )
     for path in (about.source / "README.md", *sorted((about.source / "docs").glob("*.md"))):
         _write(root, documents / path.name, path.read_bytes())
 
@@ -90,23 +107,59 @@ def completion(shell: str) -> str:
     return asking.source_template % asking.source_vars()
 
 
-def third_parties(environment: Path) -> str:
-    """Name, version and licence of every installed package, a line each."""
-    lines = []
-    for path in sorted(environment.glob("lib/python*/site-packages/*.dist-info/METADATA")):
-        told = HeaderParser().parsestr(path.read_text(encoding="utf-8"))
-        licence = (
-            told["License-Expression"]
-            or told["License"]
-            or ", ".join(
-                value.rpartition(" :: ")[2]
-                for value in told.get_all("Classifier", [])
-                if value.startswith("License")
-            )
-        )
-        first_line = (licence or "see its METADATA").strip().splitlines()[0]
-        lines.append(f"{told['Name']} {told['Version']}: {first_line}")
-    return "\n".join(lines) + "\n"
+def locked_names(lock: str) -> frozenset[str]:
+    """The distributions that the text of a lock pins."""
+    return frozenset(_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE))
+
+
+def third_parties(environment: Path, locked: frozenset[str]) -> str:
+    """Every distribution installed in `environment`: name, version, licence, origin, and its licence files.
+
+    Raises PackagingError where one of `locked` is not there, or says nowhere what its licence is.
+    """
+    entries = {}
+    for metadata in environment.glob("lib/python*/site-packages/*.dist-info/METADATA"):
+        told = HeaderParser().parsestr(metadata.read_text(encoding="utf-8"))
+        entries[_normal(told["Name"])] = _entry(told, metadata.parent, environment)
+    missing = sorted(locked - entries.keys())
+    if missing:
+        raise PackagingError(f"not installed, and so without a licence to list: {', '.join(missing)}")
+    return _THIRD_PARTY + "".join(entries[name] for name in sorted(entries))
+
+
+def _entry(told: Message, dist_info: Path, environment: Path) -> str:
+    record = csv.reader(io.StringIO((dist_info / "RECORD").read_text(encoding="utf-8")))
+    files = sorted(
+        path
+        for row in record
+        if _LICENCE_FILE.match(Path(row[0]).name) and (path := dist_info.parent / row[0]).is_file()
+    )
+    licence = told["License-Expression"] or told["License"] or _classified(told)
+    if not licence and files:
+        licence = files[0].read_text(encoding="utf-8", errors="replace")
+    if not licence:
+        raise PackagingError(f"{told['Name']} {told['Version']} names no licence and brings no licence file")
+    lines = [f"{told['Name']} {told['Version']}: {licence.strip().splitlines()[0].strip()}"]
+    lines += [f"    {url}" for url in _origins(told)[:1]]
+    lines += [f"    {path.relative_to(environment)}" for path in files]
+    return "\n".join(lines) + "\n\n"
+
+
+def _classified(told: Message) -> str:
+    kinds = (value for value in told.get_all("Classifier", []) if value.startswith("License"))
+    return ", ".join(value.rpartition(" :: ")[2] for value in kinds)
+
+
+def _origins(told: Message) -> list[str]:
+    """Where the distribution comes from, the best first."""
+    named = [value.partition(",") for value in told.get_all("Project-URL", [])]
+    sources = [url.strip() for label, _, url in named if "source" in label.lower() or "repo" in label.lower()]
+    return [*sources, *filter(None, [told["Home-page"]]), *(url.strip() for _, _, url in named)]
+
+
+def _normal(name: str) -> str:
+    """PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _gzip(text: str) -> bytes:

@@ -1,0 +1,248 @@
+"""How `palmctl` fails: one prefix, JSON where it was asked for, a suggestion for what was mistyped, no colours
+where none are wanted; and no path that a user names can stop it."""
+
+import errno
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from device.config.config import load_config
+from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
+from device.ipc import call_blocking
+from link1.errors import is_not_permitted, reason_of
+from link1.plain_file import read_plain_file
+from tools.palmctl import main
+
+CONFIG = """
+[device]
+id = "gate-7"
+gate_id = "g7"
+dbd_id = "d7"
+state_dir = "state"
+runtime_dir = "run"
+[camera]
+source = "/dev/video99"
+[link]
+port = "/dev/ttyACM99"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "device.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(("stauts",), "status"), (("config", "shwo"), "show"), (("cloud", "tennant"), "tenant")],
+)
+def test_what_was_meant_is_suggested(words: tuple[str, ...], meant: str) -> None:
+    done = CliRunner().invoke(main, list(words))
+    assert done.exit_code == 2
+    assert f"Did you mean '{meant}'?" in done.stderr and "palmctl: No such command" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code"),
+    [
+        (("stauts", "--json"), 2, "usage"),
+        (("--nonsense", "--json"), 2, "usage"),
+        (("status", "--json", "--every", "x"), 2, "usage"),
+        (("config", "set", "fps", "3", "--json"), 2, "usage"),
+        (("config", "set", "camera.fsp", "3", "--json"), 1, "config_error"),
+        (("config", "show", "--json", "--config", "/nonexistent/device.toml"), 3, "config_error"),
+        (("status", "--json"), 3, "not_reachable"),
+        (("update", "status", "--json"), 3, "not_reachable"),
+        (("factory-reset", "--json"), 3, "nothing_to_reset"),
+        (("link", "monitor", "/dev/ttyACM99", "--json"), 1, "transport_error"),
+        (("model", "install", "/proc/version", "--json"), 1, "release_error"),
+        (("dbd", "key", "--key-file", "/nonexistent/key", "--json"), 1, "failed"),
+        (("cloud", "root", "show", "--data", "/dev/null/x", "--json"), 1, "failed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_an_error_is_json_where_json_was_asked_for(
+    words: tuple[str, ...], exit_code: int, code: str, config: Path
+) -> None:
+    done = CliRunner(env={"PALM_ACCESS_CONFIG": str(config)}).invoke(main, list(words))
+    assert done.exit_code == exit_code, done.output
+    told = json.loads(done.stdout)
+    assert told["error"].keys() <= {"code", "message", "hint"} and told["error"]["code"] == code
+    assert done.stderr.splitlines()[-1].startswith("palmctl: ") or "palmctl: " in done.stderr
+    assert told["error"]["message"].splitlines()[0] in done.stderr
+    plain = CliRunner(env={"PALM_ACCESS_CONFIG": str(config)}).invoke(
+        main, [word for word in words if word != "--json"]
+    )
+    assert (plain.exit_code, plain.stdout) == (exit_code, ""), (
+        "without --json nothing goes to standard output"
+    )
+
+
+def test_json_after_two_dashes_is_no_option(config: Path) -> None:
+    done = CliRunner(env={"PALM_ACCESS_CONFIG": str(config)}).invoke(main, ["doctor", "--", "--json"])
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_the_monitor_speaks_of_the_port_that_was_typed(config: Path) -> None:
+    done = CliRunner(env={"PALM_ACCESS_CONFIG": str(config)}).invoke(
+        main, ["link", "monitor", "/dev/ttyNONE"]
+    )
+    assert "/dev/ttyNONE" in done.stderr and "[link]" not in done.stderr and "config" not in done.stderr
+
+
+def test_no_hint_names_a_package_of_an_index() -> None:
+    """A name that nobody holds on an index is one that anybody may take."""
+    here = Path(__file__).parents[2]
+    told = [
+        f"{path}:{number}"
+        for folder in ("cloud_client", "device", "docs", "gallery", "link1", "models", "tools")
+        for path in (*(here / folder).rglob("*.py"), *(here / folder).rglob("*.md"), here / "README.md")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if "pip install" in line or "pipx " in line
+    ]
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("Access denied (insufficient permissions)"), "Access denied (insufficient permissions)"),
+        (OSError(errno.ENOENT, "No such file or directory", "/x"), "No such file or directory"),
+        (TimeoutError("timed out"), "timed out"),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+)
+def test_an_error_keeps_its_text(error: OSError, words: str) -> None:
+    assert reason_of(error) == words
+
+
+def test_who_may_not_is_told_from_the_cause(tmp_path: Path) -> None:
+    try:
+        try:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        except OSError as error:
+            raise ConfigError(("x",)) from error
+    except ConfigError as error:
+        assert is_not_permitted(error)
+    assert not is_not_permitted(ConfigError(("x",)))
+    with pytest.raises(IpcUnreachable) as caught:
+        call_blocking(tmp_path / "none.sock", "status", timeout_s=1)
+    assert not isinstance(caught.value, IpcNotPermitted)
+
+
+# ---- paths that a user names
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> dict[str, Path]:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00" * 11)
+    return {name: tmp_path / name for name in ("folder", "fifo", "huge", "bytes")} | {
+        "device": Path("/dev/zero"),
+        "absent": tmp_path / "absent",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("folder", "found a folder"),
+        ("fifo", "found a FIFO"),
+        ("device", "found a device"),
+        ("huge", "expected at most 65,536 bytes"),
+        ("absent", "No such file"),
+        ("bytes", "not UTF-8"),
+    ],
+)
+def test_a_configuration_that_is_no_plain_file(strange: dict[str, Path], name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config(strange[name])
+
+
+def test_proc_is_read_although_its_files_have_no_size() -> None:
+    assert b"Linux" in read_plain_file(Path("/proc/version"), 4096)
+
+
+READERS: list[tuple[str, ...]] = [
+    ("config", "check", "--config"),
+    ("config", "set", "camera.fps", "3", "--config"),
+    ("status", "--config"),
+    ("provision", "--device-id", "a", "--gate-id", "b", "--dbd-id", "c", "--offline-bundle"),
+    ("dbd", "simulate", "--port", "/dev/ttyACM99", "--dbd-id", "d", "--gate-id", "g", "--key-file"),
+    ("update", "apply"),
+    ("model", "install"),
+]
+
+
+@pytest.mark.parametrize("name", ["folder", "fifo", "device", "huge", "bytes"])
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_no_path_makes_a_command_wait_or_stumble(
+    words: tuple[str, ...], name: str, strange: dict[str, Path], config: Path
+) -> None:
+    places = ("--config", str(config)) if words[0] == "provision" else ()
+    done = CliRunner(env={"PALM_ACCESS_CONFIG": str(config)}).invoke(
+        main, [*words, str(strange[name]), *places]
+    )
+    assert done.exit_code in (1, 2), done.output
+    assert "unexpected" not in done.stderr and "palmctl: " in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("given", [b"\xff" * 40, b"x" * 9000, b"\n"])
+def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        main,
+        ["provision", "--server", "http://127.0.0.1:9", "--device-id", "gate-7", "--gate-id", "g7", "--dbd-id",
+         "d7", "--token-stdin", "--config", str(config)],
+        input=given,
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert "token" in done.stderr and "unexpected" not in done.stderr and "xxxx" not in done.stderr
+
+
+# ---- terminals
+
+
+def on_terminal(words: list[str], **environment: str) -> bytes:
+    """What a command writes to a terminal of its own."""
+    inner, outer = pty.openpty()
+    command = [sys.executable, "-m", "tools.palmctl", *words]
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    process = subprocess.Popen(
+        command, stdin=outer, stdout=outer, stderr=outer, env=env | {"TERM": "xterm"} | environment
+    )
+    os.close(outer)
+    said = b""
+    try:
+        while piece := os.read(inner, 4096):
+            said += piece
+            if words[0] == "status" and b"waiting for it" in said:
+                process.terminate()
+    except OSError:  # how a terminal ends whose programs are gone
+        pass
+    finally:
+        process.wait(30)
+        os.close(inner)
+    return said
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize("words", [("doctor", "memory", "clock"), ("status", "--watch")], ids=" ".join)
+def test_text_alone_where_it_is_asked_for(
+    words: tuple[str, ...], environment: dict[str, str], config: Path
+) -> None:
+    place = ["--config", str(config)]
+    assert b"\x1b[" in on_terminal([*words, *place])
+    plain = on_terminal([*words, *place], **environment)
+    assert b"\x1b" not in plain and plain.replace(b"\r\n", b"").count(b"\r") == 0, plain
