@@ -248,7 +248,7 @@ def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError((f"{path}: is not UTF-8 text; save it as UTF-8",)) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError((f"{path}: is not TOML: {error}",)) from None
-    except ValueError:  # Python reads no whole number of over 4,300 digits
+    except ValueError:  # Python's limit of digits (4,300) may have been set lower than a line is long
         raise ConfigError((f"{path}: holds a number with too many digits; shorten it",)) from None
     except RecursionError:
         raise ConfigError((f"{path}: is nested too deep; this is no device configuration",)) from None

@@ -2,12 +2,10 @@
 
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from device.config.config import DEFAULT_PATH, load_config
 from tools.packaging.deb import SOURCE, SYSTEM_FILES
 from tools.packaging.wheels import NOT_ON_A_BOARD, without
 
@@ -28,27 +26,6 @@ def test_scripts_are_sound(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_example_configuration_shows_every_member_with_its_default(tmp_path: Path) -> None:
-    text = (DEBIAN / "device.toml.example").read_text()
-    path = tmp_path / "device.toml"
-    path.write_text(text)
-    as_given = load_config(path)
-    path.write_text(
-        "\n".join(
-            line.removeprefix("#") if line.startswith("#") and (" = " in line or line[1] == "[") else line
-            for line in text.splitlines()
-        )
-    )
-    shown = load_config(path)
-    assert shown.device == as_given.device
-    assert shown.link == as_given.link
-    assert shown.camera == as_given.camera
-    assert shown.enrolment == as_given.enrolment
-    assert shown.cloud is not None
-    assert shown.model.dir is not None
-    assert str(DEFAULT_PATH) in text
-
-
 def test_the_units_name_what_the_package_installs() -> None:
     for name in SYSTEM_FILES:
         assert (SOURCE / "systemd" / name).exists()
@@ -62,10 +39,6 @@ def test_the_lock_without_what_no_board_needs() -> None:
     names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert {line.partition("==")[0] for line in kept.splitlines() if "==" in line} == names - {"pip"}
     assert kept.count("--hash") < lock.count("--hash")
-
-
-def test_the_example_is_toml() -> None:
-    tomllib.loads((DEBIAN / "device.toml.example").read_text())
 
 
 def gadget(sys: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,5 @@
-"""How `palmctl` fails: one prefix, JSON where it was asked for, a suggestion for what was mistyped, no colours
-where none are wanted; and no path that a user names can stop it."""
+"""How `palmctl` fails: one prefix, JSON where it was asked for, a suggestion for what was mistyped, no
+colours where none are wanted; and no path that a user names can stop it."""
 
 import errno
 import json
@@ -203,8 +203,8 @@ def test_no_path_makes_a_command_wait_or_stumble(
 def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         main,
-        ["provision", "--server", "http://127.0.0.1:9", "--device-id", "gate-7", "--gate-id", "g7", "--dbd-id",
-         "d7", "--token-stdin", "--config", str(config)],
+        ["provision", "--server", "http://127.0.0.1:9", "--device-id", "gate-7", "--gate-id", "g7",
+         "--dbd-id", "d7", "--token-stdin", "--config", str(config)],
         input=given,
     )  # fmt: skip
     assert done.exit_code == 2
