@@ -77,7 +77,7 @@ def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) 
         said = _app_version(placed)
         _self_test(placed, path)
     except UpdateRefused as refused:
-        print(f"release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
+        print(f"palm-update: release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
         return _noted(versions, manifest, before, refused.code)
     stood = _not_serving(config)
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
@@ -88,7 +88,10 @@ def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) 
         outcome = _noted(versions, manifest, before, code)
         _restart(trial)
         versions.drop(manifest.version)
-        print(f"release {manifest.release_seq} did not serve ({code}); {before} is back", file=sys.stderr)
+        print(
+            f"palm-update: release {manifest.release_seq} did not serve ({code}); {before} is back",
+            file=sys.stderr,
+        )
         return outcome
     return _noted(versions, manifest, before, "")
 
@@ -100,7 +103,10 @@ def recover(versions: Versions) -> bool:
         return False
     versions.switch(newest.back_to)
     versions.note(Installation(newest.release_seq, newest.version, newest.back_to, False, "died_on_trial"))
-    print(f"{newest.version} was on trial when the power went; {newest.back_to} is back", file=sys.stderr)
+    print(
+        f"palm-update: {newest.version} was on trial when the power went; {newest.back_to} is back",
+        file=sys.stderr,
+    )
     return True
 
 

@@ -13,13 +13,17 @@ _EXIT_STATUS = (
     ("1", "failed; the last line says what to do next"),
     ("2", "wrong usage"),
     ("3", "not provisioned, or not reachable"),
+    ("4", "not permitted to this user"),
 )
 _FILES = (
     ("/etc/palm-access/device.toml", "the configuration"),
     ("/var/lib/palm-access", "keys, gallery and journal of this device"),
     ("/run/palm-access", "sockets of the daemons"),
 )
-_ENVIRONMENT = (("PALM_ACCESS_CONFIG", "the configuration file, where --config does not name one"),)
+_ENVIRONMENT = (
+    ("PALM_ACCESS_CONFIG", "the configuration file, where --config does not name one"),
+    ("NO_COLOR", "when it is not empty, text alone: no colours, no line that is written over"),
+)
 # An option in the help of argparse: its name, then, after two spaces or on the next lines, what it does.
 _OPTION = re.compile(r"^  (-\S.*?)(?:  +|\n {10,})(.*(?:\n {10,}.*)*)", re.MULTILINE)
 _NOTHING = "\\&"
