@@ -112,7 +112,7 @@ def test_no_daemon_is_exit_3_and_says_so(tmp_path: Path, command: list[str]) -> 
     given = [*command, *([str(release_file(tmp_path))] if command[-1] in ("apply", "install") else [])]
     done = CliRunner().invoke(main, [*given, "--config", str(config), "--json"])
     assert done.exit_code == 3, done.stderr
-    assert done.stdout == ""
+    assert json.loads(done.stdout)["error"]["code"] == "not_reachable"
 
 
 def test_the_software_goes_back_without_a_daemon(tmp_path: Path) -> None:
