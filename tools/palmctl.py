@@ -5,7 +5,6 @@ answers at once. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not provisioned 
 permitted to this user.
 """
 
-import difflib
 from importlib import import_module
 from itertools import takewhile
 from typing import Any
@@ -74,6 +73,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
             close = difflib.get_close_matches(name, COMMANDS, n=1)
             meant = f" Did you mean {close[0]!r}?" if close else ""
             raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
