@@ -3,60 +3,56 @@
     open_usb("usb:1d6b:0104")            # vendor and product id
     open_usb("usb:1d6b:0104:SERIAL")     # where several of a kind are plugged in
 
-pyusb only offers calls that wait, so two threads do the waiting, and a socket pair stands between them and
-the caller: it gives a descriptor that selectors can watch, partial writes, and bounded buffers. When nobody
-reads here, the reader thread stops asking and the other end is NAKed: nothing is lost, nothing grows.
+Linux only, and no library: devices are found in /sys, and driven by `link1.transport.usbfs`.
 
-One packet is written at a time. pyusb does not say how much of a longer transfer had left when it timed out;
-of one packet it is all or nothing, so nothing is ever doubled. When what was written ends with a full packet,
-an empty one follows, for gadgets that wait for a short packet.
+A thread stands between the endpoints and the caller, joined to him by a socket pair: it gives a descriptor
+that selectors can watch both ways, partial writes, and bounded buffers. When nobody reads here, the thread
+asks for no more packets and the other end is NAKed: nothing is lost, nothing grows.
+
+Packets have no meaning but for their bytes. Each packet that comes is taken by itself, so that nothing waits
+for the short or empty packet that a gadget may or may not send after a full one. Each transfer that leaves
+ends with a short or an empty packet, for gadgets that wait for one.
 """
 
 import contextlib
 import errno
+import os
 import re
+import select
 import socket
 import threading
-from typing import Any
-
-import usb.core
-import usb.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
 from link1.errors import TransportError, reason_of
+from link1.transport.usbfs import Endpoints, Interface, Usbfs
 
 SPEC = re.compile(r"usb:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
-POLL_MS = 100
-"""How long one transfer waits before the thread looks whether it should end."""
-READ_BYTES = 4_096
-"""A multiple of every bulk packet size, so that no packet overflows the buffer."""
-BUFFER_BYTES = 4_096
-"""What waits between the caller and the cable; mail and verdicts queue in the session, not here."""
-MAX_STALLS = 3
-"""An endpoint that stalls so often in a row, cleared each time, is broken."""
+DEVICES = Path("/sys/bus/usb/devices")
+NODES = Path("/dev/bus/usb")
+PACKETS_ASKED: Final = 16
+"""So many packets the other end may send before this one has looked."""
+BUFFER_BYTES: Final = 4_096
+"""What waits between the caller and the cable, and the longest transfer. Mail queues in the session."""
+_VENDOR_CLASS = "ff"
+_BULK = "Bulk"
 
 
 class UsbPort:
-    """See `link1.transport.serial_port.Port`."""
+    """See `link1.transport.serial_port.Port`. A stall ends the port; it is cleared for the next one."""
 
-    def __init__(self, name: str, device: Any, interface: Any, ep_in: Any, ep_out: Any) -> None:
+    def __init__(self, name: str, endpoints: Endpoints) -> None:
         self._name = name
-        self._device = device
-        self._interface = interface
-        self._in, self._out = ep_in, ep_out
+        self._endpoints = endpoints
         self._near, self._far = socket.socketpair()
         for end in (self._near, self._far):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        self._near.setblocking(False)
-        self._far.settimeout(POLL_MS / 1000)
-        self._closing = threading.Event()
+            end.setblocking(False)
         self._why = "was closed"
         self._taken = self._left = 0
-        self._threads = [
-            threading.Thread(target=self._guard, args=(work,), name=f"usb-{work.__name__}", daemon=True)
-            for work in (self._read_loop, self._write_loop)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, name="usb", daemon=True)
+        self._thread.start()
 
     def fileno(self) -> int:
         return self._near.fileno()
@@ -87,127 +83,143 @@ class UsbPort:
 
     def close(self) -> None:
         """What has not left is given up."""
-        self._closing.set()
-        self._near.close()
-        for thread in self._threads:
-            thread.join()
+        self._near.close()  # hangs up: the thread ends
+        self._thread.join()
         self._far.close()
-        with contextlib.suppress(usb.core.USBError):  # a device that went away is released enough
-            usb.util.release_interface(self._device, self._interface)
-        with contextlib.suppress(usb.core.USBError):
-            usb.util.dispose_resources(self._device)
+        with contextlib.suppress(OSError):
+            self._endpoints.close()
 
-    # ---- threads
+    # ---- the thread
 
-    def _guard(self, work: Any) -> None:
-        """Run one direction; when it fails, the caller sees the end of the port."""
+    def _run(self) -> None:
+        """Carry bytes until the caller closes or the endpoints fail, which the caller sees as hang-up."""
         try:
-            work()
-        except (usb.core.USBError, OSError) as error:
-            if not self._closing.is_set():
-                self._why = reason_of(error)
-        self._closing.set()
+            self._carry()
+        except OSError as error:
+            self._why = reason_of(error)
         with contextlib.suppress(OSError):
             self._far.shutdown(socket.SHUT_RDWR)
 
-    def _read_loop(self) -> None:
-        stalls = 0
-        while not self._closing.is_set():
-            try:
-                data = bytes(self._in.read(READ_BYTES, POLL_MS))
-            except usb.core.USBTimeoutError:
-                continue
-            except usb.core.USBError as error:
-                stalls = self._clear(self._in, stalls, error)
-                continue
-            stalls = 0
-            while data and not self._closing.is_set():
-                with contextlib.suppress(TimeoutError):
-                    data = data[self._far.send(data) :]
+    def _carry(self) -> None:
+        usb, far = self._endpoints.fileno(), self._far.fileno()
+        poll = select.poll()
+        poll.register(usb, select.POLLIN | select.POLLOUT)
+        arrived, asked, leaving = b"", 0, False
+        while True:
+            while not arrived and asked < PACKETS_ASKED:
+                self._endpoints.receive()
+                asked += 1
+            poll.register(far, (select.POLLOUT if arrived else 0) | (0 if leaving else select.POLLIN))
+            events = dict(poll.poll())
+            if events.get(far, 0) & (select.POLLHUP | select.POLLERR):
+                return
+            if usb in events:
+                for ended in self._endpoints.ended():
+                    self._check(ended.endpoint, ended.error)
+                    if ended.endpoint & 0x80:
+                        arrived += ended.data
+                        asked -= 1
+                    else:
+                        self._left += ended.left_bytes
+                        leaving = False
+            with contextlib.suppress(BlockingIOError):
+                if arrived:
+                    arrived = arrived[self._far.send(arrived) :]
+            with contextlib.suppress(BlockingIOError):
+                if not leaving and (data := self._far.recv(BUFFER_BYTES)):
+                    self._endpoints.send(data)
+                    leaving = True
 
-    def _write_loop(self) -> None:
-        packet_bytes: int = self._out.wMaxPacketSize
-        packet, stalls, ended_full = b"", 0, False
-        while not self._closing.is_set():
-            if not packet:
-                self._far.settimeout(POLL_MS / 1000 if not ended_full else 0.001)
-                try:
-                    packet = self._far.recv(packet_bytes)
-                except TimeoutError:
-                    if not ended_full:
-                        continue
-                else:
-                    if not packet:
-                        return
-            try:
-                self._out.write(packet, POLL_MS)
-            except usb.core.USBTimeoutError:
-                continue
-            except usb.core.USBError as error:
-                stalls = self._clear(self._out, stalls, error)
-                continue
-            self._left += len(packet)
-            ended_full = len(packet) == packet_bytes
-            packet, stalls = b"", 0
-
-    def _clear(self, endpoint: Any, stalls: int, error: usb.core.USBError) -> int:
-        """A stalled endpoint is cleared and goes on; every other error is the port's end."""
-        if error.errno != errno.EPIPE or stalls >= MAX_STALLS:
-            raise error
-        endpoint.clear_halt()
-        return stalls + 1
+    def _check(self, endpoint: int, error: int) -> None:
+        if error == errno.EPIPE:
+            self._endpoints.clear_halt(endpoint)
+        if error:
+            raise OSError(error, os.strerror(error))
 
 
-def open_usb(spec: str, *, backend: Any = None) -> UsbPort:
+def open_usb(
+    spec: str,
+    *,
+    devices: Path = DEVICES,
+    nodes: Path = NODES,
+    claim: Callable[[Interface], Endpoints] = Usbfs,
+) -> UsbPort:
     """Open `usb:VID:PID[:SERIAL]`; raises TransportError with what to do about it."""
     match = SPEC.fullmatch(spec)
     if match is None:
         raise TransportError(f"{spec}: a USB port is written usb:VID:PID or usb:VID:PID:SERIAL, ids in hex")
-    vendor, product, serial = int(match[1], 16), int(match[2], 16), match[3]
+    ids, serial = (match[1].lower(), match[2].lower()), match[3]
+    found = [
+        folder
+        for folder in _folders(devices)
+        if (_text(folder / "idVendor"), _text(folder / "idProduct")) == ids
+        and serial in (None, _text(folder / "serial"))
+    ]
+    if not found:
+        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or correct [link] port")
+    if len(found) > 1:
+        serials = ", ".join(sorted(_text(folder / "serial") or "without one" for folder in found))
+        raise TransportError(f"{spec}: {len(found)} such devices; add the serial number of one: {serials}")
+    interface = next(_interfaces(found[0], nodes), None)
+    if interface is None:
+        raise TransportError(f"{spec}: this device has no vendor interface with one bulk endpoint each way")
     try:
-        found = list(usb.core.find(find_all=True, idVendor=vendor, idProduct=product, backend=backend))
-        devices = [device for device in found if serial is None or _serial_of(device) == serial]
-    except usb.core.NoBackendError:
-        raise TransportError(f"{spec}: libusb is not installed; install libusb-1.0-0") from None
-    if not devices:
-        raise TransportError(f"{spec}: no such device is plugged in; plug it in, or name another port")
-    if len(devices) > 1:
-        serials = ", ".join(sorted(_serial_of(device) or "without one" for device in devices))
-        raise TransportError(f"{spec}: {len(devices)} such devices; add the serial number of one: {serials}")
+        return UsbPort(spec, claim(interface))
+    except OSError as error:
+        raise TransportError(f"{spec}: {_advice(error, interface)}") from None
+
+
+def _interfaces(folder: Path, nodes: Path) -> Iterator[Interface]:
+    """The vendor interfaces of a device that have one bulk endpoint each way."""
+    for inner in _folders(folder):
+        if _text(inner / "bInterfaceClass") != _VENDOR_CLASS:
+            continue
+        ends = [end for end in _folders(inner) if end.name.startswith("ep_") and _text(end / "type") == _BULK]
+        into = [end for end in ends if _text(end / "direction") == "in"]
+        out = [end for end in ends if _text(end / "direction") == "out"]
+        if len(into) != 1 or len(out) != 1:
+            continue
+        with contextlib.suppress(ValueError):  # pulled out meanwhile: its files are empty
+            yield Interface(
+                nodes / f"{int(_text(folder / 'busnum')):03d}" / f"{int(_text(folder / 'devnum')):03d}",
+                int(_text(inner / "bInterfaceNumber"), 16),
+                int(_text(into[0] / "bEndpointAddress"), 16),
+                int(_text(out[0] / "bEndpointAddress"), 16),
+                int(_text(into[0] / "wMaxPacketSize"), 16) & 0x7FF,
+                (inner / "driver").resolve().name if (inner / "driver").exists() else "",
+            )
+
+
+def _folders(folder: Path) -> list[Path]:
     try:
-        return _claim(spec, devices[0])
-    except usb.core.USBError as error:
-        usb.util.dispose_resources(devices[0])
-        raise TransportError(f"{spec}: {_advice(error)}") from None
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
-def _serial_of(device: Any) -> str | None:
-    """The serial number, None where there is none or it may not be read."""
+def _text(path: Path) -> str:
+    """What a file of /sys says; empty where there is none."""
     try:
-        return str(device.serial_number) if device.iSerialNumber else None
-    except (usb.core.USBError, ValueError):
-        return None
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
-def _claim(spec: str, device: Any) -> UsbPort:
-    for interface in device.get_active_configuration():
-        bulk = [
-            endpoint
-            for endpoint in interface
-            if usb.util.endpoint_type(endpoint.bmAttributes) == usb.util.ENDPOINT_TYPE_BULK
-        ]
-        ends = {usb.util.endpoint_direction(endpoint.bEndpointAddress): endpoint for endpoint in bulk}
-        if interface.bInterfaceClass == usb.CLASS_VENDOR_SPEC and len(bulk) == len(ends) == 2:
-            usb.util.claim_interface(device, interface)
-            return UsbPort(spec, device, interface, ends[usb.util.ENDPOINT_IN], ends[usb.util.ENDPOINT_OUT])
-    raise TransportError(f"{spec}: this device has no vendor interface with one bulk endpoint each way")
-
-
-def _advice(error: usb.core.USBError) -> str:
+def _advice(error: OSError, interface: Interface) -> str:
     match error.errno:
-        case errno.EACCES:
-            return "no permission; let a udev rule give the service's group access to this device"
+        case errno.EACCES | errno.EPERM:
+            return (
+                f"no permission for {interface.node}; let a udev rule give the service's group access to "
+                "this device, and the unit say DeviceAllow=char-usb_device rw"
+            )
+        case errno.EBUSY if interface.driver not in ("", "usbfs"):
+            return (
+                f"the kernel's driver {interface.driver} holds the interface; use the port that it makes, or "
+                "keep it from loading"
+            )
         case errno.EBUSY:
             return "another program holds the interface; stop it first"
+        case errno.ENOENT | errno.ENODEV:
+            return f"{interface.node} is absent; plug the device in again"
         case _:
             return f"cannot be opened ({reason_of(error)})"

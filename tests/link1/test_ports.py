@@ -1,6 +1,7 @@
 """One contract for every kind of port: a serial port on a pty, a virtual cable, and USB bulk endpoints."""
 
 import asyncio
+import errno
 import os
 import pty
 import select
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from cable import make_device, make_validator
-from usb_bus import IN, OUT, PACKET, Bus, Gadget
+from usb_bus import IN, OUT, PACKET, Bus, Gadget, write
 
 from link1.errors import TransportError
 from link1.events import Proven
@@ -22,6 +23,7 @@ from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import Port, open_port
 from link1.transport.usb_bulk import open_usb
+from link1.transport.usbfs import Interface
 
 WITHIN_S = 5.0
 USB = "usb:1d6b:0104"
@@ -99,7 +101,7 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Far]:
             other.close()
     else:
         gadget = Gadget()
-        port = open_usb(USB, backend=Bus(gadget))
+        port = Bus(tmp_path, gadget).open(USB)
         yield Far(port, gadget.send, gadget.receive, gadget.unplug)
         port.close()
 
@@ -159,45 +161,52 @@ def test_a_port_that_goes_away_says_so(far: Far) -> None:
 
 
 @pytest.mark.parametrize("endpoint", [IN, OUT])
-def test_a_stall_is_cleared_and_nothing_is_lost(endpoint: int) -> None:
+def test_a_stalled_endpoint_ends_the_port_and_is_cleared_for_the_next(endpoint: int, tmp_path: Path) -> None:
     gadget = Gadget()
-    port = open_usb(USB, backend=Bus(gadget))
+    bus = Bus(tmp_path, gadget)
+    port = bus.open(USB)
     try:
-        gadget.stalls[endpoint] = 2
+        gadget.stall(endpoint)
+        port.write(b"to the gadget")
+        assert readable(port)
+        with pytest.raises(TransportError, match="Broken pipe"):
+            port.read(1)
+    finally:
+        port.close()
+    assert gadget.cleared == [endpoint]
+    gadget.receive()
+    port = bus.open(USB)
+    try:
         far = Far(port, gadget.send, gadget.receive, gadget.unplug)
         gadget.send(b"to the host")
         port.write(b"to the gadget")
         assert far.receive_exactly(13) == b"to the gadget"
         assert readable(port)
         assert port.read(100) == b"to the host"
-        assert gadget.cleared == [endpoint] * 2
     finally:
         port.close()
 
 
-def test_an_endpoint_that_always_stalls_ends_the_port() -> None:
+@pytest.mark.parametrize("size", [1, PACKET - 1, PACKET, PACKET + 1, 3 * PACKET, 3 * PACKET + 5, 4_096])
+def test_packets_have_no_meaning_and_transfers_end(size: int, tmp_path: Path) -> None:
+    """Full packets are ended by an empty one when they leave; what comes waits for none, and skips it."""
     gadget = Gadget()
-    gadget.stalls[IN] = 1_000
-    port = open_usb(USB, backend=Bus(gadget))
-    try:
-        assert readable(port)
-        with pytest.raises(TransportError, match="Pipe error"):
-            port.read(1)
-    finally:
-        port.close()
-
-
-def test_full_packets_are_ended_by_an_empty_one_and_empty_ones_are_nothing() -> None:
-    gadget = Gadget()
-    port = open_usb(USB, backend=Bus(gadget))
+    port = Bus(tmp_path, gadget).open(USB)
     try:
         far = Far(port, gadget.send, gadget.receive, gadget.unplug)
-        port.write(bytes(2 * PACKET))
-        assert far.receive_exactly(2 * PACKET) == bytes(2 * PACKET)
+        data = bytes(index % 251 for index in range(size))
+        assert port.write(data) == size
+        assert far.receive_exactly(size) == data
         end = time.monotonic() + WITHIN_S
-        while gadget.empty_packets == 0 and time.monotonic() < end:
+        while (port.unsent() or not gadget.transfers) and time.monotonic() < end:
             time.sleep(0.001)
-        assert gadget.empty_packets == 1
+        assert (sum(gadget.transfers), port.unsent()) == (size, 0), "whole transfers, none left open"
+        came, sent = b"", 0
+        while len(came) < size:
+            sent += gadget.send(data[sent:])
+            assert readable(port)
+            came += port.read(100)
+        assert came == data, "without any empty packet after the last full one"
         gadget.send_empty()
         gadget.send(b"after")
         assert readable(port)
@@ -206,39 +215,115 @@ def test_full_packets_are_ended_by_an_empty_one_and_empty_ones_are_nothing() -> 
         port.close()
 
 
-def test_unplugged_and_plugged_in_again() -> None:
+def test_what_is_not_read_is_left_with_the_gadget(tmp_path: Path) -> None:
     gadget = Gadget()
-    bus = Bus(gadget)
-    port = open_usb(USB, backend=bus)
+    port = Bus(tmp_path, gadget).open(USB)
+    try:
+        offered, end = 0, time.monotonic() + 0.3
+        while time.monotonic() < end:
+            offered += gadget.send(bytes(1024))
+            time.sleep(0.001)
+        assert offered < 64 * 1024
+        came = 0
+        while came < offered:
+            assert readable(port)
+            came += len(port.read(4096))
+        assert came == offered
+    finally:
+        port.close()
+
+
+def test_an_idle_port_costs_nothing(tmp_path: Path) -> None:
+    gadget = Gadget()
+    port = Bus(tmp_path, gadget).open(USB)
+    try:
+        begun = time.process_time()
+        assert not readable(port, 0.5)
+        assert time.process_time() - begun < 0.1
+    finally:
+        port.close()
+
+
+def test_unplugged_and_plugged_in_again(tmp_path: Path) -> None:
+    gadget = Gadget()
+    bus = Bus(tmp_path, gadget)
+    port = bus.open(USB)
     gadget.unplug()
     assert readable(port)
-    with pytest.raises(TransportError, match="gone"):
+    with pytest.raises(TransportError, match=r"gone \(No such device"):
         port.read(1)
     port.close()
     with pytest.raises(TransportError, match="plug it in"):
-        open_usb(USB, backend=bus)
+        bus.open(USB)
     gadget.plug()
-    port = open_usb(USB, backend=bus)
+    port = bus.open(USB)
     gadget.send(b"again")
     assert readable(port)
     assert port.read(10) == b"again"
     port.close()
 
 
-def test_which_device_is_meant_must_be_clear() -> None:
-    bus = Bus(Gadget("A1"), Gadget("B2"))
+def test_which_device_is_meant_must_be_clear(tmp_path: Path) -> None:
+    bus = Bus(tmp_path, Gadget("A1"), Gadget("B2"))
     with pytest.raises(TransportError, match="add the serial number of one: A1, B2"):
-        open_usb(USB, backend=bus)
+        bus.open(USB)
     with pytest.raises(TransportError, match="no such device"):
-        open_usb(f"{USB}:C3", backend=bus)
-    port = open_usb(f"{USB}:B2", backend=bus)
+        bus.open(f"{USB}:C3")
+    port = bus.open(f"{USB.upper().replace('USB', 'usb')}:B2")
     assert [gadget.claimed for gadget in bus.gadgets] == [False, True]
     with pytest.raises(TransportError, match="another program"):
-        open_usb(f"{USB}:B2", backend=bus)
+        bus.open(f"{USB}:B2")
     port.close()
     assert [gadget.claimed for gadget in bus.gadgets] == [False, False]
     with pytest.raises(TransportError, match="usb:VID:PID"):
-        open_usb("usb:nonsense", backend=bus)
+        bus.open("usb:nonsense")
+
+
+@pytest.mark.parametrize(
+    ("number", "driver", "said"),
+    [
+        (errno.EACCES, "", "no permission.*udev rule"),
+        (errno.EPERM, "", "no permission.*DeviceAllow"),
+        (errno.EBUSY, "ftdi_sio", "kernel's driver ftdi_sio holds"),
+        (errno.EBUSY, "usbfs", "another program holds"),
+        (errno.ENOENT, "", "is absent; plug the device in again"),
+        (errno.EIO, "", "cannot be opened .Input/output"),
+    ],
+)
+def test_why_a_device_cannot_be_opened_is_told_apart(
+    number: int, driver: str, said: str, tmp_path: Path
+) -> None:
+    def refuse(interface: Interface) -> Any:
+        assert interface.driver == driver
+        raise OSError(number, os.strerror(number))
+
+    bus = Bus(tmp_path / "devices", Gadget())
+    bus.open(USB).close()
+    if driver:
+        (tmp_path / driver).mkdir()
+        (tmp_path / "devices/1-1/1-1:1.0/driver").symlink_to(tmp_path / driver)
+    with pytest.raises(TransportError, match=said):
+        open_usb(USB, devices=bus.folder, claim=refuse)
+
+
+def test_a_device_without_two_bulk_endpoints_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "1-1", idVendor="1d6b", idProduct="0104", busnum="1", devnum="2")
+    with pytest.raises(TransportError, match="no vendor interface"):
+        open_usb(USB, devices=tmp_path)
+    write(tmp_path / "1-1/1-1:1.0", bInterfaceClass="0a", bInterfaceNumber="00")
+    with pytest.raises(TransportError, match="no vendor interface"):
+        open_usb(USB, devices=tmp_path)
+
+
+def test_the_kernel_answers_a_node_that_is_no_usb_device(tmp_path: Path) -> None:
+    """The real calls, on a file: what they refuse comes out as advice, and no descriptor stays open."""
+    bus = Bus(tmp_path / "devices", Gadget())
+    bus.open(USB).close()
+    write(tmp_path / "001", **{"002": "no device"})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(TransportError, match=r"cannot be opened \(Inappropriate ioctl"):
+        open_usb(USB, devices=bus.folder, nodes=tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 # ---- a serial port by its USB ids
@@ -261,10 +346,10 @@ def test_a_serial_port_is_found_by_what_it_is() -> None:
         open_port("serial:ffff:ffff")
 
 
-def test_two_ends_meet_over_usb_and_again_after_a_replug() -> None:
+def test_two_ends_meet_over_usb_and_again_after_a_replug(tmp_path: Path) -> None:
     """The device's pump is the host here; the gadget's side is driven by hand, in small pieces."""
     gadget = Gadget()
-    bus = Bus(gadget)
+    bus = Bus(tmp_path, gadget)
     device, validator = make_device(), make_validator()
     proven: list[Proven] = []
 
@@ -287,7 +372,7 @@ def test_two_ends_meet_over_usb_and_again_after_a_replug() -> None:
         validator.port_closed(monotonic_ms())
 
     async def scenario() -> None:
-        pump: CablePump[Any] = CablePump(device, lambda: open_usb(USB, backend=bus), on_event=on_event)
+        pump: CablePump[Any] = CablePump(device, lambda: bus.open(USB), on_event=on_event)
         task = asyncio.create_task(pump.run())
         await meet(1)
         gadget.unplug()

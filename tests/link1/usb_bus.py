@@ -1,26 +1,27 @@
-"""A USB bus in memory: a pyusb backend whose bulk endpoints behave like real ones.
+"""A USB bus in memory: bulk endpoints that behave like the kernel's, and the /sys they are found in.
 
-Packets, not bytes: an IN endpoint with nothing to give NAKs until the time-out, a full OUT endpoint too; a
-transfer ends with a short or empty packet; a stalled endpoint fails until it is cleared; a device that is
-unplugged fails every call, and is found again when it is plugged in.
+Packets, not bytes: an IN endpoint with nothing to give leaves the transfer open, a full OUT endpoint too; a
+transfer that came in ends with the packet that was asked for; a stalled endpoint fails until it is cleared; a
+device that is unplugged fails every call, and is found again when it is plugged in. Against a real kernel the
+same port is driven by `make hil`.
 """
 
+import contextlib
 import errno
+import os
+import shutil
 import threading
-import time
-from array import array
 from collections import deque
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
-import usb.core
-from usb.backend import IBackend
+from link1.transport.usb_bulk import UsbPort, open_usb
+from link1.transport.usbfs import Ended, Interface
 
-VENDOR, PRODUCT = 0x1D6B, 0x0104
+VENDOR, PRODUCT = "1d6b", "0104"
 IN, OUT = 0x81, 0x02
 PACKET = 64
-QUEUE_PACKETS = 16
-_TIMED_OUT, _STALLED, _GONE = (errno.ETIMEDOUT, errno.EPIPE, errno.ENODEV)
+QUEUE_PACKETS = 64
 
 
 class Gadget:
@@ -30,13 +31,15 @@ class Gadget:
         self.serial = serial
         self.plugged = True
         self.claimed = False
-        self.stalls = {IN: 0, OUT: 0}
         self.halted: set[int] = set()
         self.cleared: list[int] = []
-        self.empty_packets = 0
+        self.transfers: list[int] = []
+        """Bytes of each transfer from the host, as firmware sees it that waits for a short packet."""
         self.changed = threading.Condition()
+        self.host: Claimed | None = None
         self._to_host: deque[bytes] = deque()
-        self._from_host: deque[bytes] = deque()
+        self._from_host = bytearray()
+        self._transfer_bytes = 0
 
     # ---- as the gadget's firmware sees it
 
@@ -47,159 +50,198 @@ class Gadget:
             while taken < len(data) and len(self._to_host) < QUEUE_PACKETS:
                 self._to_host.append(data[taken : taken + PACKET])
                 taken += len(self._to_host[-1])
-            self.changed.notify_all()
+            self._move()
             return taken
 
     def send_empty(self) -> None:
         with self.changed:
             self._to_host.append(b"")
-            self.changed.notify_all()
+            self._move()
 
     def receive(self) -> bytes:
         """Everything that the host has sent since."""
         with self.changed:
-            data = b"".join(self._from_host)
+            data = bytes(self._from_host)
             self._from_host.clear()
-            self.changed.notify_all()
+            self._move()
             return data
+
+    def stall(self, endpoint: int) -> None:
+        with self.changed:
+            self.halted.add(endpoint)
+            self._move()
 
     def unplug(self) -> None:
         with self.changed:
             self.plugged = self.claimed = False
             self._to_host.clear()
             self._from_host.clear()
-            self.changed.notify_all()
+            self._move()
 
     def plug(self) -> None:
         self.plugged = True
 
     # ---- as the host's controller sees it
 
-    def _check(self, endpoint: int) -> None:
-        if not self.plugged:
-            raise usb.core.USBError("No such device (it may have been disconnected)", None, _GONE)
-        if self.stalls[endpoint] > 0 and endpoint not in self.halted:
-            self.stalls[endpoint] -= 1
-            self.halted.add(endpoint)
-        if endpoint in self.halted:
-            raise usb.core.USBError("Pipe error", None, _STALLED)
+    def take(self, packet: bytes) -> bool:
+        """One packet of the host's; False while there is no room."""
+        if len(self._from_host) >= QUEUE_PACKETS * PACKET:
+            return False
+        self._from_host += packet
+        self._transfer_bytes += len(packet)
+        if len(packet) < PACKET:
+            self.transfers.append(self._transfer_bytes)
+            self._transfer_bytes = 0
+        return True
 
-    def _await(self, endpoint: int, ready: Any, timeout_ms: int) -> None:
-        deadline = time.monotonic() + timeout_ms / 1000
-        self._check(endpoint)
-        while not ready():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise usb.core.USBTimeoutError("Operation timed out", None, _TIMED_OUT)
-            self.changed.wait(left)
-            self._check(endpoint)
+    def give(self) -> bytes | None:
+        return self._to_host.popleft() if self._to_host else None
 
-    def read(self, size: int, timeout_ms: int) -> bytes:
-        with self.changed:
-            self._await(IN, lambda: self._to_host, timeout_ms)
-            data = b""
-            while self._to_host and len(data) + PACKET <= size:
-                packet = self._to_host.popleft()
-                data += packet
-                if len(packet) < PACKET:
-                    break
-            return data
-
-    def write(self, data: bytes, timeout_ms: int) -> int:
-        with self.changed:
-            for start in range(0, max(1, len(data)), PACKET):
-                self._await(OUT, lambda: len(self._from_host) < QUEUE_PACKETS, timeout_ms)
-                packet = data[start : start + PACKET]
-                self.empty_packets += not packet
-                self._from_host.append(packet)
-            return len(data)
+    def _move(self) -> None:
+        if self.host is not None:
+            self.host.move()
+        self.changed.notify_all()
 
 
-class Bus(IBackend):  # type: ignore[misc]
-    """What is plugged in."""
+@dataclass
+class _Out:
+    packets: deque[bytes]
+    left_bytes: int = 0
 
-    def __init__(self, *gadgets: Gadget) -> None:
+
+@dataclass
+class Claimed:
+    """The host's side: an `Endpoints`. A pipe holds a byte while something has ended."""
+
+    gadget: Gadget
+    asked: int = 0
+    _out: deque[_Out] = field(default_factory=deque)
+    _done: deque[Ended] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        if self.gadget.claimed:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        if not self.gadget.plugged:
+            raise OSError(errno.ENODEV, "No such device")
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._readable, False)
+        self.gadget.claimed, self.gadget.host = True, self
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def receive(self) -> None:
+        with self.gadget.changed:
+            self._there()
+            self.asked += 1
+            self.move()
+
+    def send(self, data: bytes) -> None:
+        with self.gadget.changed:
+            self._there()
+            packets = deque(data[at : at + PACKET] for at in range(0, len(data), PACKET))
+            if len(packets[-1]) == PACKET:
+                packets.append(b"")
+            self._out.append(_Out(packets))
+            self.move()
+
+    def ended(self) -> list[Ended]:
+        with self.gadget.changed:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._readable, 4096)
+            done = list(self._done)
+            self._done.clear()
+            if not done:
+                self._there()
+            if not self.gadget.plugged:
+                os.write(self._writable, b"x")
+            return done
+
+    def clear_halt(self, endpoint: int) -> None:
+        with self.gadget.changed:
+            self.gadget.halted.discard(endpoint)
+            self.gadget.cleared.append(endpoint)
+
+    def close(self) -> None:
+        with self.gadget.changed:
+            self.gadget.claimed, self.gadget.host = False, None
+            os.close(self._readable)
+            os.close(self._writable)
+
+    def move(self) -> None:
+        """Carry what can be carried; the gadget's lock is held."""
+        gadget = self.gadget
+        error = errno.ENODEV if not gadget.plugged else errno.EPIPE if IN in gadget.halted else 0
+        while self.asked and (packet := b"" if error else gadget.give()) is not None:
+            self.asked -= 1
+            self._end(Ended(IN, error, packet, 0))
+        error = errno.ENODEV if not gadget.plugged else errno.EPIPE if OUT in gadget.halted else 0
+        while self._out:
+            transfer = self._out[0]
+            while not error and transfer.packets and gadget.take(transfer.packets[0]):
+                transfer.left_bytes += len(transfer.packets.popleft())
+            if transfer.packets and not error:
+                return
+            self._out.popleft()
+            self._end(Ended(OUT, error, b"", transfer.left_bytes))
+
+    def _end(self, ended: Ended) -> None:
+        self._done.append(ended)
+        os.write(self._writable, b"x")
+
+    def _there(self) -> None:
+        if not self.gadget.plugged:
+            raise OSError(errno.ENODEV, "No such device")
+
+
+class Bus:
+    """What is plugged in, and the folder of /sys that says so."""
+
+    def __init__(self, folder: Path, *gadgets: Gadget) -> None:
+        self.folder = folder
         self.gadgets = list(gadgets)
+        (folder / "usb1").mkdir(parents=True)  # the controller's own hub
+        for name, text in {"idVendor": "1d6b", "idProduct": "0002", "busnum": "1", "devnum": "1"}.items():
+            (folder / "usb1" / name).write_text(text + "\n")
 
-    def enumerate_devices(self) -> Any:
-        return [gadget for gadget in self.gadgets if gadget.plugged]
+    def open(self, spec: str) -> UsbPort:
+        self._list()
+        return open_usb(spec, devices=self.folder, nodes=Path("/dev/bus/usb"), claim=self._claim)
 
-    def get_parent(self, dev: Gadget) -> None:
-        return None
+    def _claim(self, interface: Interface) -> Claimed:
+        assert interface.node.parent == Path("/dev/bus/usb/001")
+        assert (interface.read_from, interface.write_to, interface.packet_bytes) == (IN, OUT, PACKET)
+        return Claimed(self.gadgets[int(interface.node.name) - 2])
 
-    def get_device_descriptor(self, dev: Gadget) -> Any:
-        return SimpleNamespace(
-            bLength=18, bDescriptorType=1, bcdUSB=0x200, bDeviceClass=0, bDeviceSubClass=0,
-            bDeviceProtocol=0, bMaxPacketSize0=64, idVendor=VENDOR,
-            idProduct=PRODUCT, bcdDevice=1, iManufacturer=0, iProduct=0,
-            iSerialNumber=1, bNumConfigurations=1, address=1 + self.gadgets.index(dev), bus=1, port_number=1,
-            port_numbers=(1,), speed=2,
-        )  # fmt: skip
+    def _list(self) -> None:
+        for index, gadget in enumerate(self.gadgets):
+            device = self.folder / f"1-{index + 1}"
+            shutil.rmtree(device, ignore_errors=True)
+            if not gadget.plugged:
+                continue
+            write(
+                device,
+                idVendor=VENDOR,
+                idProduct=PRODUCT,
+                serial=gadget.serial,
+                busnum="1",
+                devnum=f"{index + 2}",
+            )
+            write(
+                device / "ep_00",
+                type="Control",
+                direction="both",
+                bEndpointAddress="00",
+                wMaxPacketSize="0040",
+            )
+            inner = device / f"1-{index + 1}:1.0"
+            write(inner, bInterfaceClass="ff", bInterfaceNumber="00", bAlternateSetting=" 0")
+            size = f"{PACKET:04x}"
+            write(inner / "ep_81", type="Bulk", direction="in", bEndpointAddress="81", wMaxPacketSize=size)
+            write(inner / "ep_02", type="Bulk", direction="out", bEndpointAddress="02", wMaxPacketSize=size)
 
-    def get_configuration_descriptor(self, dev: Gadget, config: int) -> Any:
-        return SimpleNamespace(
-            bLength=9, bDescriptorType=2, wTotalLength=32, bNumInterfaces=1, bConfigurationValue=1,
-            iConfiguration=0, bmAttributes=0x80, bMaxPower=50, extra_descriptors=[],
-        )  # fmt: skip
 
-    def get_interface_descriptor(self, dev: Gadget, intf: int, alt: int, config: int) -> Any:
-        if intf or alt:
-            raise IndexError("one interface, one setting")
-        return SimpleNamespace(
-            bLength=9, bDescriptorType=4, bInterfaceNumber=0, bAlternateSetting=0, bNumEndpoints=2,
-            bInterfaceClass=0xFF, bInterfaceSubClass=0, bInterfaceProtocol=0, iInterface=0,
-            extra_descriptors=[],
-        )  # fmt: skip
-
-    def get_endpoint_descriptor(self, dev: Gadget, ep: int, intf: int, alt: int, config: int) -> Any:
-        return SimpleNamespace(
-            bLength=7, bDescriptorType=5, bEndpointAddress=(IN, OUT)[ep], bmAttributes=2,
-            wMaxPacketSize=PACKET, bInterval=0, bRefresh=0, bSynchAddress=0, extra_descriptors=[],
-        )  # fmt: skip
-
-    def open_device(self, dev: Gadget) -> Gadget:
-        if not dev.plugged:
-            raise usb.core.USBError("No such device", None, _GONE)
-        return dev
-
-    def close_device(self, dev_handle: Gadget) -> None:
-        pass
-
-    def get_configuration(self, dev_handle: Gadget) -> int:
-        return 1
-
-    def claim_interface(self, dev_handle: Gadget, intf: int) -> None:
-        if dev_handle.claimed:
-            raise usb.core.USBError("Resource busy", None, errno.EBUSY)
-        dev_handle.claimed = True
-
-    def release_interface(self, dev_handle: Gadget, intf: int) -> None:
-        dev_handle.claimed = False
-
-    def bulk_write(self, dev_handle: Gadget, ep: int, intf: int, data: Any, timeout: int) -> int:
-        return dev_handle.write(bytes(data), timeout)
-
-    def bulk_read(self, dev_handle: Gadget, ep: int, intf: int, buff: Any, timeout: int) -> int:
-        data = dev_handle.read(len(buff) * buff.itemsize, timeout)
-        buff[: len(data)] = array("B", data)
-        return len(data)
-
-    def ctrl_transfer(
-        self,
-        dev_handle: Gadget,
-        bmRequestType: int,
-        bRequest: int,
-        wValue: int,
-        wIndex: int,
-        data: Any,
-        timeout: int,
-    ) -> int:
-        """GET_DESCRIPTOR of strings: 0 lists languages, everything else is the serial number."""
-        body = b"\x09\x04" if wValue & 0xFF == 0 else dev_handle.serial.encode("utf-16-le")
-        answer = bytes((len(body) + 2, 3)) + body
-        data[: len(answer)] = array("B", answer)
-        return len(answer)
-
-    def clear_halt(self, dev_handle: Gadget, ep: int) -> None:
-        dev_handle.halted.discard(ep)
-        dev_handle.cleared.append(ep)
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n")

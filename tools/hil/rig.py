@@ -24,8 +24,9 @@ _VIVID = (
     *("num_outputs=1", "output_types=1"),
 )
 """One HDMI capture and one HDMI output; with loop_video what goes into the one comes out of the other."""
-_GADGET = "/sys/kernel/config/usb_gadget/palm-access/UDC"
-_CONTROLLER = "dummy_udc.0"
+_CABLE_PORT = ("/sys/kernel/config/usb_gadget/palm-access/UDC", "dummy_udc.0")
+"""Who writes the controller's name into the file plugs the gadget in."""
+_BULK_PORT = ("/sys/kernel/config/usb_gadget/palm-bulk/UDC", "dummy_udc.1")
 _CAMERA_IS_OPEN = "ls -l /proc/$(systemctl show palmd --property=MainPID --value)/fd | grep -q /dev/video"
 _POLL_S = 0.1
 
@@ -45,6 +46,8 @@ class Rig:
         self._stage = stage
         self._validator: Program | None = None
         self._seen = 0
+        self._cable = _CABLE_PORT
+        self._bulk: Program | None = None
         self.verdicts: list[dict[str, Any]] = []
         """Every verdict that the validator has reported, in order."""
 
@@ -113,11 +116,33 @@ class Rig:
     # ---- cable
 
     def plug_cable(self) -> float:
-        return self.machine.write(_GADGET, _CONTROLLER + "\n")
+        gadget, controller = self._cable
+        return self.machine.write(gadget, controller + "\n")
 
     def unplug_cable(self) -> float:
         """As pulling the plug: the host's side disappears, the gadget's loses its host."""
-        return self.machine.write(_GADGET, "\n")
+        return self.machine.write(self._cable[0], "\n")
+
+    def start_bulk(self, mode: str) -> None:
+        """The other gadget, of two bulk endpoints: from here on it is the cable, and plugged in."""
+        self.stop_bulk()
+        self._cable = _BULK_PORT
+        self._bulk = self.machine.spawn("bulk", ["/usr/bin/python3", "-m", "tools.hil.bulk_gadget", mode])
+        self.wait("the endpoints", START_WITHIN_S, lambda: bool(self._bulk_lines()))
+        self.plug_cable()
+
+    def stop_bulk(self) -> list[str]:
+        """End it, and what it had printed after its first line."""
+        if self._bulk is None:
+            return []
+        self.unplug_cable()
+        lines = self._bulk_lines()[1:]
+        self._bulk.stop()
+        self._bulk = None
+        return lines
+
+    def _bulk_lines(self) -> list[str]:
+        return [] if self._bulk is None else [line.text for line in self._bulk.read()]
 
     # ---- validator
 

@@ -4,10 +4,12 @@ Times are spans between two readings of the machine's own clock, which counts in
 meanwhile does not change them (tools.hil.machine).
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tools.hil.bulk_gadget import PRODUCT, PTY, VENDOR
 from tools.hil.rig import START_WITHIN_S, USUAL_DROPS, Rig, ScenarioFailed
 from tools.hil.stage import CONFIG, DEVICE_PORT, VALIDATOR_PORT, Stage
 
@@ -17,6 +19,10 @@ SERVED_AGAIN_WITHIN_S = 2.0
 HEALTH_WITHIN_S = 20.0
 OUTAGE_S = 3.0
 """Longer than the 2 s after which both ends declare the link down."""
+
+BULK_PORT = f"usb:{VENDOR}:{PRODUCT}"
+BULK_PTY = str(PTY)
+BULK_SERIAL = "HIL"
 
 Figures = dict[str, float | int | str]
 
@@ -32,7 +38,8 @@ class Scenario:
 def start(rig: Rig, _stage: Stage) -> Figures:
     """The camera appears: the package's udev rule names it, and systemd starts palmd in its sandbox."""
     machine = rig.machine
-    machine.run("modprobe", "dummy_hcd")
+    machine.run("modprobe", "dummy_hcd", "num=2")
+    machine.run("modprobe", "usb_f_fs")
     machine.run("systemctl", "start", "palm-usb-gadget")
     plugged_s = machine.now_s()
     rig.plug_camera()
@@ -164,6 +171,45 @@ def other_way_round(rig: Rig, stage: Stage) -> Figures:
     return next_hand(rig, stage)
 
 
+def bulk_transfers(rig: Rig, _stage: Stage) -> Figures:
+    """Two bulk endpoints and no tty, in the sandbox of palmd: transfers of every length around whole packets,
+    to firmware that waits for their end and back from it without one; and why a port does not open."""
+    machine = rig.machine
+    if "no such device" not in (why := _echo(rig).get("error", "")):
+        raise ScenarioFailed(f"not plugged in, the port says: {why}")
+    rig.start_bulk("echo")
+    rig.wait_run(
+        "the device on the bus", 20, "sh", "-c", f"grep -q {BULK_SERIAL} /sys/bus/usb/devices/*/serial"
+    )
+    machine.run("udevadm", "settle")
+    if "no permission" not in (why := _echo(rig, "SupplementaryGroups=").get("error", "")):
+        raise ScenarioFailed(f"without the group, the port says: {why}")
+    told = _echo(rig)
+    if told.get("wrong") != [] or told["unsent"]:
+        raise ScenarioFailed(f"transfers were lost or changed: {told}")
+    came = [int(line) for line in rig.stop_bulk()]
+    if sum(came) != told["bytes"] or len(came) != told["sizes"]:
+        raise ScenarioFailed(f"{told['sizes']} transfers were sent, the firmware saw {came}")
+    return {"transfers": len(came), "bytes_each_way": sum(came)}
+
+
+def bulk_cable(rig: Rig, stage: Stage) -> Figures:
+    """The validator at the end of two bulk endpoints, the device their host; the next hand is known."""
+    rig.stop_validator()
+    rig.start_bulk("bridge")
+    rig.machine.run("sed", "-i", f's|^port = .*|port = "{BULK_PORT}"|', str(CONFIG))
+    rig.machine.run("systemctl", "restart", "palmd", timeout_s=120)
+    rig.wait_run("the validator's end", START_WITHIN_S, "test", "-e", BULK_PTY)
+    rig.start_validator(BULK_PTY)
+    rig.await_line("serving", START_WITHIN_S, _serves)
+    return next_hand(rig, stage)
+
+
+def bulk_unplugged(rig: Rig, stage: Stage) -> Figures:
+    """That cable is pulled out, and plugged in again under another number of the bus."""
+    return _outage(rig) | next_hand(rig, stage)
+
+
 def nothing_lost(rig: Rig, _stage: Stage) -> Figures:
     """Over all of it: every verdict was decided exactly once, and the numbers have neither gap nor repeat."""
     numbers = [verdict["verdict_seq"] for verdict in rig.verdicts]
@@ -178,7 +224,8 @@ SCENARIOS = tuple(
     Scenario(run.__name__.replace("_", " "), run, run in (start, pairing))
     for run in (
         *(start, pairing, accept, reject, unplug_armed, unplug_with_hand, unplug_at_verdict),
-        *(camera_stalls, camera_corrupts, camera_unplugged, core_killed, other_way_round, nothing_lost),
+        *(camera_stalls, camera_corrupts, camera_unplugged, core_killed, other_way_round),
+        *(bulk_transfers, bulk_cable, bulk_unplugged, nothing_lost),
     )
 )
 
@@ -195,6 +242,23 @@ def _outage(rig: Rig) -> Figures:
     if served_s > SERVED_AGAIN_WITHIN_S:
         raise ScenarioFailed(f"served again {served_s:.2f} s after bytes could flow, at most 2 s")
     return {"served_again_after_s": round(served_s, 2), "since_plugged_s": round(up_s - plugged_s, 2)}
+
+
+def _echo(rig: Rig, *properties: str) -> dict[str, Any]:
+    """What the echo's client says, run as palmd is: its user, its devices, its address families."""
+    sandbox = (
+        *("User=palm-access", "SupplementaryGroups=dialout", "PrivateUsers=yes", "PrivateNetwork=yes"),
+        *("RestrictAddressFamilies=AF_UNIX", "DevicePolicy=closed", "DeviceAllow=char-usb_device rw"),
+        *("ProtectKernelTunables=yes", "SystemCallFilter=@system-service"),
+        *properties,
+    )
+    options = [option for each in sandbox for option in ("-p", each)]
+    client = ("/opt/palm-access/current/bin/python", "/hil/tools/hil/bulk_echo.py", BULK_PORT)
+    done = rig.machine.run("systemd-run", "--quiet", "--pipe", "--wait", *options, *client, check=False)
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        raise ScenarioFailed(f"the echo's client ended with {done.rc}: {done.stderr[-500:]}") from None
 
 
 def _serves(told: dict[str, Any]) -> bool:

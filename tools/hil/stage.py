@@ -54,7 +54,7 @@ def make_stage(root: Path) -> Stage:
     write_films(root / "hil/films")
     modules = root / "hil/tools/hil"
     modules.mkdir(parents=True)
-    for name in ("__init__.py", "agent.py", "screen.py"):
+    for name in ("__init__.py", "agent.py", "screen.py", "bulk_gadget.py", "bulk_echo.py"):
         shutil.copy(Path(__file__).parent / name, modules / name)
     units = root / "etc/systemd/system"
     wanted = units / "multi-user.target.wants"

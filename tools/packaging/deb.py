@@ -59,7 +59,7 @@ Architecture: {arch}
 Maintainer: {maintainer}
 Installed-Size: {kib}
 Depends: {depends}
-Recommends: ca-certificates, libusb-1.0-0
+Recommends: ca-certificates
 Section: embedded
 Priority: optional
 Description: palm-recognition access device: core, carrier and command line
