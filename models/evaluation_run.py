@@ -148,7 +148,10 @@ def acquire(found: PalmSet, kind: Kind, quality_q: int, told: Told) -> Acquired:
 
 
 def _crop_of(picture: Picture, kind: Kind, quality_q: int) -> NDArray[np.uint8] | str:
-    image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR if kind == "hands" else cv2.IMREAD_GRAYSCALE)
+    try:
+        image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR if kind == "hands" else cv2.IMREAD_GRAYSCALE)
+    except cv2.error:  # more than MOST_PIXELS
+        image = None
     if image is None:
         return "unreadable"
     if kind == "crops":

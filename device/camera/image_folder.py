@@ -76,8 +76,6 @@ class ImageFolder:
 
     def _read(self, path: Path) -> Pixels | None:
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise Unreadable(f"larger than {MOST_BYTES // 2**20} MiB")
             pixels, self._depth_bits, scaled = decode_image(
                 read_plain_file(path, MOST_BYTES), depth_bits=self._depth_bits
             )

@@ -1,11 +1,15 @@
 """Decoding one image file into pixels the models take, whatever the camera that took it."""
 
+from typing import Any
+
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from device.camera.interface import LONGEST_SIDE_PX, Pixels
+from models import MOST_PIXELS
 
+_Picture = npt.NDArray[np.integer[Any] | np.floating[Any]]
 SHORTEST_SIDE_PX = 64
 _BACKDROP = 128.0  # what a transparent picture is laid upon: neither a dark nor a bright ground
 
@@ -20,40 +24,47 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     Turned upright by its EXIF orientation. Grey stays (H, W), colour becomes BGR, an alpha channel is laid
     on mid grey. Of a picture of more than 8 bits a sample the depth is guessed from its brightest sample,
     at least `depth_bits` (pass what came back before, so that a dark picture in a series is not stretched).
-    The longer side is at most LONGEST_SIDE_PX. Raises Unreadable.
+    The longer side is at most LONGEST_SIDE_PX. A picture of more than MOST_PIXELS is refused by its header.
+    Raises Unreadable.
     """
     if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
         # OpenCV fills the missing part of a cut JPEG with grey and calls it a success.
         raise Unreadable("a JPEG without its end")
     raw = np.frombuffer(data, np.uint8)
     try:
-        # Not IMREAD_UNCHANGED at first: that one leaves photographs of telephones lying on their side.
-        picture = cv2.imdecode(raw, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH) if raw.size else None
-        layered = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
+        picture = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
+        if raw.size and (picture is None or picture.ndim != 3 or picture.shape[2] != 4):
+            # IMREAD_UNCHANGED leaves photographs of telephones lying on their side.
+            picture = None  # or two of them would be in memory
+            picture = cv2.imdecode(raw, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH)
     except cv2.error as error:
+        if "CV_IO_MAX_IMAGE" in str(error):
+            raise Unreadable(f"more than {MOST_PIXELS // 10**6} megapixels; scale it down") from error
         raise Unreadable("OpenCV cannot decode it") from error
     if picture is None:
         raise Unreadable("OpenCV cannot decode it")
-    if layered is not None and layered.ndim == 3 and layered.shape[2] == 4:
-        picture = layered
     if min(picture.shape[:2]) < SHORTEST_SIDE_PX:
         raise Unreadable(f"smaller than {SHORTEST_SIDE_PX} pixels")
     if picture.dtype not in (np.uint8, np.uint16):
         raise Unreadable(f"samples are {picture.dtype}, not 8 or 16 bit integers")
     depth_bits = max(depth_bits, _depth_of(picture))
-    eight = _to_eight_bits(picture, depth_bits)
-    small, scaled_down = shrink(_without_alpha(eight))
-    return small, depth_bits, scaled_down
+    small, scaled_down = _shrunk(picture)
+    return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, scaled_down
 
 
 def shrink(pixels: Pixels) -> tuple[Pixels, bool]:
     """`pixels` with its longer side at most LONGEST_SIDE_PX, and whether it was scaled."""
-    longer = max(pixels.shape[:2])
+    small, scaled_down = _shrunk(pixels)
+    return np.asarray(small, np.uint8), scaled_down
+
+
+def _shrunk(picture: _Picture) -> tuple[_Picture, bool]:
+    longer = max(picture.shape[:2])
     if longer <= LONGEST_SIDE_PX:
-        return pixels, False
+        return picture, False
     factor = LONGEST_SIDE_PX / longer
-    size = (max(1, round(pixels.shape[1] * factor)), max(1, round(pixels.shape[0] * factor)))
-    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8), True
+    size = (max(1, round(picture.shape[1] * factor)), max(1, round(picture.shape[0] * factor)))
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA), True
 
 
 def _may_have_alpha(data: bytes) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from device.camera.errors import CameraUnavailable
 from device.camera.interface import Pixels
 from device.camera.pixels import shrink
+from models import MOST_PIXELS
 
 FALLBACK_FPS = 25.0
 
@@ -25,6 +26,10 @@ class VideoFile:
     def __init__(self, path: Path, *, loop: bool) -> None:
         if not os.access(path, os.R_OK):
             raise PermissionError(path)
+        if not path.is_file():  # FFmpeg would wait at a pipe for somebody to write
+            raise CameraUnavailable(
+                f"camera source file:{path} is no plain file; expected a video or a folder"
+            )
         self._path = path
         self._loop = loop
         self._ended = False
@@ -59,6 +64,13 @@ class VideoFile:
             raise CameraUnavailable(
                 f"camera source file:{self._path} is not a video that FFmpeg can read; expected for example "
                 "an MP4, AVI, MKV or WebM file, or a folder of images"
+            )
+        wide, high = (int(video.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        if wide * high > MOST_PIXELS:
+            video.release()
+            raise CameraUnavailable(
+                f"camera source file:{self._path} has pictures of {wide} × {high} pixels; expected at most "
+                f"{MOST_PIXELS // 10**6} megapixels: scale the video down"
             )
         return video
 

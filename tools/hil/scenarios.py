@@ -182,7 +182,7 @@ def bulk_transfers(rig: Rig, _stage: Stage) -> Figures:
         "the device on the bus", 20, "sh", "-c", f"grep -q {BULK_SERIAL} /sys/bus/usb/devices/*/serial"
     )
     machine.run("udevadm", "settle")
-    if "no permission" not in (why := _echo(rig, "SupplementaryGroups=").get("error", "")):
+    if "no permission" not in (why := _echo(rig, "User=nobody", "SupplementaryGroups=").get("error", "")):
         raise ScenarioFailed(f"without the group, the port says: {why}")
     told = _echo(rig)
     if told.get("wrong") != [] or told["unsent"]:
