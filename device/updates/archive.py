@@ -1,7 +1,7 @@
 """The payload of a release: a tar.xz of plain files, unpacked so that nothing in it reaches outside.
 
-Only regular files and folders are taken, under relative names without `..`; never a link, a device or a
-name twice. Every file is on the disk before this returns.
+Only regular files and folders are taken, under relative names without `..`; never a link, a device, a name
+twice, or a name inside a file. Every file is on the disk before this returns.
 """
 
 import lzma
@@ -18,6 +18,8 @@ from device.files import sync_folder
 _PIECE_BYTES: Final = 256 * 1024
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}|\.(?!\.)[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}")
 _EXECUTABLE: Final = 0o100
+_LONGEST_NAME: Final = 1_000
+"""Characters of a whole name: with the folder it is unpacked into, no system refuses the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ APP_LIMITS: Final = Limits(files=20_000, total_bytes=1536 * 1024 * 1024)
 def unpack(payload: Path, folder: Path, limits: Limits) -> None:
     """Unpack `payload` into the empty `folder`. Raises UpdateRefused `bad_archive`, OSError."""
     seen: set[PurePosixPath] = set()
+    inner: set[PurePosixPath] = set()
+    files: set[PurePosixPath] = set()
     folders: set[Path] = {folder}
     total_bytes = 0
     try:
@@ -43,6 +47,11 @@ def unpack(payload: Path, folder: Path, limits: Limits) -> None:
             for member in archive:
                 name = _checked_name(member, seen)
                 total_bytes += member.size
+                if member.isreg():
+                    files.add(name)
+                inner.update(name.parents)
+                if (name in files and name in inner) or not files.isdisjoint(name.parents):
+                    raise _bad(f"{name} is a file and a folder, or is inside a file")
                 if len(seen) > limits.files or total_bytes > limits.total_bytes:
                     raise _bad("it has more files or bytes than a release may have")
                 target = folder / name
@@ -56,7 +65,8 @@ def unpack(payload: Path, folder: Path, limits: Limits) -> None:
                 if content is None:
                     raise _bad(f"{name} has no content")
                 _write(target, content, member)
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+    # A header of nonsense: a number of 5,000 digits, text that is no UTF-8, one header inside the other.
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise _bad(f"it is no whole tar.xz ({error})") from error
     for made in sorted(folders, reverse=True):
         sync_folder(made)
@@ -66,6 +76,8 @@ def _checked_name(member: tarfile.TarInfo, seen: set[PurePosixPath]) -> PurePosi
     name = PurePosixPath(member.name)
     if not (member.isreg() or member.isdir()):
         raise _bad(f"{name} is neither a file nor a folder")
+    if member.size < 0 or len(member.name) > _LONGEST_NAME:
+        raise _bad("a name in it is too long, or a size is no size")
     if name.is_absolute() or not name.parts or any(_PART.fullmatch(part) is None for part in name.parts):
         raise _bad("a name in it leads elsewhere, or has characters that no release uses")
     if name in seen:
