@@ -6,8 +6,13 @@
    With a limit, locking everything would make a later allocation fail, so nothing is locked and the device
    says so.
 
-Python itself forgets nothing on purpose: keys are immutable `bytes`, and libraries copy them. What helps is
-that a process which has no more use for its keys ends, or begins anew (`device.palmd`, after a wipe).
+3. What is freed is overwritten: mallopt(M_PERTURB), for every library in the process. A template, its page
+   and all that was worked out from it on the way are gone from memory when they are no longer used,
+   wherever they were copied to.
+
+What the C library never sees freed stays: objects of up to 512 bytes, which Python keeps in pools of its own,
+among them keys. What helps there is that a process which has no more use for its keys ends, or begins anew
+(`device.palmd` and `device.syncd`, after a wipe).
 """
 
 import ctypes
@@ -18,6 +23,9 @@ from dataclasses import dataclass
 from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
+_M_PERTURB: Final = -6
+_OVERWRITTEN: Final = 0xA5
+"""What freed memory is filled with; what is allocated is filled with its complement."""
 _MCL_CURRENT: Final = 1
 _MCL_FUTURE: Final = 2
 _MCL_ONFAULT: Final = 4
@@ -26,7 +34,7 @@ _MCL_ONFAULT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryGuard:
-    """What is in force. `problem`: why memory may be swapped or dumped, and what to do; empty if neither."""
+    """What is in force. `problem`: what could not be put in force, and what to do; empty if nothing."""
 
     dumps_off: bool
     locked: bool
@@ -38,6 +46,8 @@ def guard_memory() -> MemoryGuard:
     problems: list[str] = []
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     libc = ctypes.CDLL(None, use_errno=True)
+    if not libc.mallopt(_M_PERTURB, _OVERWRITTEN):
+        problems.append("freed memory is not overwritten (this C library knows no M_PERTURB); use glibc")
     dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     if not dumps_off:
         problems.append(f"core dumps cannot be switched off ({os.strerror(ctypes.get_errno())})")

@@ -16,6 +16,8 @@ the signs, so it does not happen; what is kept is a unit vector in any case, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -55,7 +57,24 @@ class Coder:
         fixed = np.clip(np.rint(self.turn(vectors) * _UNITS), -_LARGEST, _LARGEST).astype(np.int32)
         coarse = (fixed + 128) >> 8
         fine = fixed - (coarse << 8)
-        return np.hstack([(coarse + 128).astype(np.uint8), fine.astype(np.int8).view(np.uint8)])
+        codes = np.empty((len(fixed), CODE_BYTES), dtype=np.uint8)
+        # Written in place, as of one template each half would be an array that NumPy keeps (`rows_of`).
+        codes[:, :VECTOR_LENGTH] = coarse + 128
+        codes[:, VECTOR_LENGTH:].view(np.int8)[:] = fine
+        return codes
+
+
+@contextmanager
+def rows_of(coarse: NDArray[np.uint8], which: NDArray[np.bool_]) -> Iterator[NDArray[np.uint8]]:
+    """A copy of some rows, overwritten in the end.
+
+    NumPy keeps arrays of less than 1,024 bytes when they are freed, with what is in them: a single row.
+    """
+    rows = coarse[which]
+    try:
+        yield rows
+    finally:
+        rows.fill(0)
 
 
 def decode(coarse: NDArray[np.uint8], fine: NDArray[np.int8]) -> NDArray[np.float32]:

@@ -27,7 +27,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.codes import CODE_BYTES, Coder, decode
+from gallery.codes import CODE_BYTES, Coder, decode, rows_of
 from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
 from gallery.seal import Template
@@ -84,7 +84,8 @@ class Segment:
 
     def taking(self, keep: NDArray[np.bool_]) -> Segment:
         """Only the rows where `keep` is true."""
-        return Segment(self.numbers[keep], self.coarse[keep])
+        with rows_of(self.coarse, keep) as coarse:
+            return Segment(self.numbers[keep], coarse)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -121,7 +122,8 @@ class Index:
             if keep.all():
                 kept.append(segment)
                 continue
-            population = population.without_rows(segment.numbers[~keep], segment.coarse[~keep])
+            with rows_of(segment.coarse, ~keep) as gone:
+                population = population.without_rows(segment.numbers[~keep], gone)
             if keep.any():
                 kept.append(segment.taking(keep))
         return Index(self.coder, _tidied(kept), population)
@@ -222,7 +224,7 @@ def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:
     numbers: list[int] = []
     for number, template in templates:
         at = len(numbers) * VECTOR_LENGTH
-        codes[at : at + VECTOR_LENGTH] = template.code[:VECTOR_LENGTH]
+        codes[at : at + VECTOR_LENGTH] = memoryview(template.code)[:VECTOR_LENGTH]
         numbers.append(number)
         if len(numbers) == SEGMENT_ROWS:
             yield _segment(numbers, codes)

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.codes import COARSE_UNITS, SIGN_BYTES, Coder
+from gallery.codes import COARSE_UNITS, SIGN_BYTES, Coder, rows_of
 from gallery.stream import VECTOR_LENGTH
 
 MOST_ROWS: Final = 16_384
@@ -93,7 +93,8 @@ class Population:
         part = np.isin(numbers, self.numbers)
         if not part.any():
             return self
-        total, products = _summed(coarse[part])
+        with rows_of(coarse, part) as rows:
+            total, products = _summed(rows)
         left = self.numbers[~np.isin(self.numbers, numbers)]
         return Population(left, self.total - total, self.products - products)
 
