@@ -24,6 +24,7 @@ from device import sd_notify
 from device.carrier.carrier import WIPED_CODE, LinkState
 from device.carrier.lanes import (
     CoreLine,
+    DeviceWiped,
     GalleryLane,
     KeysLane,
     Lane,
@@ -50,7 +51,8 @@ _log = logging.getLogger(__name__)
 async def carry(
     cloud: CloudClient, core_socket: Path, clock: Clock, chance: Random, tell: Callable[[str], None]
 ) -> None:
-    """Run every lane until cancelled. `tell` gets one line for people whenever the picture changes."""
+    """Run every lane until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
+    picture changes."""
 
     def on_link_change(state: LinkState) -> None:
         _log.info("service: %s", state.detail)
@@ -66,9 +68,14 @@ async def carry(
         KeysLane(around),
         LinkStateLane(around),
     ]
-    async with asyncio.TaskGroup() as group:
-        for lane in lanes:
-            group.create_task(_run(lane, around, core_socket), name=lane.name)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                group.create_task(_run(lane, around, core_socket), name=lane.name)
+    except* DeviceWiped:
+        # With the process go the http key and every page that it has carried.
+        _log.info("this device is wiped and the service knows it: nothing is left to carry")
+        tell("wiped: nothing is left to carry")
 
 
 async def _run(lane: Lane, around: Surroundings, core_socket: Path) -> None:
@@ -166,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage, 3 no http key: wiped."""
+    """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key left."""
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit_repeats()

@@ -76,6 +76,10 @@ class CoreLine:
             self._client = None
 
 
+class DeviceWiped(Exception):
+    """Nothing is left to carry, and the http key is to be in no memory any more: the process ends."""
+
+
 class Surroundings:
     """What the lanes share: the service, the clock, chance, and the picture of who is reachable."""
 
@@ -325,7 +329,7 @@ class StatusLane:
 
     async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
         """Tell the service that its order is carried out; a 401 says that it had heard so before. Returns the
-        seconds to wait before the next attempt."""
+        seconds to wait before the next attempt; raises DeviceWiped once core and service both know."""
         body = json.dumps({"wipe_id": wipe_id}).encode("ascii")
         try:
             await self._around.cloud.wiped(body, f"wiped-{wipe_id}")
@@ -338,8 +342,7 @@ class StatusLane:
             self._around.failed(error)
             return self._backoff.failed(retry_after_s(error))
         await core.call("wiped", wipe_id=wipe_id)
-        self._backoff.succeeded()
-        return 0.0
+        raise DeviceWiped
 
 
 class LinkStateLane:
