@@ -61,6 +61,7 @@ def test_over_the_network(server: Server, tmp_path: Path) -> None:
         device.start("syncd")
         until(lambda: status_at_service(server, device) == "wiped")
         until(lambda: nothing_left(device, secrets))
+        assert device.processes["syncd"].wait(20) == 0, "with it the http key leaves memory"
         assert "REVOKED" in device.health()
         device.kill("palmd")
         device.start("palmd")
