@@ -1,14 +1,17 @@
 """Where frames come from: a V4L2 camera, a video file or a folder of images, behind one interface.
 
 `open_camera(source, fps, loop)` gives a `Camera`; what it raises and returns is said in `interface.py`.
+Importing it limits what OpenCV decodes (`models.MOST_PIXELS`), before OpenCV is loaded.
 """
 
 from device.camera.errors import CameraLost, CameraSourceError, CameraUnavailable
 from device.camera.interface import READ_LIMIT_S, Camera, Pixels
 from device.camera.source import CameraSource, SourceKind, open_camera, parse_source
 from device.errors import CameraError
+from models import MOST_PIXELS
 
 __all__ = [
+    "MOST_PIXELS",
     "READ_LIMIT_S",
     "Camera",
     "CameraError",
