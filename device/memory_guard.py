@@ -10,6 +10,10 @@
    and all that was worked out from it on the way are gone from memory when they are no longer used,
    wherever they were copied to.
 
+4. Large buffers, pictures above all, are mappings of their own: mallopt(M_MMAP_THRESHOLD). Left to itself,
+   glibc raises that limit to the largest buffer it has seen freed; pictures then come out of the heaps of the
+   threads, which grow with every new order of sizes and are not given back.
+
 What the C library never sees freed stays: objects of up to 512 bytes, which Python keeps in pools of its own,
 among them keys. What helps there is that a process which has no more use for its keys ends, or begins anew
 (`device.palmd` and `device.syncd`, after a wipe).
@@ -24,6 +28,9 @@ from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 128 * 1024
+"""What glibc begins with; said aloud, it stays."""
 _OVERWRITTEN: Final = 0xA5
 """What freed memory is filled with; what is allocated is filled with its complement."""
 _MCL_CURRENT: Final = 1
@@ -48,6 +55,7 @@ def guard_memory() -> MemoryGuard:
     libc = ctypes.CDLL(None, use_errno=True)
     if not libc.mallopt(_M_PERTURB, _OVERWRITTEN):
         problems.append("freed memory is not overwritten (this C library knows no M_PERTURB); use glibc")
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     if not dumps_off:
         problems.append(f"core dumps cannot be switched off ({os.strerror(ctypes.get_errno())})")
