@@ -1,19 +1,19 @@
 """Listening for the admin bind beside the partner surface, in the same process."""
 
 import asyncio
-import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-import uvicorn
 from starlette.types import ASGIApp
 
+from cloud_client.reference_server import listener
+from cloud_client.reference_server.connections import Connections
 from cloud_client.reference_server.errors import OperatorError
 
 log = logging.getLogger("palm.cloud")
@@ -21,6 +21,7 @@ log = logging.getLogger("palm.cloud")
 DEFAULT_ADMIN_PORT: Final = 8711
 LOOPBACK: Final = "127.0.0.1"
 _SHUTDOWN_S: Final = 1
+_CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +50,29 @@ async def listening(
 
     The certificate is used beyond this machine. OperatorError when a port that was asked for cannot be had.
     """
-    bound = None if bind is None else _bound(bind)
-    if bind is None or bound is None:
+    sockets = None if bind is None else _bound(bind)
+    if bind is None or sockets is None:
         yield None
         return
     tls = tls_cert is not None and not bind.is_local
-    config = uvicorn.Config(
+    config = listener.config(
         app,
         ssl_certfile=tls_cert if tls else None,
         ssl_keyfile=tls_key if tls else None,
-        log_config=None,
-        access_log=False,
-        http="h11",
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
         timeout_graceful_shutdown=_SHUTDOWN_S,
         lifespan="off",
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[bound]), name="admin bind")
+    port = sockets[0].getsockname()[1]
+    up = asyncio.Event()
+    server = listener.Server(config, sockets, Connections(_CONNECTIONS), ready=up.set)
+    task = asyncio.create_task(server.serve(), name="admin bind")
     try:
-        await server.up.wait()
+        await up.wait()
         host = f"[{bind.host}]" if ":" in bind.host else bind.host
-        yield f"{'https' if tls else 'http'}://{host}:{bound.getsockname()[1]}"
+        yield f"{'https' if tls else 'http'}://{host}:{port}"
     finally:
         server.should_exit = True
         await task
-        bound.close()
 
 
 def is_loopback(host: str) -> bool:
@@ -89,10 +85,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(bind: AdminBind) -> socket.socket | None:
+def _bound(bind: AdminBind) -> list[socket.socket] | None:
     try:
-        family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
-        return socket.create_server((bind.host, bind.port), family=family)
+        return listener.bound(bind.host, bind.port)
     except OSError as error:
         if bind.asked:
             raise OperatorError(
@@ -102,19 +97,3 @@ def _bound(bind: AdminBind) -> socket.socket | None:
             "no operator page, metrics or health checks: port %d is in use; give --admin-port", bind.port
         )
         return None
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without signals of its own, telling when it is up."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        self.up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -2,24 +2,25 @@
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from cloud_client.contract import DEFAULT_PORT
-from cloud_client.reference_server import retention, signers
+from cloud_client.reference_server import listener, retention, signers
 from cloud_client.reference_server.access_log import AccessLog, Served
 from cloud_client.reference_server.admin import make_admin_app
 from cloud_client.reference_server.admin_bind import LOOPBACK, AdminBind, is_loopback, listening
 from cloud_client.reference_server.app import Api, make_app
+from cloud_client.reference_server.connections import Connections, places, raise_descriptor_limit
 from cloud_client.reference_server.context import Service
 from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
 from cloud_client.reference_server.long_poll import Waiters
@@ -30,12 +31,10 @@ from cloud_client.reference_server.rate_limit import Limiter, LocalLimiter, Shar
 from cloud_client.reference_server.store import AsyncStore, Database, Store, Tx
 from cloud_client.reference_server.times import NowMs, system_now_ms
 from cloud_client.reference_server.vault import Vault
-from cloud_client.reference_server.wire import AnswersInOne
 
 log = logging.getLogger("palm.cloud")
 
 SWEEP_EVERY_S = 3600.0
-_BACKLOG = 2048
 Ready = Callable[[str, str | None], None]
 """Is told the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
@@ -60,6 +59,36 @@ class DataDirectory:
         raise OperatorError(
             "--database takes postgresql://… or sqlite:///PATH; leave it out for cloud.db in --data"
         )
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Be the one server process on a SQLite file. OperatorError when there is another.
+
+        Commands that work on the store beside a server do not ask for this. PostgreSQL takes several.
+        """
+        if not isinstance(self.database, Path):
+            yield
+            return
+        path = self.database.with_name(f"{self.database.name}.server")
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise OperatorError(
+                f"{path} cannot be made ({error.strerror}): give --data a directory of your own"
+            ) from error
+        try:
+            # On a file of its own: closing any descriptor of the database drops SQLite's locks on it.
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OperatorError(
+                f"another server is serving {self.database}: stop it first, or give this one another --data; "
+                "several servers side by side need PostgreSQL (--database postgresql://…)"
+            ) from None
+        else:
+            yield
+        finally:
+            os.close(held)
 
     def open(self, now_ms: int) -> tuple[Store, Vault]:
         """Store and keys, made on first use. OperatorError when the directory cannot be used."""
@@ -148,26 +177,27 @@ def build(
 async def serve(options: ServeOptions, ready: Ready) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` is called when connections are accepted."""
     options.check()
+    with options.data.served(), _stopping() as stop:
+        await _serve(options, ready, stop)
+
+
+async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> None:
+    try:
+        sockets = listener.bound(options.host, options.port)
+    except OSError as error:
+        raise OperatorError(
+            f"{options.host}:{options.port} cannot be listened on: "
+            "choose another --port, or stop what uses this one"
+        ) from error
     app, api = build(
         options.data,
         rate_scale=options.rate_scale,
         behind_tls_proxy=options.behind_tls_proxy,
     )
-    config = uvicorn.Config(
+    config = listener.config(
         app,
-        host=options.host,
-        port=options.port,
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
-        log_config=None,
-        access_log=False,
-        # h11: httptools, where it is installed, answers requests without Host. There are no websockets here.
-        http=AnswersInOne,
-        ws="none",
-        server_header=False,
-        date_header=True,
-        proxy_headers=False,
-        backlog=_BACKLOG,
         timeout_graceful_shutdown=_SHUTDOWN_S,
         lifespan="on",
     )
@@ -182,62 +212,53 @@ async def serve(options: ServeOptions, ready: Ready) -> None:
     bind = options.admin
     local = (bind is None or bind.is_local) and not options.behind_tls_proxy
     admin_app = make_admin_app(api.service, api.store, metrics, OPERATIONS, local=local)
+    connections = Connections(places(raise_descriptor_limit()))
     sweeper = asyncio.create_task(_sweep_regularly(api), name="sweeper")
-    started = False
     try:
         tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
         async with listening(bind, admin_app, **tls) as admin_url:
-            server = _Server(config, lambda url: ready(url, admin_url), api)
-            await server.serve()
-            started = server.started
+            url = _url(options, sockets[0].getsockname()[1])
+            server = listener.Server(
+                config,
+                sockets,
+                connections,
+                note=note,
+                ready=lambda: ready(url, admin_url),
+                ending=api.service.waiters.end_all,
+            )
+            serving = asyncio.create_task(server.serve(), name="server")
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+            stopped.cancel()
+            await serving
     finally:
+        for one in sockets:
+            one.close()
         sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweeper
         lines.flush()
         api.store.close()
-    if not started:
-        raise OperatorError(
-            f"{options.host}:{options.port} cannot be listened on: "
-            "choose another --port, or stop what uses this one"
-        )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, telling when it accepts connections and letting waiting devices go when it stops."""
+def _url(options: ServeOptions, port: int) -> str:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"{'https' if options.tls_cert else 'http'}://{host}:{port}"
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], api: Api) -> None:
-        super().__init__(config)
-        self._ready = ready
-        self._api = api
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets=sockets)
-        except SystemExit:  # the address cannot be bound; serve() says so
-            self.should_exit = True
-            return
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            scheme = "https" if self.config.is_ssl else "http"
-            host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-            self._ready(f"{scheme}://{host}:{port}")
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the server; uvicorn's own way would then kill the process with them."""
-        loop = asyncio.get_running_loop()
+@contextlib.contextmanager
+def _stopping() -> Iterator[asyncio.Event]:
+    """Set by SIGTERM and SIGINT, which end the server and not the process."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._api.service.waiters.end_all()
-        await super().shutdown(sockets=sockets)
+            loop.remove_signal_handler(number)
 
 
 async def _sweep_regularly(api: Api) -> None:
@@ -253,5 +274,5 @@ async def _sweep_regularly(api: Api) -> None:
 def run(options: ServeOptions, ready: Ready) -> None:
     """``serve`` with logging to standard error; returns when the server has ended."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    listener.silence()
     asyncio.run(serve(options, ready))

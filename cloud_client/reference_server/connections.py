@@ -1,0 +1,151 @@
+"""Who may be connected: how many, for how long, and who goes when there is no room.
+
+A connection is a stranger's until a request on it is authenticated. Strangers have a share of all places.
+When it is full, the address that holds most of it gives up its oldest connection for the newcomer, so one
+that takes many places pushes itself out. A connection that was authenticated is never pushed out: it lasts
+as long as its requests do, and their number has a limit of its own.
+"""
+
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Protocol
+
+log = logging.getLogger("palm.cloud")
+
+MOST_DESCRIPTORS: Final = 1 << 20
+"""What the limit is raised to where the hard limit is larger, or there is none."""
+KEPT_BACK: Final = 160
+"""Descriptors that connections of the partner surface leave to the store, the admin bind and the log."""
+MOST_CONNECTIONS: Final = 16_384
+MOST_STRANGERS: Final = 4096
+"""A connection costs some 15 KiB. The bound is for memory: descriptors allow more."""
+FEWEST: Final = 16
+WARN_EVERY_S: Final = 60.0
+
+
+class Connected(Protocol):
+    """A connection as far as its place goes."""
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether its other side has taken too long."""
+        ...
+
+    def abort(self) -> None:
+        """End it at once."""
+        ...
+
+    def shutdown(self) -> None:
+        """The server stops: end it once what was asked on it is answered."""
+        ...
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many descriptors as the system lets this process have; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def places(descriptors: int) -> int:
+    """How many connections the partner surface may hold with so many descriptors."""
+    return max(FEWEST, min(descriptors - KEPT_BACK, MOST_CONNECTIONS))
+
+
+class Connections:
+    """The connections of one bind; used on the loop."""
+
+    def __init__(self, most: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._most_strangers = max(FEWEST, min(most // 2, MOST_STRANGERS))
+        self._monotonic_s = monotonic_s
+        self._known: set[Connected] = set()
+        self._strangers: dict[str, dict[Connected, None]] = {}
+        self._where: dict[Connected, str] = {}
+        """The holder of each stranger's connection."""
+        self._warned_s: dict[str, float] = {}
+        self._pushed_out = 0
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._where)
+
+    def __iter__(self) -> Iterator[Connected]:
+        """All of them; connections may leave meanwhile."""
+        return iter([*self._known, *self._where])
+
+    def enter(self, connection: Connected, address: str) -> bool:
+        """Give a newcomer a place, an older stranger's if need be. False: there is none."""
+        full = len(self) >= self._most
+        if (full or len(self._where) >= self._most_strangers) and not self.make_room():
+            self.warn("full", "no connection is taken: all %d places are in use", self._most)
+            return False
+        holder = _holder(address)
+        self._strangers.setdefault(holder, {})[connection] = None
+        self._where[connection] = holder
+        return True
+
+    def make_room(self) -> bool:
+        """End the oldest connection of the address with the most strangers. False: there is no stranger."""
+        if not self._strangers:
+            return False
+        connection = next(iter(max(self._strangers.values(), key=lambda held: len(held))))
+        self.leave(connection)
+        connection.abort()
+        self._pushed_out += 1
+        self.warn(
+            "crowded",
+            "connections are many: %d that had authenticated no request were ended for newcomers",
+            self._pushed_out,
+        )
+        return True
+
+    def authenticated(self, connection: Connected) -> None:
+        """A request of the connection has proved who it comes from."""
+        if connection in self._where:
+            self._forget(connection)
+            self._known.add(connection)
+
+    def leave(self, connection: Connected) -> None:
+        """The connection has ended."""
+        self._known.discard(connection)
+        if connection in self._where:
+            self._forget(connection)
+
+    def sweep(self) -> None:
+        """End what is overdue; called once a second."""
+        now_s = self._monotonic_s()
+        for connection in self:
+            if connection.overdue(now_s):
+                connection.abort()
+
+    def warn(self, kind: str, text: str, *given: object) -> None:
+        """Log a line, at most one of a kind a minute: a flood must not fill the disk."""
+        now_s = self._monotonic_s()
+        if now_s - self._warned_s.get(kind, -WARN_EVERY_S) >= WARN_EVERY_S:
+            self._warned_s[kind] = now_s
+            log.warning(text, *given)
+
+    def _forget(self, connection: Connected) -> None:
+        holder = self._where.pop(connection)
+        of_holder = self._strangers[holder]
+        del of_holder[connection]
+        if not of_holder:
+            del self._strangers[holder]
+
+
+def _holder(address: str) -> str:
+    """Whom a place is counted for: an IPv4 address, or the /64 of an IPv6 one, which one host has whole."""
+    if ":" not in address:
+        return address
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped) if found.ipv4_mapped else found.packed[:8].hex()
