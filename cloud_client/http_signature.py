@@ -46,11 +46,20 @@ _HEX_NONCE = re.compile(r"[0-9a-fA-F]+")
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRequest:
-    """Who signed a request; ``nonce`` is still to be looked up in the caller's memory of nonces."""
+    """Who signed a request; ``nonce`` is still to be looked up in the caller's memory of nonces.
+
+    ``digest`` is the ``Content-Digest`` that was signed, "" where a body was not.
+    """
 
     kid: str
     nonce: str
     created_s: int
+    digest: str = ""
+
+    def check_body(self, body: bytes | None) -> None:
+        """HttpSignatureError unless this is the body that was signed."""
+        if (content_digest(body) if body else "") != self.digest:
+            raise HttpSignatureError("Content-Digest is not the sha-256 of the body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +141,28 @@ def verify_request(
     ``key_of`` answers the key of a kid, None when there is none. ``created`` may differ from ``now_s`` by
     300 s either way.
     """
+    verified = verify_head(method, authority, path, query, headers=headers, key_of=key_of, now_s=now_s)
+    verified.check_body(body)
+    return verified
+
+
+def verify_head(
+    method: str,
+    authority: str,
+    path: str,
+    query: str,
+    *,
+    headers: Mapping[str, str],
+    key_of: Callable[[str], PublicKey | None],
+    now_s: int,
+) -> VerifiedRequest:
+    """As ``verify_request``, for a request whose body is yet to be read: see ``check_body`` of the result."""
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     components, params, values = _read_input(fields.get("signature-input", ""))
-    digest = content_digest(body) if body else ""
+    digest = fields.get("content-digest", "") if "content-digest" in components else ""
     covered = _covered(method, authority, path, query, digest)
     if components != [name for name, _ in covered]:
         raise HttpSignatureError("the covered components are not exactly those of the device surface")
-    if body and fields.get("content-digest", "") != digest:
-        raise HttpSignatureError("Content-Digest is not the sha-256 of the body")
     created_s, nonce, kid = _check_values(values, now_s)
     found = _SIGNATURE.fullmatch(fields.get("signature", "")[:_MAX_HEADER_CHARS])
     if found is None:
@@ -151,7 +174,7 @@ def verify_request(
         key.verify(signature_base(covered, params), b64_decode(found[1], length=64))
     except Link1Error as error:
         raise HttpSignatureError(f"signature does not verify: {error}") from error
-    return VerifiedRequest(kid, nonce, created_s)
+    return VerifiedRequest(kid, nonce, created_s, digest)
 
 
 def signature_base(fields: Sequence[tuple[str, str]], params: str) -> bytes:

@@ -3,9 +3,12 @@
     route (404, 405) → X-Request-Id → 401 → 429 → 403 scope → 415, 413 → 428, 400 Idempotency-Key
     → 400 query → 400 JSON → idempotency (409, 422, replay) → 422 schema → 404 → 403 livemode → the rest
 
-On the device surface the body is read before 401, because the signature covers it.
+A body is read when its sender is known: the signature of a device covers the digest of the body, which is
+compared once the body is there (401 again). Only a registration brings its key in the body; before that is
+read its provisioning token counts.
 """
 
+import asyncio
 import logging
 import secrets
 import time
@@ -23,11 +26,12 @@ from cloud_client.contract import (
     IDEMPOTENCY_KEY,
     IDEMPOTENCY_KEY_HEADER,
     IDEMPOTENT_REPLAYED_HEADER,
+    MAX_JSON_BYTES,
     REQUEST_ID_HEADER,
     SERVER_TIME_HEADER,
     ProblemCode,
 )
-from cloud_client.http_signature import normalise_authority
+from cloud_client.http_signature import VerifiedRequest, normalise_authority
 from cloud_client.reference_server import auth, idempotency
 from cloud_client.reference_server.access_log import Served
 from cloud_client.reference_server.bodies import read_model
@@ -43,7 +47,7 @@ from cloud_client.reference_server.context import (
     Service,
 )
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.http import Request, send_answer
+from cloud_client.reference_server.http import Bodies, Request, encode, send_answer
 from cloud_client.reference_server.openapi import document
 from cloud_client.reference_server.operation import (
     AsyncHandler,
@@ -53,7 +57,7 @@ from cloud_client.reference_server.operation import (
     Retirement,
     Surface,
 )
-from cloud_client.reference_server.problems import Problem, unavailable
+from cloud_client.reference_server.problems import Problem, invalid, unavailable
 from cloud_client.reference_server.query import read_query
 from cloud_client.reference_server.rate_limit import Charge, Limiter, Rate
 from cloud_client.reference_server.registration import registering_http_key
@@ -96,6 +100,7 @@ class Api:
         self.on_answer: Callable[[Served], None] = lambda _served: None
         self._limiter = limiter
         self._running: set[tuple[str, str, str, str]] = set()
+        self._bodies = Bodies()
         self._https = behind_tls_proxy
 
     async def handle(self, routes: Routes, table: ByPath, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,61 +157,87 @@ class Api:
         exchange.retirement = operation.retirement
         exchange.device_surface = operation.surface in (Surface.DEVICE, Surface.REGISTRATION)
         exchange.request_id = request.request_id() or exchange.request_id
-        body = b""
-        if exchange.device_surface:
-            body = await request.body(operation.max_bytes)
-        caller = await self._authenticate(operation, request, body)
+        caller, verified = await self._authenticate(operation, request)
         await self._charge(caller, operation, request, exchange)
         if operation.scope and operation.scope not in cast("ApiKey", caller).scopes:
             raise Problem(ProblemCode.INSUFFICIENT_SCOPE)
         if operation.access_only and cast("Device", caller).kind != "access":
             raise Problem(ProblemCode.FORBIDDEN)
-        takes_body = operation.body is not None or operation.body_of is not None
-        if takes_body:
-            request.check_json_type()
-        if not exchange.device_surface:
-            received = await request.body(operation.max_bytes)
-            body = received if takes_body else b""
-        key = _idempotency_key(operation, request)
-        query = read_query(request.query, operation.query)
-        value = read_body(body) if takes_body else None
-        etags = tuple(tag.strip() for line in request.header("if-none-match") for tag in line.split(","))
-        call = Call(self.service, caller, path_params, query, value, self.service.now_ms(), etags)
-        if key is not None:
-            return await self._execute_keyed(operation, call, exchange, key=key, body=body)
-        return await self._execute(operation, call)
+        with self._bodies.held_by(_credential(caller)) as take:
+            body = await self._body(operation, request, verified, take)
+            key = _idempotency_key(operation, request)
+            query = read_query(request.query, operation.query)
+            value = await _read(operation, body) if operation.takes_body else None
+            etags = tuple(tag.strip() for line in request.header("if-none-match") for tag in line.split(","))
+            call = Call(self.service, caller, path_params, query, value, self.service.now_ms(), etags)
+            if key is not None:
+                return await self._execute_keyed(operation, call, exchange, key=key, body=body)
+            return await self._execute(operation, call)
 
-    async def _authenticate(self, operation: Operation, request: Request, body: bytes) -> Caller:
+    async def _authenticate(
+        self, operation: Operation, request: Request
+    ) -> tuple[Caller, VerifiedRequest | None]:
+        """Who asks, by the head alone; and what is signed, where the body is yet to be held against it."""
         now_ms = self.service.now_ms()
         authorization = request.header("authorization")
         if operation.surface is Surface.PUBLIC:
-            return Nobody(request.address)
+            return Nobody(request.address), None
+        caller: Caller
+        verified = None
         if operation.surface is Surface.PARTNER:
-            return await self.store.read(lambda tx: auth.authenticate_key(tx, authorization), single=True)
-        parts = auth.SignedParts(
+            caller = await self.store.read(lambda tx: auth.authenticate_key(tx, authorization), single=True)
+        elif operation.surface is Surface.REGISTRATION:
+            caller = await self.store.read(
+                lambda tx: auth.authenticate_token(tx, authorization, now_ms), single=True
+            )
+        else:
+            parts = self._signed_parts(request)
+            caller, verified = await self.store.read(
+                lambda tx: auth.verify_device(tx, parts, now_ms, for_revoked=operation.for_revoked)
+            )
+        request.authenticated()
+        return caller, verified
+
+    def _signed_parts(self, request: Request) -> auth.SignedParts:
+        return auth.SignedParts(
             request.method,
             normalise_authority("https" if request.https else "http", request.authority),
             request.raw_path,
             request.query.decode("latin-1"),
             request.headers,
-            body,
         )
-        if operation.surface is Surface.DEVICE:
-            return await self.store.write(
-                lambda tx: auth.authenticate_device(tx, parts, now_ms, for_revoked=operation.for_revoked),
+
+    async def _body(
+        self,
+        operation: Operation,
+        request: Request,
+        verified: VerifiedRequest | None,
+        take: Callable[[int], None],
+    ) -> bytes:
+        """The body, which is its sender's. Of a request that takes none nothing is handed on."""
+        if operation.surface is Surface.PUBLIC:
+            return b""  # whatever a stranger sends after the head is not read
+        if operation.takes_body and operation.surface is not Surface.REGISTRATION:
+            request.check_json_type()
+        body = await request.body(operation.max_bytes, take)
+        now_ms = self.service.now_ms()
+        if verified is not None:
+            auth.check_body(verified, body)
+            await self.store.write(
+                lambda tx: auth.admit_device(tx, verified, now_ms, for_revoked=operation.for_revoked),
                 durable=False,
                 lock=UNLOCKED,
             )
-
-        def registration(tx: Tx) -> Provisioning:
-            holder = auth.authenticate_token(tx, authorization, now_ms)
+        if operation.surface is Surface.REGISTRATION:
             http_key = registering_http_key(body)
             # Without a readable key in it the body gets its own answer (400, 422) further on.
             if http_key is not None:
-                auth.authenticate_registration(tx, parts, http_key, now_ms)
-            return holder
-
-        return await self.store.write(registration, durable=False, lock=UNLOCKED)
+                signed = auth.verify_registration(self._signed_parts(request), http_key, body, now_ms)
+                await self.store.write(
+                    lambda tx: auth.spend_nonce(tx, signed, now_ms), durable=False, lock=UNLOCKED
+                )
+            request.check_json_type()
+        return body if operation.takes_body else b""
 
     async def _charge(
         self, caller: Caller, operation: Operation, request: Request, exchange: Exchange
@@ -344,6 +375,21 @@ def _checked(operation: Operation, call: Call) -> Call:
     return Call(call.service, call.caller, path, call.query, body, call.now_ms, call.if_none_match)
 
 
+async def _read(operation: Operation, body: bytes) -> object:
+    """The value of a body. Problem 422 where it has more values than any of the contract's.
+
+    A large one is not even read then: four mebibytes can hold two million values, which take seconds.
+    """
+    crowded = len(body) - len(body.translate(None, b",[{")) > operation.max_values
+    if len(body) <= MAX_JSON_BYTES:
+        value = read_body(body)
+    elif not crowded:
+        value = await asyncio.to_thread(read_body, body)
+    if crowded:
+        raise invalid("", "range")
+    return value
+
+
 def _idempotency_key(operation: Operation, request: Request) -> str | None:
     values = request.header(IDEMPOTENCY_KEY_HEADER.lower())
     if operation.keyed is Keyed.NO:
@@ -395,6 +441,7 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     description = document(operations)
+    encoded = encode(description)
     by_path["/v1/openapi.json"] = {
         "GET": Operation(
             "getOpenApi",
@@ -402,7 +449,7 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
             "/v1/openapi.json",
             "This document",
             Surface.PUBLIC,
-            lambda _call, _tx: Answer(200, description),
+            lambda _call, _tx: Answer(200, description, encoded=encoded),
             {200: None},
         )
     }

@@ -12,7 +12,7 @@ from cloud_client.contract import (
     ProblemCode,
 )
 from cloud_client.errors import HttpSignatureError
-from cloud_client.http_signature import VerifiedRequest, verify_request
+from cloud_client.http_signature import VerifiedRequest, verify_head
 from cloud_client.reference_server.context import ApiKey, Device, Environment, Provisioning
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
@@ -30,14 +30,13 @@ _SIGNATURE_HEADERS = ("signature-input", "signature", "content-digest")
 
 @dataclass(frozen=True, slots=True)
 class SignedParts:
-    """What of a request its signature may cover."""
+    """What of a request's head its signature may cover."""
 
     method: str
     authority: str
     path: str
     query: str
     headers: Mapping[str, Sequence[str]]
-    body: bytes
 
 
 def unauthenticated() -> Problem:
@@ -73,40 +72,58 @@ def authenticate_key(tx: Tx, authorization: Sequence[str]) -> ApiKey:
     return ApiKey(key_id, environment, frozenset(row["scopes"].split()))
 
 
-def authenticate_device(tx: Tx, parts: SignedParts, now_ms: int, *, for_revoked: bool) -> Device:
-    """The device that signed the request; its nonce is spent and it counts as seen now.
+def verify_device(
+    tx: Tx, parts: SignedParts, now_ms: int, *, for_revoked: bool
+) -> tuple[Device, VerifiedRequest]:
+    """The device that signed the head of a request; its body is not read yet, and nothing is changed.
 
-    ``for_revoked`` lets the key of a revoked device through too (until it has acknowledged its wipe).
+    It takes reads only, so that who has no key never gets to the writer. ``for_revoked`` lets the key of a
+    revoked device through too (until it has acknowledged its wipe).
     """
-    rows: dict[str, Row] = {}
 
     def key_of(kid: str) -> PublicKey | None:
-        row = tx.one(
-            """SELECT k.kid, k.pub, d.tenant_id, d.livemode, d.device_id, d.kind, d.status, d.revoked_ms
-               FROM device_keys k JOIN devices d ON d.tenant_id = k.tenant_id AND d.device_id = k.device_id
-               WHERE k.kid = :kid AND k.purpose = 'http' AND k.registration_no = d.registration_no""",
-            kid=kid,
-        )
-        if row is None:
-            return None
-        rows[kid] = row
-        return PublicKey(row["pub"])  # checked when it was registered
+        row = _device_of(tx, kid)
+        return None if row is None else PublicKey(row["pub"])  # checked when it was registered
 
     verified = _verify(parts, key_of, now_ms)
-    row = rows[verified.kid]
-    revoked = row["status"] == DeviceStatusWord.REVOKED and for_revoked
-    recent = row["revoked_ms"] is None or now_ms - row["revoked_ms"] < REVOKED_KEYS_ANSWER_MS
-    if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
+    if tx.exists(
+        "SELECT 1 FROM nonces WHERE kid = :kid AND nonce = :nonce", kid=verified.kid, nonce=verified.nonce
+    ):
         raise unauthenticated()
+    return _admitted(tx, verified.kid, now_ms, for_revoked=for_revoked), verified
+
+
+def admit_device(tx: Tx, verified: VerifiedRequest, now_ms: int, *, for_revoked: bool) -> None:
+    """A device whose request is whole: its nonce is spent and it counts as seen now."""
+    device = _admitted(tx, verified.kid, now_ms, for_revoked=for_revoked)
     spend_nonce(tx, verified, now_ms)
     tx.run(
         "UPDATE devices SET last_seen_ms = :now_ms WHERE tenant_id = :tenant_id AND device_id = :device_id",
         now_ms=now_ms,
-        tenant_id=row["tenant_id"],
-        device_id=row["device_id"],
+        tenant_id=device.environment.tenant_id,
+        device_id=device.device_id,
     )
+
+
+def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> Device:
+    row = _device_of(tx, kid)
+    if row is None:
+        raise unauthenticated()
+    revoked = row["status"] == DeviceStatusWord.REVOKED and for_revoked
+    recent = row["revoked_ms"] is None or now_ms - row["revoked_ms"] < REVOKED_KEYS_ANSWER_MS
+    if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
+        raise unauthenticated()
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return Device(row["device_id"], environment, row["kind"], row["status"], verified.kid)
+    return Device(row["device_id"], environment, row["kind"], row["status"], kid)
+
+
+def _device_of(tx: Tx, kid: str) -> Row | None:
+    return tx.one(
+        """SELECT k.pub, d.tenant_id, d.livemode, d.device_id, d.kind, d.status, d.revoked_ms
+           FROM device_keys k JOIN devices d ON d.tenant_id = k.tenant_id AND d.device_id = k.device_id
+           WHERE k.kid = :kid AND k.purpose = 'http' AND k.registration_no = d.registration_no""",
+        kid=kid,
+    )
 
 
 def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Provisioning:
@@ -124,10 +141,19 @@ def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Pro
     return Provisioning(token, Environment(row["tenant_id"], bool(row["livemode"])), row["device_id"])
 
 
-def authenticate_registration(tx: Tx, parts: SignedParts, key: PublicKey, now_ms: int) -> None:
+def verify_registration(parts: SignedParts, key: PublicKey, body: bytes, now_ms: int) -> VerifiedRequest:
     """A registration is signed with the http key that its own body brings."""
     verified = _verify(parts, lambda kid: key if kid == key.kid else None, now_ms)
-    spend_nonce(tx, verified, now_ms)
+    check_body(verified, body)
+    return verified
+
+
+def check_body(verified: VerifiedRequest, body: bytes) -> None:
+    """The body is the one whose digest was signed."""
+    try:
+        verified.check_body(body)
+    except HttpSignatureError:
+        raise unauthenticated() from None
 
 
 def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_ms: int) -> VerifiedRequest:
@@ -139,12 +165,11 @@ def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_m
         if values:
             headers[name] = values[0]
     try:
-        return verify_request(
+        return verify_head(
             parts.method,
             parts.authority,
             parts.path,
             parts.query,
-            parts.body or None,
             headers=headers,
             key_of=key_of,
             now_s=now_ms // 1000,

@@ -93,7 +93,8 @@ class Connections:
         """End the oldest connection of the address with the most strangers. False: there is no stranger."""
         if not self._strangers:
             return False
-        connection = next(iter(max(self._strangers.values(), key=lambda held: len(held))))
+        crowd = max(self._strangers, key=lambda holder: len(self._strangers[holder]))
+        connection = next(iter(self._strangers[crowd]))
         self.leave(connection)
         connection.abort()
         self._pushed_out += 1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cloud_client.reference_server.health import Health
 from cloud_client.reference_server.times import NowMs
 from cloud_client.reference_server.vault import Vault
 
@@ -82,6 +83,7 @@ class Service:
     now_ms: NowMs
     palms: "PalmIndex"
     waiters: "Waiters"
+    health: Health = field(default_factory=Health)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +124,5 @@ class Answer:
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
     unfinished: "Callable[[Tx], bool] | None" = None
+    encoded: bytes = b""
+    """The JSON of ``body``, where it is always the same and large."""

@@ -1,21 +1,55 @@
 """Reading requests and writing answers: the part of a route that is the same for all of them."""
 
-import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
 from cloud_client.reference_server.context import Answer
-from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.problems import Problem, unavailable
 from cloud_client.reference_server.routing import Target
 
-DRAIN_BYTES = 32 * 1024 * 1024
-DRAIN_S = 5.0
-"""How much, and for how long, is still read of a body that is too large, so that its sender gets to
-reading the answer; then the connection is closed."""
+AUTHENTICATED: Final = "authenticated"
+"""The member of ``scope["state"]`` that is called once it is known who asks."""
+
+BODIES_BYTES: Final = 64 * 1024 * 1024
+BODIES_BYTES_OF_ONE: Final = 16 * 1024 * 1024
+
+
+class Bodies:
+    """Memory for the bodies of all requests under way, and how much of it one credential may have."""
+
+    def __init__(self, total: int = BODIES_BYTES, of_one: int = BODIES_BYTES_OF_ONE) -> None:
+        self._free = total
+        self._of_one = of_one
+        self._held: dict[str, int] = {}
+
+    @contextmanager
+    def held_by(self, who: str) -> Iterator[Callable[[int], None]]:
+        """Inside, more bytes are taken by a call; Problem 503 when there is no room for them."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            held = self._held.get(who, 0) + size
+            if size > self._free or held > self._of_one:
+                raise unavailable(headers={"Connection": "close"})
+            self._held[who] = held
+            self._free -= size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self._free += taken
+            left = self._held.get(who, 0) - taken
+            if left:
+                self._held[who] = left
+            else:
+                self._held.pop(who, None)
 
 
 class Request:
@@ -35,6 +69,8 @@ class Request:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         # The authority of a target in absolute form goes before Host (RFC 9112 §3.2.2).
         self.authority = target.authority or next(iter(self.headers.get("host", ())), "")
+        self.authenticated: Callable[[], None] = scope.get("state", {}).get(AUTHENTICATED, lambda: None)
+        """To be called once it is known who asks: the connection keeps its place then."""
         self._receive = receive
 
     def header(self, name: str) -> list[str]:
@@ -73,8 +109,11 @@ class Request:
         if any(value.strip().lower() != "identity" for value in self.header("content-encoding")):
             raise wrong
 
-    async def body(self, max_bytes: int) -> bytes:
-        """The whole body. Problem 413 beyond ``max_bytes``, after reading on for a while."""
+    async def body(self, max_bytes: int, take: Callable[[int], None]) -> bytes:
+        """The whole body, for whose memory ``take`` is called as it comes. Problem 413 beyond ``max_bytes``.
+
+        The connection ends with such an answer; what the client still sends is read and dropped there.
+        """
         if "content-length" not in self.headers and "transfer-encoding" not in self.headers:
             return b""  # RFC 9112 §6.3: a request without either has no body
         chunks: list[bytes] = []
@@ -86,26 +125,16 @@ class Request:
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > max_bytes:
-                await self._drain(message)
                 raise Problem(ProblemCode.PAYLOAD_TOO_LARGE, headers={"Connection": "close"})
+            take(len(chunk))
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    async def _drain(self, message: Message) -> None:
-        size = 0
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                while message.get("more_body", False) and size < DRAIN_BYTES:
-                    message = await self._receive()
-                    size += len(message.get("body", b""))
-        except TimeoutError:
-            return
-
 
 async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:
     """Write an answer out; ``head`` leaves the body away and keeps its length."""
-    data = b"" if answer.body is None else encode(answer.body)
+    data = answer.encoded or (b"" if answer.body is None else encode(answer.body))
     raw = [
         (name.lower().encode(), value.encode("latin-1"))
         for fields in (answer.headers, headers)

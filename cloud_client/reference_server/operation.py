@@ -16,6 +16,10 @@ from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.query import Parameter
 from cloud_client.reference_server.store import AsyncStore, Tx
 
+MAX_VALUES: Final = 2048
+MAX_VALUES_OF_A_BATCH: Final = 16_384
+"""A hundred verdicts with everything that their validators said have some 9,000."""
+
 Handler = Callable[[Call, Tx], Answer]
 """Does its work in one transaction."""
 AsyncHandler = Callable[[Call, AsyncStore], Awaitable[Answer]]
@@ -98,6 +102,8 @@ class Operation:
     waits: bool = False
     """``handler`` is an AsyncHandler."""
     max_bytes: int = MAX_JSON_BYTES
+    max_values: int = MAX_VALUES
+    """How many values a body may have before its JSON is looked at, about."""
     for_revoked: bool = False
     access_only: bool = False
     """Not for totems (403 ``forbidden``)."""
@@ -105,6 +111,10 @@ class Operation:
     """Named by the partner document, detailed elsewhere."""
     retirement: Retirement | None = None
     """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
+
+    @property
+    def takes_body(self) -> bool:
+        return self.body is not None or self.body_of is not None
 
     @property
     def writes(self) -> bool:

@@ -20,6 +20,7 @@ from cloud_client.reference_server import (
 )
 from cloud_client.reference_server import resources as shown
 from cloud_client.reference_server.operation import (
+    MAX_VALUES_OF_A_BATCH,
     Keyed,
     Operation,
     Surface,
@@ -121,6 +122,7 @@ DEVICE_OPERATIONS: Final = (
         body=bodies.VerdictBatch,
         keyed=Keyed.REQUIRED,
         max_bytes=MAX_BULK_JSON_BYTES,
+        max_values=MAX_VALUES_OF_A_BATCH,
     ),
     Operation(
         "redeemShortCode",

@@ -58,6 +58,7 @@ PUBLIC: Final = (
         Surface.PUBLIC,
         public.get_health,
         {200: shown.Health},
+        waits=True,
     ),
     Operation(
         "listSigningKeys",

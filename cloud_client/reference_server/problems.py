@@ -118,6 +118,7 @@ def invalid(pointer: str, code: str) -> Problem:
     return Problem(Code.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
 
 
-def unavailable(retry_after_s: int = 1) -> Problem:
+def unavailable(retry_after_s: int = 1, headers: Mapping[str, str] | None = None) -> Problem:
     """503 with Retry-After."""
-    return Problem(Code.SERVICE_UNAVAILABLE, headers={"Retry-After": str(retry_after_s)})
+    retry = {"Retry-After": str(retry_after_s)}
+    return Problem(Code.SERVICE_UNAVAILABLE, headers=retry | dict(headers or {}))

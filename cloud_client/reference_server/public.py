@@ -7,13 +7,13 @@ from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEA
 from cloud_client.reference_server import signers
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.store import AsyncStore, Tx
 from cloud_client.reference_server.times import rfc3339
 
 
-def get_health(call: Call, tx: Tx) -> Answer:
-    """getHealth: ok when the database answers."""
-    tx.scalar("SELECT count(*) FROM streams")
+async def get_health(call: Call, store: AsyncStore) -> Answer:
+    """getHealth: ok when the database can be read and written; 503 when not."""
+    await call.service.health.check(store)
     server_time = rfc3339(call.now_ms)
     health = {
         "status": "ok",

@@ -23,6 +23,7 @@ from cloud_client.reference_server.app import Api, make_app
 from cloud_client.reference_server.connections import Connections, places, raise_descriptor_limit
 from cloud_client.reference_server.context import Service
 from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
+from cloud_client.reference_server.health import Health
 from cloud_client.reference_server.long_poll import Waiters
 from cloud_client.reference_server.metrics import Metrics
 from cloud_client.reference_server.operations import OPERATIONS
@@ -163,7 +164,7 @@ def build(
     """
     store, vault = data.open(now_ms())
     store.close()
-    service = Service(vault, now_ms, PalmIndex(), Waiters())
+    service = Service(vault, now_ms, PalmIndex(), Waiters(), Health(data.database))
     async_store = AsyncStore(data.database)
     limiter: Limiter
     if async_store.engine == "sqlite":

@@ -27,13 +27,11 @@ from uvicorn.server import ServerState
 from cloud_client.contract import PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
 from cloud_client.reference_server.access_log import Served
 from cloud_client.reference_server.connections import Connections
-from cloud_client.reference_server.http import encode
+from cloud_client.reference_server.http import AUTHENTICATED, encode
 from cloud_client.reference_server.problems import Problem
 
 NO_REQUEST: Final = "(no request)"
 """What stands for the route in the access log where no request could be read."""
-AUTHENTICATED: Final = "authenticated"
-"""The member of ``scope["state"]`` that an application calls once it knows who asks."""
 
 HEAD_S: Final = 10.0
 """From the beginning of a connection, or the answer before, to the end of a request's head."""
@@ -307,4 +305,4 @@ class Connection(H11Protocol):
 
 
 def _too_slow(waited_s: float, size: int) -> bool:
-    return waited_s > LONGEST_S or waited_s > SLOW_S and size < (waited_s - SLOW_S) * SLOW_BYTES_PER_S
+    return waited_s > LONGEST_S or (waited_s > SLOW_S and size < (waited_s - SLOW_S) * SLOW_BYTES_PER_S)

@@ -10,7 +10,7 @@ import pytest
 from server_harness import Cloud, Partner, Tenant, decision
 from server_process import Running
 
-from cloud_client.reference_server import operator
+from cloud_client.reference_server import health, operator
 from cloud_client.reference_server.access_log import Served
 from cloud_client.reference_server.admin import make_admin_app
 from cloud_client.reference_server.admin_bind import AdminBind
@@ -65,6 +65,7 @@ def desk(cloud: Cloud) -> Desk:
 
 
 def test_health_looks_at_the_store(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "EVERY_S", 0)
     assert desk.get("/healthz").json() == {"status": "ok"}
 
     async def broken(_work: Any) -> None:

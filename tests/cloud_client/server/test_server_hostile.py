@@ -135,7 +135,7 @@ _LARGE = b'{"external_ref":"' + MARKER.encode() * (16 * MIB // len(MARKER)) + b'
     ("line", "known", "status"),
     [
         ("POST /v1/subjects HTTP/1.1", True, 413),
-        ("POST /v1/devices/register HTTP/1.1", True, 413),
+        ("POST /v1/devices/register HTTP/1.1", True, 401),
         ("POST /v1/subjects HTTP/1.1", False, 401),
         ("POST /v1/nothing HTTP/1.1", True, 404),
         ("PUT /v1/subjects HTTP/1.1", True, 405),
@@ -212,8 +212,7 @@ def test_headers(target: Target, headers: list[str], status: int) -> None:
 
 def test_a_head_without_an_end(target: Target) -> None:
     reply = target.send("GET /v1/subjects HTTP/1.1", f"A: {MARKER * 100_000}")
-    # The answer may be lost with the connection while the head is still on its way.
-    assert (reply.closed, reply.status in {0, 400}) == (True, True)
+    assert (reply.status, reply.code) == (400, "invalid_request")
 
 
 @pytest.mark.parametrize(
