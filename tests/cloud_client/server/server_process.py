@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import resource
 import secrets
 import string
 import subprocess
@@ -58,13 +59,18 @@ def new_account() -> str:
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 
 
-def start(data: Path, log: Path, database: str | None, *more: str) -> Running:
-    """Start a server and wait until it accepts connections."""
+def start(
+    data: Path, log: Path, database: str | None, *more: str, files: tuple[int, int] | None = None
+) -> Running:
+    """Start a server and wait until it accepts connections; ``files`` are its soft and hard limit of them."""
     where = ["--data", str(data), *database_words(database)]
     words = ["-m", "tools.palmctl", "cloud", "serve", *where, "--port", "0", *more]
     # A log nobody reads would fill a pipe and stop the server.
     with log.open("w") as errors:
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)
+        if files is not None:
+            # It is a second away from looking at them.
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("serving http://127.0.0.1:"), log.read_text()

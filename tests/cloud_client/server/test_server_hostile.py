@@ -210,9 +210,39 @@ def test_headers(target: Target, headers: list[str], status: int) -> None:
     assert "location" not in reply.headers or reply.headers["location"].startswith("/v1/subjects/")
 
 
+def check_problem(reply: Reply) -> None:
+    """What is no HTTP is refused like everything else that is wrong."""
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert (reply.headers["connection"], reply.headers["cache-control"]) == ("close", "no-store")
+    assert reply.headers["x-request-id"] == reply.json["instance"]
+
+
+def test_a_head_of_too_many_lines(target: Target) -> None:
+    """Also behind another request, where it comes with it."""
+    line, lines = "GET /v1/health HTTP/1.1", ["A:"] * 3000
+    check_problem(exchange(target.url, request(target.url, line, lines)))
+    both = request(target.url, line, []) + request(target.url, line, lines)
+    reply = exchange(target.url, both, quiet_s=3)
+    assert (reply.answers, reply.closed) == (2, True)
+
+
+def test_a_body_in_too_many_pieces(target: Target) -> None:
+    device_id = target.board.device_id
+    headers = [target.authorization, "Content-Type: application/json", "Idempotency-Key: pieces"]
+    head = request(
+        target.url,
+        f"POST /v1/devices/{device_id}/outbox HTTP/1.1",
+        [*headers, "Transfer-Encoding: chunked"],
+    )
+    check_problem(exchange(target.url, head + b"1\r\n \r\n" * 17_000))
+    pieces = b"1\r\n \r\n" * 1000 + b"2\r\n{}\r\n0\r\n\r\n"
+    assert exchange(target.url, head + pieces).code == "validation_failed"
+
+
 def test_a_head_without_an_end(target: Target) -> None:
     reply = target.send("GET /v1/subjects HTTP/1.1", f"A: {MARKER * 100_000}")
-    assert (reply.status, reply.code) == (400, "invalid_request")
+    check_problem(reply)
 
 
 @pytest.mark.parametrize(
@@ -350,9 +380,8 @@ def test_no_request_hides_in_another(target: Target, headers: list[str], body: b
     """A body whose end two readers could see differently: one refusal at most, and the connection ends."""
     given = [target.authorization, "Content-Type: application/json", "Idempotency-Key: s", *headers]
     reply = exchange(target.url, request(target.url, _CREATE, given, body, length=False), quiet_s=3)
-    assert reply.closed
-    assert reply.answers <= 1
-    assert reply.status in {400, 0}
+    assert (reply.status, reply.closed, reply.answers) == (400, True, 1)
+    check_problem(reply)
 
 
 @pytest.mark.parametrize(
@@ -372,6 +401,9 @@ def test_no_request_hides_in_another(target: Target, headers: list[str], body: b
 def test_what_is_no_request_is_refused(target: Target, head: str) -> None:
     reply = exchange(target.url, head.encode("latin-1"), quiet_s=3)
     assert (reply.status, reply.closed, reply.answers) == (400, True, 1)
+    check_problem(reply)
+    line = "palm.cloud.access ? (no request) 400 "
+    assert reply.headers["x-request-id"] in target.running.log.read_text().rpartition(line)[2]
 
 
 def test_a_strange_method_is_a_method(target: Target) -> None:

@@ -1,0 +1,312 @@
+"""Many connections, slow ones, large ones and wrong ones: what others notice of them, and how they end."""
+
+import json
+import re
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from raw_http import exchange, request
+from server_database import on_sqlite
+from server_process import Board, Running, enrol, new_account, post, start
+
+from cloud_client.http_signature import new_nonce, sign_request
+from cloud_client.reference_server.connections import KEPT_BACK, Connections
+from cloud_client.reference_server.serve import DataDirectory
+from link1.keys import SigningKey
+
+pytestmark = on_sqlite
+
+MIB = 2**20
+Open = Callable[[], socket.socket]
+
+
+@contextmanager
+def served(tmp_path: Path, *more: str, files: tuple[int, int] | None = None) -> Iterator[Running]:
+    """A server; it must end without a traceback, however it was treated."""
+    running = start(tmp_path / "data", tmp_path / "server.log", None, *more, files=files)
+    try:
+        yield running
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(timeout=15) == 0
+        assert "Traceback" not in running.log.read_text()
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def _open(running: Running) -> socket.socket:
+    parts = urlsplit(running.url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=20)
+
+
+def _signed(board: Board, target: str, content: bytes, **changes: object) -> bytes:
+    """The head of a signed request, and the part of the body that is sent."""
+    signed = sign_request(
+        "POST",
+        urlsplit(board.url).netloc,
+        target,
+        "",
+        content,
+        key=changes.pop("key", board.http_key),  # type: ignore[arg-type]
+        created_s=int(time.time()),
+        nonce=new_nonce(),
+    )
+    lines = [f"{name}: {value}" for name, value in signed.items()]
+    lines += ["Content-Type: application/json", f"Idempotency-Key: {new_nonce()}"]
+    return request(board.url, f"POST {target} HTTP/1.1", lines, content)
+
+
+def _rss(running: Running) -> int:
+    status = Path(f"/proc/{running.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Whether the server has ended a connection."""
+    if not select.select([connection], [], [], 0)[0]:
+        return False
+    try:
+        while connection.recv(1 << 20, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def test_every_slow_phase_ends(tmp_path: Path) -> None:
+    """Silence, a slow head, a slow body, an answer that is not taken, and no end after an answer."""
+    with served(tmp_path, "--rate-scale", "1000") as running, ExitStack() as stack:
+        tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+        board = Board(running, tenant)
+        content = b" " * MIB
+        whole = _signed(board, "/v1/verdicts/batch", content)
+        beginnings = {
+            "silent": b"",
+            "slow head": b"GET /v1/health HTTP/1.1\r\n",
+            "slow body": whole[: len(whole) - len(content)],
+            "not taken": request(running.url, "GET /v1/openapi.json HTTP/1.1", []) * 300,
+            "no end": request(running.url, "POST /v1/subjects HTTP/1.1", ["Content-Length: 900000"]),
+        }
+        connections = {}
+        for name, beginning in beginnings.items():
+            connections[name] = stack.enter_context(_open(running))
+            connections[name].sendall(beginning)
+        waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(
+            board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=0&wait_s=14"
+        )
+        open_still, begun_s = set(connections), time.monotonic()
+        while open_still and time.monotonic() - begun_s < 13:
+            time.sleep(0.5)
+            for name in [*open_still]:
+                try:
+                    if name in {"slow head", "slow body", "no end"}:
+                        connections[name].send(b"a")
+                    if name == "not taken":
+                        # Looked at without reading: an end without the answer resets the connection.
+                        ended = connections[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+                    else:
+                        ended = _ended(connections[name])
+                except OSError:
+                    ended = True
+                if ended:
+                    open_still.discard(name)
+        assert open_still == set()
+        # A device that waits is not slow.
+        assert waiting.result(10).status_code == 200
+
+
+def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
+    with served(tmp_path, files=(64, 900)) as running, ExitStack() as stack:
+        opened = [stack.enter_context(_open(running)) for _ in range(300)]
+        assert httpx.get(f"{running.url}/v1/health", trust_env=False).status_code == 200
+        assert not any(_ended(connection) for connection in opened)
+
+
+def test_strangers_push_out_strangers_only(tmp_path: Path) -> None:
+    """With fewer places than connections everybody with a credential is served, and the log stays short."""
+    with served(tmp_path, "--rate-scale", "1000", files=(256, 256)) as running, ExitStack() as stack:
+        tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+        partner, board = running.partner(tenant), Board(running, tenant)
+        subject_id = enrol(partner, board)
+        admin = re.findall(r"http://\S+(?=/operator)", running.log.read_text())
+        waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(
+            board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=1&wait_s=50"
+        )
+        _await(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin[0]}/metrics", trust_env=False).text)
+        opened = [stack.enter_context(_open(running)) for _ in range(600)]
+        assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
+        assert httpx.get(f"{running.url}/v1/health", trust_env=False).status_code == 200
+        _await(lambda: sum(map(_ended, opened)) > 600 - (256 - KEPT_BACK))
+        partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
+        assert [delta["op"] for delta in waiting.result(10).json()["data"]] == ["tombstone"]
+        assert httpx.get(f"{admin[0]}/healthz", trust_env=False).status_code == 200
+        lines = [line for line in running.log.read_text().splitlines() if "palm.cloud.access" not in line]
+        assert sum("were ended for newcomers" in line for line in lines) == 1
+        assert len(lines) < 20
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of the address with the most goes; an authenticated connection and a lone one stay."""
+
+    class Held:
+        ended = False
+
+        def overdue(self, now_s: float) -> bool:
+            return now_s > 100
+
+        def abort(self) -> None:
+            self.ended = True
+
+        shutdown = abort
+
+    now_s = 0.0
+    places = Connections(40, lambda: now_s)
+    known, lone, same_network = Held(), Held(), Held()
+    assert places.enter(known, "192.0.2.1")
+    places.authenticated(known)
+    assert places.enter(lone, "192.0.2.2")
+    assert places.enter(same_network, "2001:db8::1")
+    crowd = [Held() for _ in range(50)]
+    for number, one in enumerate(crowd):
+        assert places.enter(one, f"2001:db8::{number + 2:x}")
+    assert [held.ended for held in (known, lone, same_network)] == [False, False, True]
+    assert [one.ended for one in crowd] == [True] * 31 + [False] * 19
+    for one in [lone, *crowd]:
+        places.leave(one)
+    while len(places) < 40:
+        places.enter(one := Held(), "192.0.2.3")
+        places.authenticated(one)
+    assert not places.enter(Held(), "192.0.2.4")
+    now_s = 101
+    places.sweep()
+    assert known.ended
+
+
+def test_a_body_counts_when_its_sender_is_known(tmp_path: Path) -> None:
+    """4 MiB each from strangers cost no memory and are answered; of one device only so many are held."""
+    content = b" " * (4 * MIB)
+    with served(tmp_path, "--rate-scale", "1000") as running, ExitStack() as stack:
+        tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+        board = Board(running, tenant)
+        stranger = _signed(board, "/v1/verdicts/batch", content, key=SigningKey.generate())
+        bearer = ["Authorization: Bearer svc_test_aaaaaaaa_" + "A" * 40]
+        token = ["Authorization: Provisioning " + "A" * 40]
+        wrong = [
+            stranger,
+            stranger.replace(b"Signature-Input", b"Signature-Nothing"),
+            request(running.url, "POST /v1/subjects HTTP/1.1", bearer, content),
+            request(running.url, "POST /v1/devices/register HTTP/1.1", token, content),
+        ]
+        before = _rss(running)
+        with ThreadPoolExecutor(16) as threads:
+            replies = list(threads.map(lambda data: exchange(running.url, data), wrong * 16))
+        assert {(reply.status, reply.code) for reply in replies} == {(401, "unauthenticated")}
+        assert _rss(running) - before < 24 * MIB
+        # Its head is good, and its body never ends.
+        held = [stack.enter_context(_open(running)) for _ in range(7)]
+        for connection in held:
+            connection.sendall(_signed(board, "/v1/verdicts/batch", content)[:-1])
+        _await(lambda: len(select.select(held, [], [], 0)[0]) >= 3)
+        answers = [connection.recv(65536) for connection in select.select(held, [], [], 0)[0]]
+        assert {answer[9:12] for answer in answers} == {b"503"}
+        assert all(b"retry-after: 1" in answer for answer in answers)
+        # Another sender is not concerned, and the device is served when the others have gone.
+        partner = running.partner(tenant)
+        assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
+        stack.close()
+        _await(lambda: board.send("POST", "/v1/verdicts/batch", content).status_code == 400)
+
+
+def test_health_is_that_of_writes(tmp_path: Path) -> None:
+    with served(tmp_path, "--rate-scale", "1000") as running:
+        admin = re.findall(r"http://\S+(?=/operator)", running.log.read_text())[0]
+
+        def statuses() -> set[int]:
+            urls = (f"{running.url}/v1/health", f"{admin}/healthz")
+            return {httpx.get(url, trust_env=False).status_code for url in urls}
+
+        assert statuses() == {200}
+        size = (running.data / "cloud.db-wal").stat().st_size
+        _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+        _await(lambda: statuses() == {503})
+        answer = httpx.get(f"{running.url}/v1/health", trust_env=False)
+        assert (answer.json()["code"], answer.headers["retry-after"]) == ("service_unavailable", "1")
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        _await(lambda: statuses() == {200})
+        assert "the store takes no writes" in running.log.read_text()
+        (running.data / "cloud.db").rename(running.data / "elsewhere.db")
+        _await(lambda: statuses() == {503})
+        (running.data / "elsewhere.db").rename(running.data / "cloud.db")
+        _await(lambda: statuses() == {200})
+
+
+def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
+    def second(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tools.palmctl", "cloud", "serve", "--port", "0", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    with served(tmp_path) as running:
+        database = f"sqlite:///{running.data / 'cloud.db'}"
+        for words in (["--data", str(running.data)], ["--data", str(tmp_path / "b"), "--database", database]):
+            done = second(*words)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "another server is serving" in done.stderr
+            assert "Traceback" not in done.stderr
+        # Commands work beside it.
+        assert running.palmctl("tenant", "create", "acme")["tenant_id"]
+    # The lock ends with the process, however that ends.
+    with DataDirectory.of(running.data).served():
+        pass
+
+
+def test_the_end_under_load(tmp_path: Path) -> None:
+    """SIGTERM with waiting devices, half a head, half a body, a reader that does not read, and silence."""
+    with served(tmp_path, "--rate-scale", "1000") as running, ExitStack() as stack:
+        tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+        board = Board(running, tenant)
+        content = b" " * MIB
+        pending = stack.enter_context(ThreadPoolExecutor(1)).submit(
+            board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=0&wait_s=50"
+        )
+        for beginning in (
+            b"",
+            b"GET /v1/hea",
+            _signed(board, "/v1/verdicts/batch", content)[:-1000],
+            request(running.url, "POST /v1/subjects HTTP/1.1", ["Content-Length: 9000"]) + b"{",
+            request(running.url, "GET /v1/openapi.json HTTP/1.1", []) * 300,
+            b"nothing\r\n\r\n",
+        ):
+            stack.enter_context(_open(running)).sendall(beginning)
+        admin = re.findall(r"http://\S+(?=/operator)", running.log.read_text())[0]
+        stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(admin).port or 0)))
+        _await(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin}/metrics", trust_env=False).text)
+        begun_s = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(timeout=15) == 0
+        assert time.monotonic() - begun_s < 10
+        assert pending.result(1).status_code == 200
+        assert json.loads(pending.result().content)["data"] == []
