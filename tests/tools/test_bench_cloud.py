@@ -5,6 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tools.bench.cloud_strangers import ATTACKS
 from tools.commands.bench import bench
 
 
@@ -23,6 +24,19 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert (waiting["devices"], waiting["answered"]) == (12, 12)
     assert waiting["p99_ms"] >= waiting["p50_ms"] > 0
     assert (figures["snapshot"]["templates"], figures["snapshot"]["pages"]) == (250, 2)
+
+
+def test_strangers_in_every_situation() -> None:
+    words = ["--seconds", "0.3", "--connections", "40", "--devices", "5"]
+    done = CliRunner().invoke(bench, ["strangers", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert set(figures) == {*ATTACKS, "devices waiting"}
+    for found in figures.values():
+        for when in ("quiet", "attacked"):
+            assert found[when]["requests"] > 0
+            assert found[when]["p99_ms"] >= found[when]["p50_ms"] > 0
+    assert figures["devices waiting"]["answered"] == 5
 
 
 def test_the_device_is_still_measured_without_a_word() -> None:

@@ -4,6 +4,7 @@ import json
 import resource
 import selectors
 import time
+from collections.abc import Callable
 from statistics import median, quantiles
 from typing import Any
 
@@ -39,9 +40,16 @@ def register(server: ServerProcess, count: int, prefix: str) -> list[BenchDevice
     return devices
 
 
-def measure_waiting(server: ServerProcess, devices: list[BenchDevice]) -> dict[str, Any]:
-    """All devices wait; one person is erased; how long until each has the tombstone."""
-    _allow_files(2 * len(devices) + 200)
+def measure_waiting(
+    server: ServerProcess,
+    devices: list[BenchDevice],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """All devices wait; one person is erased; how long until each has the tombstone.
+
+    ``meanwhile`` is called while they wait, and what it returns is in the figures.
+    """
+    allow_files(2 * len(devices) + 200)
     subject_id = _enrol(server, devices[0])
     with connections(server.address, 1) as opened:
         request = devices[0].request("GET", _DELTAS, query="epoch=1&after_seq=0")
@@ -55,6 +63,7 @@ def measure_waiting(server: ServerProcess, devices: list[BenchDevice]) -> dict[s
         _await_idle(server)
         cpu_to_wait = cpu_s(server.pid) - cpu_before
         held = rss_bytes(server.pid)
+        found = meanwhile()
         cpu_before = cpu_s(server.pid)
         with connections(server.address, 1) as (partner,):
             begun = time.perf_counter()
@@ -72,6 +81,7 @@ def measure_waiting(server: ServerProcess, devices: list[BenchDevice]) -> dict[s
         "bytes_a_device": round((held - before) / len(devices)),
         "cpu_us_to_wait": round(cpu_to_wait / len(devices) * 1e6),
         "cpu_us_to_answer": round(cpu_to_wake / len(devices) * 1e6),
+        "meanwhile": found,
     }
 
 
@@ -234,7 +244,8 @@ def measure_snapshot(server: ServerProcess, device: BenchDevice) -> dict[str, An
     }
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
+    """Let this process open so many files. BenchFailed where the system does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
         raise BenchFailed(f"this process may open {hard} files, {count} are needed: raise ulimit -n")

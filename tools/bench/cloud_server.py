@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -60,8 +61,13 @@ def finished(lines: list[str], body: JsonObject | None) -> bytes:
 
 
 @contextmanager
-def serving(data: Path) -> Iterator[ServerProcess]:
-    """A server on a data directory with one tenant, whose rate limits are out of the way."""
+def serving(
+    data: Path, *, rate_scale: float = RATE_SCALE, files: tuple[int, int] | None = None
+) -> Iterator[ServerProcess]:
+    """A server on a data directory with one tenant, whose rate limits are out of the way by default.
+
+    ``files`` are its soft and hard limit of open files, where they are not to be those of this process.
+    """
 
     def create(tx: Tx, vault: Vault, now_ms: int) -> tuple[str, str]:
         tenant_id: str = operator.create_tenant(tx, vault, "bench", now_ms)["tenant_id"]
@@ -69,8 +75,10 @@ def serving(data: Path) -> Iterator[ServerProcess]:
         return tenant_id, key["api_key"]
 
     tenant_id, api_key = on_store(data, create)
-    words = ["serve", "--data", str(data), "--port", "0", "--rate-scale", str(RATE_SCALE)]
+    words = ["serve", "--data", str(data), "--port", "0", "--rate-scale", str(rate_scale)]
     with started([sys.executable, "-m", "tools.palmctl", "cloud", *words], data / "server.log") as process:
+        if files is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)  # it looks at them a second later
         if process.stdout is None:
             raise BenchFailed("the server was started without a pipe")
         port = int(process.stdout.readline().strip().rpartition(":")[2] or 0)

@@ -93,6 +93,26 @@ def cloud(
 
 
 @bench.command()
+@click.option("--seconds", default=5.0, show_default=True, help="How long each situation is looked at.")
+@click.option("--connections", default=2500, show_default=True, help="Connections that say nothing.")
+@click.option("--devices", default=2000, show_default=True, help="Devices that wait at once.")
+@_outputs
+def strangers(*, seconds: float, connections: int, devices: int, out: Path | None, as_json: bool) -> None:
+    """Measure what others notice of the reference server while it is attacked.
+
+    Silent, slow, large and wrong requests from another process on this machine, each beside a quiet time in
+    the same run. The server has a service's usual limits. Takes three minutes.
+    """
+    from tools.bench.cloud_strangers import StrangersBench, run_strangers_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_strangers_bench(folder, StrangersBench(seconds, connections, devices), tell)
+        return figures, summary(figures)
+
+    _report(measure, out, as_json=as_json)
+
+
+@bench.command()
 @click.option("--requests", default=500, show_default=True, help="Requests, each with its verdict.")
 @_outputs
 def link(*, requests: int, out: Path | None, as_json: bool) -> None:
