@@ -4,13 +4,19 @@ A connection is a stranger's until a request on it is authenticated. Strangers h
 When it is full, the address that holds most of it gives up its oldest connection for the newcomer, so one
 that takes many places pushes itself out. A connection that was authenticated is never pushed out: it lasts
 as long as its requests do, and their number has a limit of its own.
+
+Strangers also take turns: a few of their requests are begun in each pass of the loop, from one address after
+the other. So however many they send at once, a request of somebody who is known goes between them.
 """
 
+import asyncio
 import logging
 import resource
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 from typing import Final, Protocol
 
 log = logging.getLogger("palm.cloud")
@@ -24,6 +30,9 @@ MOST_STRANGERS: Final = 4096
 """A connection costs some 15 KiB. The bound is for memory: descriptors allow more."""
 FEWEST: Final = 16
 WARN_EVERY_S: Final = 60.0
+SWEEPS: Final = 10
+"""In so many calls of ``sweep`` every connection is looked at: many that end at once take a while."""
+_TURNS_A_PASS: Final = 4
 
 
 class Connected(Protocol):
@@ -39,6 +48,10 @@ class Connected(Protocol):
 
     def shutdown(self) -> None:
         """The server stops: end it once what was asked on it is answered."""
+        ...
+
+    def turn(self) -> None:
+        """Begin the next request."""
         ...
 
 
@@ -68,6 +81,9 @@ class Connections:
         self._strangers: dict[str, dict[Connected, None]] = {}
         self._where: dict[Connected, str] = {}
         """The holder of each stranger's connection."""
+        self._turns: dict[str, deque[Connected]] = {}
+        """Who waits for a turn, by holder; the holder whose turn is next comes first."""
+        self._swept: Iterator[Connected] = iter(())
         self._warned_s: dict[str, float] = {}
         self._pushed_out = 0
 
@@ -117,10 +133,32 @@ class Connections:
         if connection in self._where:
             self._forget(connection)
 
+    def wait_turn(self, connection: Connected) -> None:
+        """Have a connection's ``turn`` called, when others have had theirs."""
+        if not self._turns:
+            asyncio.get_running_loop().call_soon(self._take_turns)
+        self._turns.setdefault(self._where.get(connection, ""), deque()).append(connection)
+
+    def _take_turns(self) -> None:
+        for _ in range(_TURNS_A_PASS):
+            holder = next(iter(self._turns), None)
+            if holder is None:
+                return
+            waiting = self._turns.pop(holder)
+            connection = waiting.popleft()
+            if waiting:
+                self._turns[holder] = waiting
+            connection.turn()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._take_turns)
+
     def sweep(self) -> None:
-        """End what is overdue; called once a second."""
+        """End what is overdue among a part of all connections; called ten times a second."""
         now_s = self._monotonic_s()
-        for connection in self:
+        part = [*islice(self._swept, len(self) // SWEEPS + 1)]
+        if not part:
+            self._swept = iter(self)
+        for connection in part:
             if connection.overdue(now_s):
                 connection.abort()
 

@@ -20,7 +20,7 @@ from cloud_client.reference_server.connections import Connections
 from cloud_client.reference_server.wire import Connection, Note
 
 BACKLOG: Final = 2048
-_ACCEPTED_AT_ONCE: Final = 32
+_ACCEPTED_AT_ONCE: Final = 16
 _RETRY_S: Final = 0.1
 _HANDSHAKE_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -138,8 +138,7 @@ class Server(uvicorn.Server):
             accepted.close()
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:
-            self._connections.sweep()
+        self._connections.sweep()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@
   request.
 - Each phase of a connection ends in time: a head, a body, an answer that is not taken, what is still sent
   after an answer (``overdue``).
+- Requests of strangers are begun in turn (``Connections``).
 - A body is read and taken apart no faster than the application asks for it, so a request that is refused by
   its head costs nothing more, and one read costs the loop about a millisecond however its body is cut.
 - What is no HTTP is answered as a problem, like everything else that is refused.
@@ -56,13 +57,18 @@ Note = Callable[[Served], None]
 
 
 class _Paced(h11.Connection):
-    """Takes a body apart only as far as it was asked for."""
+    """Reads a head when it is its turn, and takes a body apart only as far as it was asked for."""
 
+    known = False
+    """Whether heads are read at once, and not in turn."""
+    turn = False
     allowed = 0
     """Pieces of the body that may be taken now."""
     _pieces = 0
 
     def next_event(self) -> Any:
+        if self.their_state is h11.IDLE and not (self.known or self.turn):
+            return h11.NEED_DATA
         if self.their_state is h11.IDLE and _too_many_lines(self.trailing_data[0]):
             raise h11.RemoteProtocolError("a head of too many lines")
         if self.their_state is h11.SEND_BODY and not self.allowed:
@@ -71,6 +77,7 @@ class _Paced(h11.Connection):
         if isinstance(event, h11.Request):
             # A body that came with the head, in one piece, is taken with it.
             self.allowed, self._pieces = 2, 0
+            self.turn = False
         elif isinstance(event, (h11.Data, h11.EndOfMessage)):
             self.allowed -= 1
             self._pieces += 1
@@ -151,6 +158,7 @@ class Connection(H11Protocol):
         self._note = note
         self._wire: _WholeAnswers | None = None
         self._lingers = False
+        self._queued = False
         self._since_s = self._heard_s = loop.time()
         """When the phase began, and when something came last."""
         self._received = 0
@@ -173,6 +181,7 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
 
     def _authenticated(self) -> None:
+        self._paced.known = True
         self._places.authenticated(self)
 
     # Reading
@@ -188,8 +197,31 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not before:
             self._begin_phase()
+        self._wait_turn()
         if self._reads_body() and self.cycle.message_event.is_set():
             self.flow.pause_reading()  # until the application has taken what there is
+
+    def _wait_turn(self) -> None:
+        """Queue up with the beginning of a stranger's request; nothing more is read meanwhile."""
+        if self._queued or self._paced.known or self._lingers or self.conn.their_state is not h11.IDLE:
+            return
+        if self._wire is not None and self.conn.trailing_data[0]:
+            self._queued = True
+            self._wire.pause_reading()
+            self._places.wait_turn(self)
+
+    def turn(self) -> None:
+        """Read the head of a request, if it is whole."""
+        self._queued = False
+        if self._wire is None or self.transport.is_closing():
+            return
+        self._paced.turn = True
+        self.handle_events()
+        self._paced.turn = False
+        if self._answering() is not None:
+            self._begin_phase()
+        if not self.flow.read_paused:
+            self._wire.resume_reading()
 
     def _answering(self) -> RequestResponseCycle | None:
         """The request that is not answered yet."""
@@ -216,6 +248,7 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
             self.transport.close()
+        self._wait_turn()
 
     def send_400_response(self, msg: str) -> None:
         """Problem ``invalid_request`` to what is no HTTP; then the connection ends."""

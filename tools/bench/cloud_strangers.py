@@ -29,6 +29,7 @@ BAR_MS: Final = 50
 DEFAULT_FILES: Final = (1024, 524_288)
 """The limits of open files that systemd gives a service."""
 _RATE_SCALE = 2.0  # a bystander asks more often than one key may
+_STRANGER = "127.0.0.2"  # another address than that of the bystander and the devices
 _EVERY_S = 0.01
 _WARM_UP_S = 1.0
 _REOPEN_EVERY_S = 0.2
@@ -144,7 +145,9 @@ def _hold(target: _Target, count: int, beginning: Callable[[], bytes], every: by
     while True:
         while len(held) < count:
             try:
-                one = socket.create_connection(target.server.address, timeout=5)
+                one = socket.create_connection(
+                    target.server.address, timeout=5, source_address=(_STRANGER, 0)
+                )
                 one.setblocking(False)
                 one.send(beginning())
             except OSError:
@@ -230,7 +233,7 @@ def _repeat(target: _Target, made: Callable[[], bytes], at_once: int, *, once: b
         opened = []
         for _ in range(at_once):
             try:
-                opened.append(Connection(target.server.address))
+                opened.append(Connection(target.server.address, _STRANGER))
                 opened[-1].send(made())
             except OSError:
                 continue

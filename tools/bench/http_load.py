@@ -15,8 +15,8 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 class Connection:
     """One kept-alive connection."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, timeout=60)
+    def __init__(self, address: tuple[str, int], source: str = "") -> None:
+        self._socket = socket.create_connection(address, timeout=60, source_address=(source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, request: bytes) -> None:

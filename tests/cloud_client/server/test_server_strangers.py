@@ -22,7 +22,7 @@ from server_database import on_sqlite
 from server_process import Board, Running, enrol, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request
-from cloud_client.reference_server.connections import KEPT_BACK, Connections
+from cloud_client.reference_server.connections import KEPT_BACK, SWEEPS, Connections
 from cloud_client.reference_server.serve import DataDirectory
 from link1.keys import SigningKey
 
@@ -180,7 +180,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
         def abort(self) -> None:
             self.ended = True
 
-        shutdown = abort
+        shutdown = turn = abort
 
     now_s = 0.0
     places = Connections(40, lambda: now_s)
@@ -201,7 +201,8 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
         places.authenticated(one)
     assert not places.enter(Held(), "192.0.2.4")
     now_s = 101
-    places.sweep()
+    for _ in range(2 * SWEEPS):
+        places.sweep()
     assert known.ended
 
 
