@@ -129,7 +129,8 @@ class _WholeAnswers:
         if self._head:
             self.write(b"")
         self._ending = True
-        if self._may_close():
+        # Closed twice, a transport of TLS forgets what it is on.
+        if self._may_close() and not self._transport.is_closing():
             self._transport.close()
 
     def is_closing(self) -> bool:
@@ -159,6 +160,7 @@ class Connection(H11Protocol):
         self._wire: _WholeAnswers | None = None
         self._lingers = False
         self._queued = False
+        self._queued_s = 0.0
         self._since_s = self._heard_s = loop.time()
         """When the phase began, and when something came last."""
         self._received = 0
@@ -207,12 +209,15 @@ class Connection(H11Protocol):
             return
         if self._wire is not None and self.conn.trailing_data[0]:
             self._queued = True
+            self._queued_s = self.loop.time()
             self._wire.pause_reading()
             self._places.wait_turn(self)
 
     def turn(self) -> None:
         """Read the head of a request, if it is whole."""
         self._queued = False
+        self._queued_s = 0.0
+        self._since_s += self.loop.time() - self._queued_s  # that was our time and not the client's
         if self._wire is None or self.transport.is_closing():
             return
         self._paced.turn = True
@@ -296,7 +301,7 @@ class Connection(H11Protocol):
         if self._lingers:
             return waited_s > LINGER_S or now_s - self._heard_s > LINGER_QUIET_S
         if self._answering() is None:
-            return waited_s > HEAD_S
+            return waited_s > HEAD_S and not self._queued
         if self._reads_body() and not self.flow.read_paused:
             return _too_slow(waited_s, self._received)
         return False
@@ -310,13 +315,13 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """The server stops: a request that is whole is answered first."""
-        if self._wire is None or self._reads_body():
-            self.abort()
-        elif self._answering() is None or self._lingers:
+        if self._wire is not None and (cycle := self._answering()) is not None and not self._reads_body():
+            cycle.keep_alive = False
+        elif self._wire is not None and self._wire.get_write_buffer_size():
             self._lingers = True
             self._wire.close()
         else:
-            self.cycle.keep_alive = False
+            self.abort()
 
     def _may_close(self) -> bool:
         """Whether the transport is closed now. Else the client still sends, and is listened to a while."""

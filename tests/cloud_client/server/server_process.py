@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import re
 import resource
 import secrets
 import string
@@ -73,7 +74,7 @@ def start(
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith("serving http://127.0.0.1:"), log.read_text()
+    assert re.match("serving https?://127.0.0.1:", line), log.read_text()
     return Running(data, process, line.split()[1], log, database)
 
 

@@ -6,17 +6,24 @@ import resource
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from raw_http import exchange, request
 from server_database import on_sqlite
 from server_process import Board, Running, enrol, new_account, post, start
@@ -239,6 +246,46 @@ def test_a_body_counts_when_its_sender_is_known(tmp_path: Path) -> None:
         assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
         stack.close()
         _await(lambda: board.send("POST", "/v1/verdicts/batch", content).status_code == 400)
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(1))
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(pem)
+    (folder / "cert.pem").write_bytes(built.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_with_tls(tmp_path: Path) -> None:
+    """Answers before the end of a body, hang-ups and handshakes that are never made: the server lasts."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    certificate, key = _certificate(tmp_path)
+    words = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    with served(tmp_path, *words) as running, ExitStack() as stack:
+
+        def answer(data: bytes, *, hang_up: bool = False) -> bytes:
+            with context.wrap_socket(_open(running)) as connection:
+                connection.sendall(data)
+                received = b""
+                while not hang_up and (chunk := connection.recv(65536)):
+                    received += chunk
+                return received
+
+        large = request(running.url, "POST /v1/subjects HTTP/1.1", [], b" " * (8 * MIB))
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < 3:
+            assert answer(large)[9:12] == b"401"
+            assert answer(b"nothing\r\n\r\n")[9:12] == b"400"
+            answer(large[:100_000], hang_up=True)
+            answer(request(running.url, "GET /v1/openapi.json HTTP/1.1", []) * 9, hang_up=True)
+            stack.enter_context(_open(running)).send(b"\x16\x03")
+            stack.enter_context(context.wrap_socket(_open(running)))
+        health = request(running.url, "GET /v1/health HTTP/1.1", ["Connection: close"])
+        assert answer(health)[9:12] == b"200"
 
 
 def test_health_is_that_of_writes(tmp_path: Path) -> None:
