@@ -173,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key left."""
+    """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key."""
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit_repeats()

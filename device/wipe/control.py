@@ -12,7 +12,7 @@ from typing import Final
 
 from device.config.config import DeviceConfig
 from device.control import ask_core
-from device.errors import IpcUnreachable, StateError
+from device.errors import IpcNotPermitted, IpcUnreachable, StateError
 from device.wipe.wipe import WipeStage, read_wipe, reset_folder
 
 RESET_WITHIN_S: Final = 60.0
@@ -28,11 +28,14 @@ class Reset:
 
 
 def reset_device(config: DeviceConfig, device_id: str) -> Reset:
-    """Destroy everything in the state directory of that device. Raises IpcRefused, StateError, OSError."""
+    """Destroy everything in the state directory of that device. Raises IpcRefused, IpcNotPermitted, StateError,
+    OSError."""
     try:
         told = ask_core(
             config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, device_id=device_id
         ).header
+    except IpcNotPermitted:
+        raise  # a core may well be running
     except IpcUnreachable:
         return Reset(False, _reset_here(config))
     untold = told.get("untold_wipe_id")
