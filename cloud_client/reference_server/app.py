@@ -168,8 +168,15 @@ class Api:
             key = _idempotency_key(operation, request)
             query = read_query(request.query, operation.query)
             value = await _read(operation, body) if operation.takes_body else None
-            etags = tuple(tag.strip() for line in request.header("if-none-match") for tag in line.split(","))
-            call = Call(self.service, caller, path_params, query, value, self.service.now_ms(), etags)
+            call = Call(
+                self.service,
+                caller,
+                _named_alike(operation, path_params),
+                query,
+                value,
+                self.service.now_ms(),
+                tuple(request.header("if-none-match")),
+            )
             if key is not None:
                 return await self._execute_keyed(operation, call, exchange, key=key, body=body)
             return await self._execute(operation, call)
@@ -308,6 +315,8 @@ class Api:
         def work(tx: Tx) -> Answer:
             return self._carry_out(operation, call, tx)
 
+        if operation.lists:
+            return await self.store.read_aside(work)
         if not operation.writes:
             return await self.store.read(work)
         return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
@@ -364,15 +373,23 @@ def _checked(operation: Operation, call: Call) -> Call:
         body = read_model(operation.body, body)
     elif operation.body_of is not None:
         body = operation.body_of(body)
-    path = call.path
     for name, rule in operation.paths.items():
-        if not rule.pattern.fullmatch(path[name]):
+        if not rule.pattern.fullmatch(call.path[name]):
             raise Problem(rule.missing)
-        if rule.lower:
-            path = {**path, name: path[name].lower()}
-    if body is call.body and path is call.path:
+    if body is call.body:
         return call
-    return Call(call.service, call.caller, path, call.query, body, call.now_ms, call.if_none_match)
+    return Call(call.service, call.caller, call.path, call.query, body, call.now_ms, call.if_none_match)
+
+
+def _named_alike(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:
+    """The path parameters, an id that is the same in any case in lower case.
+
+    Before anything is looked up by the path: what an Idempotency-Key is good for depends on it too.
+    """
+    return {
+        name: value.lower() if (rule := operation.paths.get(name)) is not None and rule.lower else value
+        for name, value in path.items()
+    }
 
 
 async def _read(operation: Operation, body: bytes) -> object:

@@ -30,7 +30,7 @@ from cloud_client.contract import (
     ProblemCode,
 )
 from cloud_client.reference_server.problems import FieldError, Problem, invalid
-from cloud_client.reference_server.times import parse_rfc3339
+from cloud_client.reference_server.times import EARLIEST_MS, LATEST_MS, parse_rfc3339
 
 MAX_SAFE_INTEGER = 2**53 - 1
 _MAX_ERRORS = 20
@@ -44,7 +44,7 @@ class Body(BaseModel):
 
 def _instant(text: str) -> Any:
     at_ms = parse_rfc3339(text)
-    if at_ms is None:
+    if at_ms is None or not EARLIEST_MS <= at_ms <= LATEST_MS:
         raise ValueError
     return at_ms
 

@@ -97,6 +97,7 @@ class Call:
     body: Any
     now_ms: int
     if_none_match: tuple[str, ...] = ()
+    """The values of that header, as they came."""
 
     @property
     def environment(self) -> Environment:

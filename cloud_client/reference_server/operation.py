@@ -99,6 +99,8 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     paths: Mapping[str, PathRule] = field(default_factory=dict)
     keyed: Keyed = Keyed.NO
+    lists: bool = False
+    """Reads many rows: in a thread, never on the event loop."""
     waits: bool = False
     """``handler`` is an AsyncHandler."""
     max_bytes: int = MAX_JSON_BYTES
@@ -109,6 +111,8 @@ class Operation:
     """Not for totems (403 ``forbidden``)."""
     referenced: bool = False
     """Named by the partner document, detailed elsewhere."""
+    added: bool = False
+    """A route that v1 has grown by, beyond the partner document's sixteen operations."""
     retirement: Retirement | None = None
     """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
 

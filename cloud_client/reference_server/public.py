@@ -6,6 +6,7 @@ import json
 from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEADER, ProblemCode
 from cloud_client.reference_server import signers
 from cloud_client.reference_server.context import Answer, Call
+from cloud_client.reference_server.etags import none_matches
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import AsyncStore, Tx
 from cloud_client.reference_server.times import rfc3339
@@ -29,7 +30,7 @@ def list_signing_keys(call: Call, tx: Tx) -> Answer:
     keys = {"keys": signers.published(tx, call.now_ms)}
     etag = f'"{hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": "public, max-age=300"}
-    if etag in call.if_none_match:
+    if not none_matches(etag, call.if_none_match):
         return Answer(304, None, headers)
     return Answer(200, keys, headers)
 

@@ -3,18 +3,23 @@
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 NowMs = Callable[[], int]
 """The wall clock, handed in: epoch milliseconds."""
 
+EARLIEST_MS = -62_167_219_200_000
 LATEST_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: nothing later can be written as RFC 3339."""
+"""The first millisecond of the year 0000 and the last of 9999: nothing else can be written as RFC 3339."""
 
 _DATE_TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_400_YEARS_S = 146_097 * 24 * 3600
 
 
 def system_now_ms() -> int:
@@ -37,7 +42,8 @@ def rfc3339_or_none(at_ms: int | None) -> str | None:
 def parse_rfc3339(text: str) -> int | None:
     """Epoch milliseconds (truncated) of an RFC 3339 date-time with a zone; None for anything else.
 
-    Leap seconds, zone-less times, a space for the ``T`` and years before 1970 are "anything else".
+    Leap seconds, zone-less times and a space for the ``T`` are "anything else". A date-time at either end of
+    the calendar may, by its offset, lie up to a day outside EARLIEST_MS to LATEST_MS.
     """
     found = _DATE_TIME.fullmatch(text)
     if found is None:
@@ -50,9 +56,9 @@ def parse_rfc3339(text: str) -> int | None:
             return None
         offset_min = (int(zone_hours) * 60 + int(zone_minutes)) * (-1 if sign == "-" else 1)
     try:
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        # Python's calendar begins with the year 1; the one of 400 years later is the same.
+        moment = datetime(year or 400, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
-    at_ms = (int(moment.timestamp()) - offset_min * 60) * 1000 + int((fraction or "0").ljust(9, "0")[:3])
-    # 9999-12-31 with a negative offset would not print again.
-    return at_ms if 0 <= at_ms <= LATEST_MS else None
+    seconds = (moment - _EPOCH) // _SECOND - offset_min * 60 - (0 if year else _400_YEARS_S)
+    return seconds * 1000 + int((fraction or "0").ljust(9, "0")[:3])

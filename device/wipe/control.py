@@ -28,8 +28,9 @@ class Reset:
 
 
 def reset_device(config: DeviceConfig, device_id: str) -> Reset:
-    """Destroy everything in the state directory of that device. Raises IpcRefused, IpcNotPermitted, StateError,
-    OSError."""
+    """Destroy everything in the state directory of that device.
+
+    Raises IpcRefused, IpcNotPermitted, StateError, OSError."""
     try:
         told = ask_core(
             config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, device_id=device_id

@@ -322,11 +322,11 @@ def root_show() -> Work:
 def sweep(*, timestamp: str | None) -> Work:
     """Delete what is past its retention, and count it."""
     from cloud_client.reference_server.retention import sweep as delete_expired
-    from cloud_client.reference_server.times import parse_rfc3339
+    from cloud_client.reference_server.times import LATEST_MS, parse_rfc3339
 
     at_ms = None
     if timestamp is not None:
         at_ms = parse_rfc3339(timestamp)
-        if at_ms is None:
+        if at_ms is None or not 0 <= at_ms <= LATEST_MS:
             raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
     return lambda tx, _, now_ms: {**delete_expired(tx, now_ms if at_ms is None else at_ms)}
