@@ -8,14 +8,18 @@ Invariants
    (BEGIN IMMEDIATE). On PostgreSQL a writing transaction holds a lock: of one tenant when the caller names
    it, else of the whole database.
 3. A process never fails half-way because another one wrote in between: it waits, or begins anew.
-4. What an erasure deletes is cleared from the files too, as far as the engine can (``Store.purge``).
+4. What an erasure deletes is cleared from the files too, as far as the engine can (``Store.purge``): after
+   the commit, beside the work of others, tried until it is done. A server begins with it, so that what
+   another process left undone is not forgotten.
 """
 
 import asyncio
 import contextlib
 import json
+import logging
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -23,7 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
+from cloud_client.reference_server.errors import StoreUnavailable
+
+log = logging.getLogger("palm.cloud")
 T = TypeVar("T")
+
+_PURGE_AGAIN_S: Final = 0.02
+_PURGE_AGAIN_MOST_S: Final = 1.0
+_PURGE_WARN_S: Final = 60.0
 
 Database = Path | str
 """A SQLite file, or the ``postgresql://`` URL of a database."""
@@ -82,7 +93,7 @@ class Tx:
     def __init__(self, execute: Callable[[str, Mapping[str, Any]], Cursor]) -> None:
         self._execute = execute
         self.purge_after_commit = False
-        """Set by whoever deletes a person's data: see ``Store.purge``."""
+        """Set by whoever deletes a person's data: the store's owner is to ``Store.purge`` then."""
         self.announced = False
         """Whether there is something that waiting devices may have to be told."""
 
@@ -152,8 +163,11 @@ class Store(ABC):
     """``sqlite`` or ``postgresql``."""
     on_loop: bool
     """Short reads take less than handing them to a thread."""
-    threads: int
-    """Transactions that a server process runs at once."""
+    writers: int
+    readers: int
+    """Transactions of either kind that a server process runs at once."""
+    purge_every_s: float | None
+    """How often a server purges without being asked, for what other processes deleted; None: never."""
 
     @abstractmethod
     def writing(self, *, durable: bool = True, lock: str | None = WHOLE) -> AbstractContextManager[Tx]:
@@ -179,8 +193,11 @@ class Store(ABC):
             return work(tx)
 
     @abstractmethod
-    def purge(self) -> None:
-        """Clear deleted rows from the files, as far as the engine can."""
+    def purge(self) -> bool:
+        """Clear deleted rows from the files, as far as the engine can; False when it must be tried again.
+
+        Holds nobody up for more than some hundredths of a second.
+        """
 
     @abstractmethod
     def has_table(self, tx: Tx, table: str) -> bool:
@@ -271,6 +288,52 @@ def _settle(done: asyncio.Future[Any], result: object, error: BaseException | No
         done.set_result(result)
 
 
+class _Purger:
+    """A thread that purges when it is asked; where the engine wants it, at its start and regularly too."""
+
+    def __init__(self, database: Database, every_s: float | None) -> None:
+        self._database = database
+        self._every_s = every_s
+        self._asked = threading.Event()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="store-purger", daemon=True)
+        if every_s is not None:
+            self._asked.set()
+        self._thread.start()
+
+    def ask(self) -> None:
+        self._asked.set()
+
+    def close(self) -> None:
+        """Try once more if something is left to do, then end."""
+        self._ending.set()
+        self._asked.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        store: Store | None = None
+        while not self._ending.is_set():
+            self._asked.wait(self._every_s)
+            self._asked.clear()
+            pause_s, since_s = _PURGE_AGAIN_S, time.monotonic()
+            while True:
+                try:
+                    if store is None:
+                        store = Store.connect(self._database)
+                    if store.purge():
+                        break
+                except StoreUnavailable as error:
+                    log.warning("nothing can be purged: %s", error)
+                if self._ending.wait(pause_s):
+                    break
+                pause_s = min(pause_s * 2, _PURGE_AGAIN_MOST_S)
+                if time.monotonic() - since_s > _PURGE_WARN_S:
+                    since_s = time.monotonic()
+                    log.warning("what was deleted is still in the write-ahead log: a reader holds it")
+        if store is not None:
+            store.close()
+
+
 class AsyncStore:
     """The store as the server uses it.
 
@@ -283,23 +346,31 @@ class AsyncStore:
         self._store = Store.open(database)
         if not self._store.on_loop:
             self._store.close()  # it has seen to the tables; the threads have connections of their own
-        self._writers = _Crew(database, self._store.threads, "store-writer")
-        self._readers = _Crew(database, self._store.threads, "store-reader")
+        self._writers = _Crew(database, self._store.writers, "store-writer")
+        self._readers = _Crew(database, self._store.readers, "store-reader")
+        self._purger = _Purger(database, self._store.purge_every_s)
         self._changed = asyncio.Event()
         self.engine = self._store.engine
 
     async def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
         """Run ``work`` in a write transaction (see ``Store.writing``); its result once it is committed."""
-        announced = False
+        done: Tx | None = None
 
         def noted(tx: Tx) -> T:
-            nonlocal announced
+            nonlocal done
             result = work(tx)
-            announced = tx.announced
+            done = tx
             return result
 
-        result = await self._writers.run(lambda store: store.write(noted, durable=durable, lock=lock))
-        if announced:
+        def committed(store: Store) -> T:
+            result = store.write(noted, durable=durable, lock=lock)
+            # Here, not where it is waited for: the client may have gone away.
+            if done is not None and done.purge_after_commit:
+                self._purger.ask()
+            return result
+
+        result = await self._writers.run(committed)
+        if done is not None and done.announced:
             self._changed.set()
         return result
 
@@ -331,4 +402,5 @@ class AsyncStore:
         """Finish what is running and close."""
         self._writers.close()
         self._readers.close()
+        self._purger.close()
         self._store.close()

@@ -2,14 +2,13 @@
 
 One file in WAL mode. A process has one writer thread; other processes (``palmctl cloud …``) write to the
 same file at any time, held apart by SQLite's lock. What an erasure deletes is overwritten (secure_delete)
-and the write-ahead log is emptied (``purge``) before the answer goes out.
+and the write-ahead log is emptied (``purge``) right after the commit.
 """
 
 import asyncio
 import contextlib
 import logging
 import sqlite3
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,7 +23,7 @@ POLL_S: Final = 0.05
 """How often commits of other processes are looked for."""
 _BUSY_TIMEOUT_MS: Final = 2000
 """Four busy writer processes wait 0.3 s for one another at worst; beyond this somebody hangs."""
-_PURGE_ATTEMPTS: Final = 50
+_PURGE_WAIT_MS: Final = 20
 
 
 class SqliteStore(Store):
@@ -32,7 +31,9 @@ class SqliteStore(Store):
 
     engine = "sqlite"
     on_loop = True
-    threads = 1
+    writers = 1
+    readers = 2
+    purge_every_s = 60.0
 
     def __init__(self, path: Path) -> None:
         with _as_unavailable():
@@ -71,8 +72,6 @@ class SqliteStore(Store):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        if tx.purge_after_commit:
-            self.purge()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tx]:
@@ -99,15 +98,19 @@ class SqliteStore(Store):
                 raise
             raise _unavailable(error) from error
 
-    def purge(self) -> None:
-        """Empty the write-ahead log into the main file, so that nothing deleted is left in it."""
-        for _ in range(_PURGE_ATTEMPTS):
+    def purge(self) -> bool:
+        """Empty the write-ahead log into the main file, so that nothing deleted is left in it.
+
+        Needs a moment in which nobody reads what is in the log. SQLite keeps writers out while it waits for
+        that, so it waits no longer than a short read takes; a long one (a backup) is waited for outside.
+        """
+        try:
             with _as_unavailable():
+                self._connection.execute(f"PRAGMA busy_timeout={_PURGE_WAIT_MS}")
                 row = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if row[0] == 0:
-                return
-            time.sleep(0.01)  # a reader of another process still looks at the old pages
-        raise StoreUnavailable("the write-ahead log could not be emptied: a reader holds it open")
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+        return bool(row[0] == 0)
 
     def has_table(self, tx: Tx, table: str) -> bool:
         return tx.exists("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", table=table)

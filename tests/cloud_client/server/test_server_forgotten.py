@@ -134,6 +134,13 @@ class Journey:
         database.close()
         return found
 
+    def log_is_emptied(self) -> None:
+        """The write-ahead log is emptied right after the answer; wait for that."""
+        log, ends_s = self.running.data / "cloud.db-wal", time.monotonic() + 20
+        while log.exists() and log.stat().st_size:
+            assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
+            time.sleep(0.005)
+
     def files(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.running.data.rglob("*") if path.is_file()}
 
@@ -158,6 +165,7 @@ def test_after_an_erasure_nothing_is_left(journey: Journey) -> None:
     path, key = f"/v1/subjects/{journey.subject_id}", {"Idempotency-Key": "erase-Zacarias"}
     answer = journey.partner.delete(path, headers=key).raise_for_status()
     needles["the key of the erasure"] = b"erase-Zacarias"
+    journey.log_is_emptied()
     assert journey.found(needles) == []
     # The id stands in the receipt (the column and the signed object), the pseudonym in the tombstone.
     everything = b"".join(journey.files().values())
@@ -166,6 +174,7 @@ def test_after_an_erasure_nothing_is_left(journey: Journey) -> None:
     assert everything.count(bytes.fromhex(journey.subject_id.replace("-", ""))) == 0
     # The tombstone goes with its seven days; the receipt stays.
     journey.running.palmctl("sweep", "--now", "2099-01-01T00:00:00Z")
+    journey.log_is_emptied()
     everything = b"".join(journey.files().values())
     assert everything.count(journey.person["subject_ref"].encode()) == 0
     assert everything.count(journey.subject_id.encode()) == 2
@@ -181,6 +190,7 @@ def test_revoking_the_enrollment_consent_destroys_the_palms(journey: Journey) ->
     assert len(journey.found(needles)) >= 6
     path = f"/v1/subjects/{journey.subject_id}/consents/enrollment"
     journey.partner.delete(path).raise_for_status()
+    journey.log_is_emptied()
     assert journey.found(needles) == []
     assert journey.found(journey.said()) == []
 

@@ -1,0 +1,153 @@
+"""An erasure is answered when it is committed; the write-ahead log is emptied as soon as readers let it."""
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from server_database import on_sqlite
+from server_process import Running, new_account, post, start
+
+pytestmark = on_sqlite
+
+
+_READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+print(connection.execute("SELECT count(*) FROM subjects").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def long_reader(running: Running) -> Iterator[None]:
+    """Somebody has begun to read the database, and does not end.
+
+    In a process of its own: this one opens and closes the files, which would take SQLite's locks away.
+    """
+    words = [sys.executable, "-c", _READER, str(running.data / "cloud.db")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield
+        process.communicate()
+
+
+def person(partner: httpx.Client) -> str:
+    subject_id: str = post(partner, "/v1/subjects", {"external_ref": new_account()}).json()["subject_id"]
+    return subject_id
+
+
+def wal(running: Running) -> Path:
+    return running.data / "cloud.db-wal"
+
+
+def await_emptied(running: Running) -> None:
+    ends_s = time.monotonic() + 20
+    while wal(running).stat().st_size:
+        assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
+        time.sleep(0.005)
+
+
+def stored_key(running: Running, subject_id: str) -> bytes:
+    with closing(sqlite3.connect(running.data / "cloud.db")) as connection:
+        row = connection.execute(
+            "SELECT person_key_ct FROM subjects WHERE subject_id = ?", (subject_id,)
+        ).fetchone()
+    key: bytes = row[0]
+    return key
+
+
+@pytest.fixture
+def partner(running: Running) -> httpx.Client:
+    partner = running.partner(running.palmctl("tenant", "create", "acme")["tenant_id"])
+    partner.timeout = httpx.Timeout(30)
+    return partner
+
+
+def test_a_long_reader_delays_no_answer(running: Running, partner: httpx.Client) -> None:
+    def erase(subject_id: str) -> float:
+        began = time.monotonic()
+        answer = partner.delete(f"/v1/subjects/{subject_id}")
+        assert (answer.status_code, answer.json()["subject_id"]) == (200, subject_id)
+        return time.monotonic() - began
+
+    subjects = [person(partner) for _ in range(9)]
+    keys = [stored_key(running, subject_id) for subject_id in subjects]
+    alone = sorted(erase(subject_id) for subject_id in subjects[:4])
+    await_emptied(running)
+    with long_reader(running):
+        beside = sorted(erase(subject_id) for subject_id in subjects[4:8])
+        # Writers go on, too.
+        person(partner)
+        assert wal(running).stat().st_size > 0
+    assert beside[1] < 5 * alone[1] + 0.1
+    await_emptied(running)
+    files = b"".join(path.read_bytes() for path in running.data.glob("cloud.db*"))
+    assert [key in files for key in keys] == [False] * 8 + [True]
+
+
+def test_what_a_server_leaves_the_next_one_does(tmp_path: Path) -> None:
+    running = start(tmp_path / "data", tmp_path / "one.log", None)
+    try:
+        partner = running.partner(running.palmctl("tenant", "create", "acme")["tenant_id"])
+        subject_id = person(partner)
+        key = stored_key(running, subject_id)
+        with long_reader(running):
+            partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
+            running.process.kill()
+            running.process.communicate()
+            files = b"".join(path.read_bytes() for path in running.data.glob("cloud.db*"))
+            assert key in files
+            running = start(running.data, tmp_path / "two.log", None)
+            assert wal(running).stat().st_size > 0
+        await_emptied(running)
+        files = b"".join(path.read_bytes() for path in running.data.glob("cloud.db*"))
+        assert key not in files
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def test_the_log_is_emptied_under_load(running: Running, partner: httpx.Client) -> None:
+    """Short reads and writes that never pause do not hold it off."""
+    ended = threading.Event()
+    reading = (
+        "import sqlite3, sys\n"
+        "c = sqlite3.connect(sys.argv[1])\n"
+        "while True: c.execute('SELECT count(*) FROM subjects').fetchone()\n"
+    )
+
+    def load(number: int) -> None:
+        with httpx.Client(base_url=running.url, headers=partner.headers, trust_env=False) as mine:
+            while not ended.is_set():
+                mine.get("/v1/subjects?limit=20").raise_for_status()
+                if number == 0:
+                    person(mine)
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(2)]
+    reader = subprocess.Popen([sys.executable, "-c", reading, str(running.data / "cloud.db")])
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            subject_id = person(partner)
+            key = stored_key(running, subject_id)
+            partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
+            ends_s = time.monotonic() + 20
+            while key in wal(running).read_bytes():
+                assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
+                time.sleep(0.005)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+        reader.kill()
+        reader.wait()
