@@ -9,40 +9,22 @@ from cloud_client.reference_server import device_config, mail_inbox
 from cloud_client.reference_server.bodies import RevokeDevice
 from cloud_client.reference_server.context import Answer, Call, Environment
 from cloud_client.reference_server.mail_kinds import Mail, MailKind
-from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339, rfc3339_or_none
 
 UNATTESTED: Final = "KEY_UNATTESTED"
 """The one health word that the service knows better than the device."""
+_FILTERS: Final = ("status", "gate_id", "kind")
 
 
 def list_devices(call: Call, tx: Tx) -> Answer:
     """listDevices: newest first."""
     after = read_cursor(call, "devices", max_age_ms=None)
-    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
-    params: dict[str, Any] = dict(call.environment.params)
-    for name in ("status", "gate_id", "kind"):
-        if call.query[name] is not None:
-            conditions.append(f"{name} = :{name}")
-            params[name] = call.query[name]
-    if after is not None:
-        conditions.append("(registered_ms, device_id) < (:at_ms, :id)")
-        params["at_ms"], params["id"] = after
-    rows = tx.all(
-        f"""SELECT * FROM devices WHERE {" AND ".join(conditions)}
-            ORDER BY registered_ms DESC, device_id DESC LIMIT :rows""",  # noqa: S608 - fixed conditions only
-        rows=call.query["limit"] + 1,
-        **params,
-    )
-    return page(
-        call,
-        "devices",
-        rows,
-        item=lambda row: device_object(tx, row),
-        position=lambda row: (row["registered_ms"], row["device_id"]),
-    )
+    filters = {name: value for name in _FILTERS if (value := call.query[name]) is not None}
+    listed = Listed("devices", "devices", "registered_ms", "device_id", filters)
+    return list_page(call, tx, listed, after, lambda row: device_object(tx, row))
 
 
 def revoke_device(call: Call, tx: Tx) -> Answer:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
 from cloud_client.reference_server import gallery_log, mail_gallery, persons, signers
-from cloud_client.reference_server.context import Answer, Call
+from cloud_client.reference_server.context import Answer, Call, Environment
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339
@@ -46,7 +46,7 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
     }
     if retained:
         receipt["retained"] = retained
-    _delete(tx, subject_id)
+    _delete(tx, environment, subject_id)
     call.service.palms.forget(environment.stream, subject_id)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
     tx.run(
@@ -138,14 +138,25 @@ def _erased(tx: Tx, row: Row) -> list[str]:
 
 
 def _retained(tx: Tx, row: Row) -> list[str]:
-    proofs = tx.exists("SELECT 1 FROM verdicts WHERE subject_id = :subject_id", subject_id=row["subject_id"])
+    proofs = tx.exists(
+        """SELECT 1 FROM verdicts
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
+        tenant_id=row["tenant_id"],
+        livemode=row["livemode"],
+        subject_id=row["subject_id"],
+    )
     return ["verdict_proofs"] if proofs else []
 
 
-def _delete(tx: Tx, subject_id: str) -> None:
+def _delete(tx: Tx, environment: Environment, subject_id: str) -> None:
     """Everything that is the person's or leads to them. Their key goes with the row."""
+    tx.run(
+        """UPDATE verdicts SET subject_id = NULL
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
+        subject_id=subject_id,
+        **environment.params,
+    )
     for statement in (
-        "UPDATE verdicts SET subject_id = NULL WHERE subject_id = :subject_id",
         "UPDATE events SET subject_id = NULL WHERE subject_id = :subject_id",
         "UPDATE deltas SET subject_id = NULL WHERE subject_id = :subject_id",
         "DELETE FROM idempotency WHERE subject_id = :subject_id",

@@ -99,6 +99,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
         shown["deprecated"] = True
     if operation.referenced:
         shown["x-contract"] = "referenced"
+    if operation.added:
+        shown["x-contract"] = "added"
     models = _body_models(operation)
     if models:
         refs = [_ref(model) for model in models]

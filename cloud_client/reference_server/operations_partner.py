@@ -107,6 +107,7 @@ SUBJECTS: Final = (
             LIMIT,
             CURSOR_PARAMETER,
         ),
+        lists=True,
     ),
     Operation(
         "getSubject",
@@ -227,6 +228,7 @@ DEVICES: Final = (
             LIMIT,
             CURSOR_PARAMETER,
         ),
+        lists=True,
     ),
     Operation(
         "revokeDevice",
@@ -306,6 +308,21 @@ VERDICTS: Final = (
             LIMIT,
             CURSOR_PARAMETER,
         ),
+        lists=True,
+    ),
+    Operation(
+        "listVerdictChanges",
+        "GET",
+        "/v1/verdict-changes",
+        "List verdicts in the order in which they came or changed last",
+        Surface.PARTNER,
+        verdicts.list_verdict_changes,
+        {200: shown.VerdictChangesPage},
+        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        scope=Scope.VERDICTS_READ,
+        query=(LIMIT, CURSOR_PARAMETER),
+        lists=True,
+        added=True,
     ),
     Operation(
         "getVerdict",

@@ -54,6 +54,33 @@ def seal_refs(key: bytes, subject_id: str, external_ref: str, onboard_ref: str |
     return seal(key, json.dumps(refs).encode(), subject_id.encode())
 
 
+def seal_cpf(key: bytes, subject_id: str, cpf: str) -> bytes:
+    """A person's CPF, under the person's own key."""
+    return seal(key, cpf.encode(), _cpf_context(subject_id))
+
+
+def _cpf_context(subject_id: str) -> bytes:
+    return f"cpf {subject_id}".encode()
+
+
+def finish_upgrade(tx: Tx, vault: Vault) -> None:
+    """Seal every CPF under its person's own key, where a database of schema version 2 has just been migrated.
+
+    Until then it is sealed under the key-management key.
+    """
+    if not tx.run("DELETE FROM upgrade_steps WHERE step = 'seal_cpf'"):
+        return
+    for row in tx.all("SELECT subject_id, person_key_ct, cpf_ct FROM subjects WHERE cpf_ct IS NOT NULL"):
+        subject_id = row["subject_id"]
+        cpf = vault.kms.unwrap(row["cpf_ct"], _cpf_context(subject_id)).decode()
+        tx.run(
+            "UPDATE subjects SET cpf_ct = :cpf_ct WHERE subject_id = :subject_id",
+            cpf_ct=seal_cpf(key_of_row(vault, row), subject_id, cpf),
+            subject_id=subject_id,
+        )
+    tx.purge_after_commit = True
+
+
 def external_ref_mac(vault: Vault, environment: Environment, external_ref: str) -> bytes:
     """What a person is found by."""
     return vault.mac(

@@ -36,7 +36,8 @@ def reconcile(facts: Facts) -> Reconciliation:
     if facts.decision is None:
         return Reconciliation.OUTCOME_UNKNOWN if facts.outcome_unknown else Reconciliation.AWAITING_DECISION
     if facts.decision.actuated and facts.passage_sensor and facts.passage is None:
-        return Reconciliation.OUTCOME_UNKNOWN if facts.outcome_unknown else Reconciliation.AWAITING_PASSAGE
+        # OUTCOME_UNKNOWN is a decision that is lost; this one has come, however late.
+        return Reconciliation.AWAITING_PASSAGE
     return Reconciliation.COMPLETE
 
 

@@ -266,6 +266,12 @@ class VerdictPage(Page):
     data: list[Verdict]
 
 
+class VerdictChangesPage(Shown):
+    data: list[Verdict]
+    has_more: bool
+    next_cursor: str
+
+
 class PublicKey(Shown):
     kid: Hex32
     alg: Literal["ed25519"]

@@ -380,7 +380,41 @@ _DBD_WINDOWS = (
     "DROP TABLE dbd_keys",
 )
 
-MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL, _DBD_WINDOWS)
+_LISTS = (
+    # Every filter of a list has an index in which the columns of the list's order come next (pages.py).
+    "DROP INDEX verdicts_device",
+    "DROP INDEX verdicts_subject",
+    "DROP INDEX verdicts_conflicts",
+    *(
+        f"CREATE INDEX verdicts_by_{name} ON verdicts (tenant_id, livemode, {name}, decided_ms, verdict_id)"
+        for name in ("device_id", "gate_id", "decision", "reconciliation")
+    ),
+    """CREATE INDEX verdicts_by_subject_id
+        ON verdicts (tenant_id, livemode, subject_id, decided_ms, verdict_id) WHERE subject_id IS NOT NULL""",
+    """CREATE INDEX subjects_by_status ON subjects (tenant_id, livemode, status, created_ms, subject_id)""",
+    *(
+        f"CREATE INDEX devices_by_{name} ON devices (tenant_id, livemode, {name}, registered_ms, device_id)"
+        for name in ("status", "gate_id", "kind")
+    ),
+    # What listVerdictChanges goes by: see uploads.py. Records of before come in the order they were received.
+    "ALTER TABLE streams ADD COLUMN verdict_change_no BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE verdicts ADD COLUMN change_no BIGINT NOT NULL DEFAULT 0",
+    "UPDATE verdicts SET change_no = received_ms * 1000",
+    "CREATE INDEX verdicts_changes ON verdicts (tenant_id, livemode, change_no, verdict_id)",
+    """UPDATE streams SET verdict_change_no = coalesce(
+           (SELECT max(v.change_no) FROM verdicts v
+            WHERE v.tenant_id = streams.tenant_id AND v.livemode = streams.livemode), 0)""",
+    # A decision has come for these, however late.
+    """UPDATE verdicts SET reconciliation = 'awaiting_passage'
+        WHERE reconciliation = 'outcome_unknown' AND signed_decision IS NOT NULL""",
+    "CREATE INDEX templates_removed ON templates (removed_seq) WHERE removed_seq IS NOT NULL",
+    # Steps of an upgrade that need the keys; each goes when it is done (persons.py).
+    "CREATE TABLE upgrade_steps (step TEXT PRIMARY KEY)",
+    """INSERT INTO upgrade_steps (step)
+        SELECT 'seal_cpf' WHERE EXISTS (SELECT 1 FROM subjects WHERE cpf_ct IS NOT NULL)""",
+)
+
+MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL, _DBD_WINDOWS, _LISTS)
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
     "sqlite": {},

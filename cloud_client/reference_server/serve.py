@@ -15,7 +15,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from cloud_client.contract import DEFAULT_PORT
-from cloud_client.reference_server import listener, retention, signers
+from cloud_client.reference_server import listener, persons, retention, signers
 from cloud_client.reference_server.access_log import AccessLog, Served
 from cloud_client.reference_server.admin import make_admin_app
 from cloud_client.reference_server.admin_bind import LOOPBACK, AdminBind, is_loopback, listening
@@ -104,6 +104,7 @@ class DataDirectory:
         try:
             with store.writing() as tx:
                 _check_keys(tx, vault)
+                persons.finish_upgrade(tx, vault)
                 signers.ensure(tx, vault, now_ms)
         except BaseException:
             store.close()

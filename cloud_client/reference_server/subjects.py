@@ -9,7 +9,7 @@ from cloud_client.reference_server import persons, standing, tenants
 from cloud_client.reference_server.bodies import CreateSubject
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.cpf import carries_cpf, is_valid_cpf
-from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339
@@ -57,7 +57,7 @@ def create_subject(call: Call, tx: Tx) -> Answer:
         subject_ref=tenant.subject_ref(subject_id),
         external_ref_mac=external_ref_mac,
         cpf_mac=cpf_mac,
-        cpf_ct=None if body.cpf is None else vault.kms.wrap(body.cpf.encode(), f"cpf {subject_id}".encode()),
+        cpf_ct=None if body.cpf is None else persons.seal_cpf(key, subject_id, body.cpf),
         key_ct=key_ct,
         refs_ct=persons.seal_refs(key, subject_id, body.external_ref, body.onboard_ref),
         has_onboard_ref=int(body.onboard_ref is not None),
@@ -80,30 +80,15 @@ def list_subjects(call: Call, tx: Tx) -> Answer:
     """listSubjects: newest first."""
     query = call.query
     after = read_cursor(call, "subjects", max_age_ms=CURSOR_AGE_MS)
-    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
-    params: dict[str, Any] = dict(call.environment.params)
+    filters: dict[str, Any] = {}
     if query["external_ref"] is not None:
-        conditions.append("external_ref_mac = :mac")
-        params["mac"] = persons.external_ref_mac(call.vault, call.environment, query["external_ref"])
+        filters["external_ref_mac"] = persons.external_ref_mac(
+            call.vault, call.environment, query["external_ref"]
+        )
     if query["status"] is not None:
-        conditions.append("status = :status")
-        params["status"] = query["status"]
-    if after is not None:
-        conditions.append("(created_ms, subject_id) < (:at_ms, :id)")
-        params["at_ms"], params["id"] = after
-    rows = tx.all(
-        f"""SELECT * FROM subjects WHERE {" AND ".join(conditions)}
-            ORDER BY created_ms DESC, subject_id DESC LIMIT :rows""",  # noqa: S608 - fixed conditions only
-        rows=query["limit"] + 1,
-        **params,
-    )
-    return page(
-        call,
-        "subjects",
-        rows,
-        item=lambda row: subject_object(tx, call.vault, row),
-        position=lambda row: (row["created_ms"], row["subject_id"]),
-    )
+        filters["status"] = query["status"]
+    listed = Listed("subjects", "subjects", "created_ms", "subject_id", filters)
+    return list_page(call, tx, listed, after, lambda row: subject_object(tx, call.vault, row))
 
 
 def subject_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 Order does not matter and repeating is safe. What is signed but does not agree with what is held is never
 written over it: it is kept as evidence and the record becomes ``conflict``.
+
+Every record carries the number of the upload that made it or changed it last (``change_no``), which is what
+listVerdictChanges goes by. An environment's numbers rise in the order in which its uploads are committed.
 """
 
 import json
@@ -38,25 +41,50 @@ class _Refused(Exception):
 def upload_verdicts(call: Call, tx: Tx) -> Answer:
     """Take a batch; each item is judged alone."""
     body: VerdictBatch = call.body
+    take = _Upload(call, tx, _next_change_no(tx, call.environment, call.now_ms))
     accepted: list[str] = []
     duplicates: list[str] = []
     rejected: list[dict[str, Any]] = []
     for index, item in enumerate(body.items):
         try:
-            verdict_id, new = _take_verdict(call, tx, item)
+            verdict_id, new = _take_verdict(take, item)
         except _Refused as refusal:
             rejected.append({"index": index, "code": refusal.code.value})
             continue
         (accepted if new else duplicates).append(verdict_id)
-        rejected += [
-            {"index": index, "code": code.value} for code in _take_outcome(call, tx, verdict_id, item)
-        ]
-        refresh(tx, verdict_id)
+        rejected += [{"index": index, "code": code.value} for code in _take_outcome(take, verdict_id, item)]
+        _refresh(take, verdict_id)
     return Answer(200, {"accepted": accepted, "duplicates": duplicates, "rejected": rejected})
 
 
-def _take_verdict(call: Call, tx: Tx, item: Any) -> tuple[str, bool]:
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """One request's work on the records of its environment."""
+
+    call: Call
+    tx: Tx
+    change_no: int
+
+
+def _next_change_no(tx: Tx, environment: Environment, now_ms: int) -> int:
+    """The number of an upload: above every earlier one of the environment.
+
+    Microseconds of the clock wherever that is ahead of the last number: so a database that was restored from
+    a backup gives no number again that a back office has a cursor of.
+    """
+    number: int = tx.scalar(
+        """UPDATE streams SET verdict_change_no =
+               CASE WHEN verdict_change_no < :now_us THEN :now_us ELSE verdict_change_no + 1 END
+           WHERE stream = :stream RETURNING verdict_change_no""",
+        stream=environment.stream,
+        now_us=now_ms * 1000,
+    )
+    return number
+
+
+def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
     """(verdict_id, whether it is new)."""
+    call, tx = take.call, take.tx
     if (
         not isinstance(item, dict)
         or not set(item) <= _ITEM_MEMBERS
@@ -85,9 +113,9 @@ def _take_verdict(call: Call, tx: Tx, item: Any) -> tuple[str, bool]:
         seq=verdict.verdict_seq,
     )
     if rival is not None:
-        _keep_evidence(tx, rival["verdict_id"], BatchCode.SEQ_CONFLICT, wrapper, call.now_ms)
+        _keep_evidence(take, rival["verdict_id"], BatchCode.SEQ_CONFLICT, wrapper)
         raise _Refused(BatchCode.SEQ_CONFLICT)
-    _insert(call, tx, verdict_id, verdict, wrapper)
+    _insert(take, verdict_id, verdict, wrapper)
     return verdict_id, True
 
 
@@ -104,8 +132,8 @@ def _verdict_key(call: Call, tx: Tx, kid: str) -> PublicKey:
     return PublicKey(row["pub"])
 
 
-def _insert(call: Call, tx: Tx, verdict_id: str, verdict: Verdict, wrapper: JsonObject) -> None:
-    subject_id = None
+def _insert(take: _Upload, verdict_id: str, verdict: Verdict, wrapper: JsonObject) -> None:
+    call, tx, subject_id = take.call, take.tx, None
     if verdict.subject_ref is not None:
         subject_id = tx.scalar(
             """SELECT subject_id FROM subjects
@@ -117,11 +145,11 @@ def _insert(call: Call, tx: Tx, verdict_id: str, verdict: Verdict, wrapper: Json
         """INSERT INTO verdicts (verdict_id, tenant_id, livemode, device_id, signer_kid, verdict_seq,
                                  prev_ref, txn_id, gate_id, dbd_id, decision, result, hand, pad_res,
                                  quality_q, model_id, subject_id, decided_ms, received_ms, passage_sensor,
-                                 signed_verdict, chain_broken, reconciliation)
+                                 signed_verdict, chain_broken, reconciliation, change_no)
            SELECT :verdict_id, :tenant_id, :livemode, :device_id, :kid, :seq,
                   :prev_ref, :txn_id, :gate_id, :dbd_id, :decision, :result, :hand, :pad_res,
                   :quality_q, :model_id, :subject_id, :decided_ms, :now_ms, passage_sensor,
-                  :wrapper, 0, 'awaiting_decision'
+                  :wrapper, 0, 'awaiting_decision', :change_no
            FROM devices WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         verdict_id=verdict_id,
         device_id=verdict.device_id,
@@ -141,6 +169,7 @@ def _insert(call: Call, tx: Tx, verdict_id: str, verdict: Verdict, wrapper: Json
         decided_ms=verdict.decided_at_ms,
         now_ms=call.now_ms,
         wrapper=_text(wrapper),
+        change_no=take.change_no,
         **call.environment.params,
     )
     tx.run(
@@ -153,11 +182,12 @@ def _insert(call: Call, tx: Tx, verdict_id: str, verdict: Verdict, wrapper: Json
         now_ms=call.now_ms,
         **call.environment.params,
     )
-    _link_chain(tx, wrapper["signer_kid"], verdict.verdict_seq)
+    _link_chain(take, wrapper["signer_kid"], verdict.verdict_seq)
 
 
-def _link_chain(tx: Tx, kid: str, seq: int) -> None:
+def _link_chain(take: _Upload, kid: str, seq: int) -> None:
     """Judge the chain at a verdict that has just come, and at the one after it."""
+    tx = take.tx
     rows = {
         row["verdict_seq"]: row
         for row in tx.all(
@@ -181,7 +211,7 @@ def _link_chain(tx: Tx, kid: str, seq: int) -> None:
             broken=int(not whole),
             verdict_id=row["verdict_id"],
         )
-        refresh(tx, row["verdict_id"])
+        _refresh(take, row["verdict_id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,81 +244,91 @@ _PASSAGE = _Part(
 )
 
 
-def _take_outcome(call: Call, tx: Tx, verdict_id: str, item: JsonObject) -> list[BatchCode]:
+def _take_outcome(take: _Upload, verdict_id: str, item: JsonObject) -> list[BatchCode]:
     """What came of a verdict; the codes of the parts that are refused."""
     if item.get("outcome_unknown"):
-        tx.run("UPDATE verdicts SET outcome_unknown = 1 WHERE verdict_id = :id", id=verdict_id)
+        take.tx.run("UPDATE verdicts SET outcome_unknown = 1 WHERE verdict_id = :id", id=verdict_id)
     refused = []
     try:
-        _take_part(call, tx, verdict_id, item, _DECISION)
+        _take_part(take, verdict_id, item, _DECISION)
     except _Refused as refusal:
         refused.append(refusal.code)
     try:
-        _take_part(call, tx, verdict_id, item, _PASSAGE)
+        _take_part(take, verdict_id, item, _PASSAGE)
     except _Refused as refusal:
         refused.append(refusal.code)
     return refused
 
 
-def _take_part(call: Call, tx: Tx, verdict_id: str, item: JsonObject, part: _Part[V]) -> None:
+def _take_part(take: _Upload, verdict_id: str, item: JsonObject, part: _Part[V]) -> None:
     if part.member not in item:
         return
     wrapper = item[part.member]
-    row = _row(tx, verdict_id)
+    row = _row(take.tx, verdict_id)
     try:
-        verified = _verified(tx, call.environment, row["dbd_id"], wrapper, part)
+        verified = _verified(take, row["dbd_id"], wrapper, part)
         text = _text(wrapper)
     except (FormatError, SignatureError):
         raise _Refused(part.bad) from None
     held = row[part.member]
-    if held == text:
-        return
+    # What was kept unverified is verified once the validator's key is known and it is sent again.
     if held is None or (verified and not row[part.verified]):
-        tx.run(
-            f"""UPDATE verdicts SET {part.member} = :text, {part.verified} = :verified
+        take.tx.run(
+            f"""UPDATE verdicts SET {part.member} = :text, {part.verified} = :verified,
+                       change_no = :change_no
                 WHERE verdict_id = :verdict_id""",  # noqa: S608 - two fixed column names
             text=text,
             verified=int(verified),
+            change_no=take.change_no,
             verdict_id=verdict_id,
         )
-    else:
-        _keep_evidence(tx, verdict_id, part.bad, wrapper, call.now_ms)
+    elif held != text:
+        _keep_evidence(take, verdict_id, part.bad, wrapper)
 
 
-def _verified(tx: Tx, environment: Environment, dbd_id: str, wrapper: object, part: _Part[V]) -> bool:
+def _verified(take: _Upload, dbd_id: str, wrapper: object, part: _Part[V]) -> bool:
     """True when a known key of the validator signed it, False when the key is not known.
 
-    FormatError or SignatureError when the contents or the signature are wrong.
+    A key is good when it counts at the object's own time or at the time of receipt: a validator whose clock
+    is wrong has opened the gate all the same. FormatError or SignatureError when the contents or the
+    signature are wrong.
     """
     kid = signer_kid_of(part.kind, wrapper)
     obj: JsonObject = wrapper[part.kind.member]  # type: ignore[index]
     value = part.read(obj)
     if part.at_ms(value) > LATEST_MS:
         raise FormatError("a time is beyond the year 9999")
-    key = device_config.dbd_key_by_kid(tx, environment, dbd_id, kid, part.at_ms(value))
+    key = next(
+        (
+            found
+            for at_ms in (part.at_ms(value), take.call.now_ms)
+            if (found := device_config.dbd_key_by_kid(take.tx, take.call.environment, dbd_id, kid, at_ms))
+        ),
+        None,
+    )
     if key is None:
         return False
     verify_object(part.kind, wrapper, key)
     return True
 
 
-def _keep_evidence(tx: Tx, verdict_id: str, code: BatchCode, wrapper: JsonObject, now_ms: int) -> None:
-    tx.run(
+def _keep_evidence(take: _Upload, verdict_id: str, code: BatchCode, wrapper: JsonObject) -> None:
+    take.tx.run(
         """INSERT INTO verdict_evidence (evidence_ref, verdict_id, code, wrapper, received_ms)
            VALUES (:ref, :verdict_id, :code, :wrapper, :now_ms) ON CONFLICT DO NOTHING""",
         ref=object_ref(wrapper),
         verdict_id=verdict_id,
         code=code.value,
         wrapper=_text(wrapper),
-        now_ms=now_ms,
+        now_ms=take.call.now_ms,
     )
-    tx.run("UPDATE verdicts SET disputed = 1 WHERE verdict_id = :verdict_id", verdict_id=verdict_id)
-    refresh(tx, verdict_id)
+    take.tx.run("UPDATE verdicts SET disputed = 1 WHERE verdict_id = :verdict_id", verdict_id=verdict_id)
+    _refresh(take, verdict_id)
 
 
-def refresh(tx: Tx, verdict_id: str) -> None:
-    """Bring ``reconciliation`` of a record in line with what is known now."""
-    row = _row(tx, verdict_id)
+def _refresh(take: _Upload, verdict_id: str) -> None:
+    """Bring ``reconciliation`` of a record in line with what is known."""
+    row = _row(take.tx, verdict_id)
     decision, passage = row["signed_decision"], row["signed_passage"]
     facts = Facts(
         verdict_ref=verdict_id,
@@ -302,11 +342,15 @@ def refresh(tx: Tx, verdict_id: str) -> None:
         chain_broken=bool(row["chain_broken"]),
         disputed=bool(row["disputed"]),
     )
-    tx.run(
-        "UPDATE verdicts SET reconciliation = :reconciliation WHERE verdict_id = :verdict_id",
-        reconciliation=reconcile(facts).value,
-        verdict_id=verdict_id,
-    )
+    reconciliation = reconcile(facts).value
+    if reconciliation != row["reconciliation"]:
+        take.tx.run(
+            """UPDATE verdicts SET reconciliation = :reconciliation, change_no = :change_no
+               WHERE verdict_id = :verdict_id""",
+            reconciliation=reconciliation,
+            change_no=take.change_no,
+            verdict_id=verdict_id,
+        )
 
 
 def _row(tx: Tx, verdict_id: str) -> Row:

@@ -2,7 +2,7 @@
 
 Three 32-byte files of mode 0600 in ``secrets/`` of the data directory:
 
-- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds, CPF). It stands for an
+- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). It stands for an
   operator's key-management service: ``KeyManagement`` is the interface where a real one goes.
 - ``server.key`` is the origin of MACs and of the keys that recorded answers are sealed under.
 - ``root.key`` is the Ed25519 root that devices pin. It is needed only to issue signer certificates.

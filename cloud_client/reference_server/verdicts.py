@@ -1,15 +1,15 @@
 """Verdicts as the partner sees them: the list and the proof."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server import device_config, persons
 from cloud_client.reference_server.context import Answer, Call, Environment
-from cloud_client.reference_server.pages import page, read_cursor
+from cloud_client.reference_server.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.problems import FieldError, Problem
 from cloud_client.reference_server.registration import key_object
-from cloud_client.reference_server.retention import VERDICT_MONTHS, months_before
+from cloud_client.reference_server.retention import DAY_MS, VERDICT_MONTHS, months_before
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339
 from cloud_client.reference_server.vault import Vault
@@ -22,6 +22,10 @@ _PREFIXES = {
     "passage": Kind.PASSAGE.prefix,
 }
 
+_FILTERS: Final = ("device_id", "gate_id", "subject_id", "decision", "reconciliation")
+CHANGES_CURSOR_MS: Final = VERDICT_MONTHS * 30 * DAY_MS
+"""A back office that was away for longer may have missed a record that is deleted already."""
+
 
 def list_verdicts(call: Call, tx: Tx) -> Answer:
     """listVerdicts: by decided_at, newest first unless asked otherwise."""
@@ -31,34 +35,24 @@ def list_verdicts(call: Call, tx: Tx) -> Answer:
     after = read_cursor(call, "verdicts", max_age_ms=None)
     if after is not None and after[0] < months_before(call.now_ms, VERDICT_MONTHS):
         raise Problem(ProblemCode.CURSOR_EXPIRED)
-    conditions = ["tenant_id = :tenant_id", "livemode = :livemode"]
-    params: dict[str, Any] = dict(call.environment.params)
-    for name in ("device_id", "gate_id", "subject_id", "decision", "reconciliation"):
-        if query[name] is not None:
-            conditions.append(f"{name} = :{name}")
-            params[name] = query[name]
-    for name, condition in (("from", "decided_ms >= :from_ms"), ("to", "decided_ms < :to_ms")):
-        if query[name] is not None:
-            conditions.append(condition)
-            params[f"{name}_ms"] = query[name]
-    rising = query["order"] == "asc"
-    if after is not None:
-        conditions.append(f"(decided_ms, verdict_id) {'>' if rising else '<'} (:at_ms, :id)")
-        params["at_ms"], params["id"] = after
-    direction = "ASC" if rising else "DESC"
-    rows = tx.all(
-        f"""SELECT * FROM verdicts WHERE {" AND ".join(conditions)}
-            ORDER BY decided_ms {direction}, verdict_id {direction} LIMIT :rows""",  # noqa: S608 - fixed parts
-        rows=query["limit"] + 1,
-        **params,
-    )
-    return page(
-        call,
+    listed = Listed(
         "verdicts",
-        rows,
-        item=lambda row: record_object(tx, call.vault, row),
-        position=lambda row: (row["decided_ms"], row["verdict_id"]),
+        "verdicts",
+        "decided_ms",
+        "verdict_id",
+        {name: query[name] for name in _FILTERS if query[name] is not None},
+        rising=query["order"] == "asc",
+        since=query["from"],
+        until=query["to"],
     )
+    return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row))
+
+
+def list_verdict_changes(call: Call, tx: Tx) -> Answer:
+    """listVerdictChanges: records in the order in which they came or changed last."""
+    after = read_cursor(call, "verdict-changes", max_age_ms=CHANGES_CURSOR_MS) or (0, "")
+    listed = Listed("verdict-changes", "verdicts", "change_no", "verdict_id", {}, rising=True, endless=True)
+    return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row))
 
 
 def get_verdict(call: Call, tx: Tx) -> Answer:
@@ -91,10 +85,21 @@ def get_verdict(call: Call, tx: Tx) -> Answer:
 
 
 def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicKey | None:
-    """The validator's key valid when it decided, else the one valid now."""
+    """The validator's key that verified its decision; else the one valid then, else the one valid now."""
     decided_ms = now_ms
     if row["signed_decision"] is not None:
-        decided_ms = json.loads(row["signed_decision"])["decision_obj"]["decided_at_ms"]
+        decision = json.loads(row["signed_decision"])
+        if row["decision_verified"]:
+            pub = tx.scalar(
+                """SELECT pub FROM dbd_keys WHERE tenant_id = :tenant_id AND livemode = :livemode
+                   AND dbd_id = :dbd_id AND kid = :kid""",
+                dbd_id=row["dbd_id"],
+                kid=decision["signer_kid"],
+                **environment.params,
+            )
+            if pub is not None:
+                return PublicKey(pub)
+        decided_ms = decision["decision_obj"]["decided_at_ms"]
     return device_config.dbd_key_at(tx, environment, row["dbd_id"], decided_ms) or device_config.dbd_key_at(
         tx, environment, row["dbd_id"], now_ms
     )

@@ -45,7 +45,7 @@ def test_what_arrives_in_pieces_is_completed(turnstile: SimDevice, partner: Part
     assert turnstile.upload(item(verdict, outcome_unknown=True))["duplicates"] == [object_ref(verdict)]
     assert states(partner) == ["outcome_unknown"]
     turnstile.upload(item(verdict, decided=decision(verdict, dbd)))
-    assert states(partner) == ["outcome_unknown"]
+    assert states(partner) == ["awaiting_passage"]
     turnstile.upload(item(verdict, passed=passage(verdict, dbd)))
     assert states(partner) == ["complete"]
     record = partner.get("/v1/verdicts")["data"][0]
