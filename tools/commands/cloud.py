@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tools.commands.cloud_backup import backup
 from tools.commands.cloud_bundle import bundle
 from tools.commands.cloud_mail import config, factory_ca, mail
 from tools.commands.cloud_port import port_db
@@ -25,7 +26,7 @@ def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 
 
-for _command in (bundle, mail, config, factory_ca, port_db, release):
+for _command in (backup, bundle, mail, config, factory_ca, port_db, release):
     cloud.add_command(_command)
 
 
