@@ -33,8 +33,8 @@ class Copied:
 def copy_database(database: Database, file: Path, on_step: Callable[[], None] = lambda: None) -> Copied:
     """Copy a database into a new file of mode 0600; ``on_step`` is called between the steps.
 
-    OperatorError when there is nothing to copy or the file is there; ServerError when the copy fails. Whatever
-    ends it leaves no file behind, but for a kill or a power cut, which may leave ``FILE.part``.
+    OperatorError when there is nothing to copy or the file is there; ServerError when the copy fails.
+    Whatever ends it leaves no file behind, but for a kill or a power cut, which may leave ``FILE.part``.
     """
     if not isinstance(database, Path):
         raise OperatorError(
