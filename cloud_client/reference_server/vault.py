@@ -8,7 +8,7 @@ Three 32-byte files of mode 0600 in ``secrets/`` of the data directory:
 - ``root.key`` is the Ed25519 root that devices pin. It is needed only to issue signer certificates.
 
 A person's key exists once, wrapped, in the person's row; deleting that row destroys everything sealed
-under it, wherever copies of the ciphertext may still be.
+under it, wherever copies of the ciphertext without the row may still be. (A backup has the row.)
 """
 
 import hashlib

@@ -39,6 +39,18 @@ def test_strangers_in_every_situation() -> None:
     assert figures["devices waiting"]["answered"] == 5
 
 
+def test_the_situations_of_the_lists_are_measured() -> None:
+    done = CliRunner().invoke(bench, ["lists", "--verdicts", "500", "--requests", "100", "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    for situation in ("quiet", "while_listing", "while_somebody_reads_long", "while_backing_up"):
+        assert figures[situation]["count"] >= 100
+        assert figures[situation]["p99_ms"] >= figures[situation]["p50_ms"] > 0
+    assert figures["lists"]["count"] >= 2
+    assert figures["erasure"]["count"] == figures["erasure_beside_a_long_reader"]["count"] == 20
+    assert figures["backup"]["mebibytes"] >= 1
+
+
 def test_the_device_is_still_measured_without_a_word() -> None:
     shown = CliRunner().invoke(bench, ["--help"]).stdout
     assert {"--templates", "--passages", "--start-templates", "--out", "--json"} <= set(shown.split())

@@ -27,7 +27,7 @@ from tools.bench.programs import BenchFailed
 T = TypeVar("T")
 MODEL_ID = "bench-model"
 RATE_SCALE = 1_000_000
-_SCOPES = ("subjects:read", "subjects:write", "devices:write")
+_SCOPES = ("subjects:read", "subjects:write", "devices:write", "verdicts:read")
 
 
 @dataclass(frozen=True)

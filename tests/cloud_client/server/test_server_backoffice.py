@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from server_harness import SimDevice, Tenant, decision, vector
+from server_harness import SimDevice, Tenant, decision, passage, vector
 from server_process import Board, Running
 
 from link1.keys import SigningKey
@@ -22,11 +22,16 @@ PAGE = Path(__file__).parents[3] / "docs" / "BACKOFFICE.md"
 STEP = re.compile(
     r"^```sh\n(.*?)```(?:\n\n```json\n(.*?)```)?|^<!-- meanwhile: (.*?) -->", re.MULTILINE | re.DOTALL
 )
-LEARNED = {"subject_id": "SUBJECT_ID", "session_id": "SESSION_ID", "receipt_id": "RECEIPT_ID"}
+LEARNED = {
+    "subject_id": "SUBJECT_ID",
+    "session_id": "SESSION_ID",
+    "receipt_id": "RECEIPT_ID",
+    "next_cursor": "CURSOR",
+}
 # What is another value with every run; everything else must be as it is shown.
 CHANGING = re.compile(
     r".*_at(_ms)?|.*_b64|kid|signer_kid|instance|token|qr_payload|short_code|subject_ref|verdict_ref|txn_id"
-    r"|since|head16|use|(consent|subject|session|enrollment|receipt|verdict|tenant)_id|stream|not_before|rid|created_ms|ct_.*"
+    r"|next_cursor|since|head16|use|(consent|subject|session|enrollment|receipt|verdict|tenant)_id|stream|not_before|rid|created_ms|ct_.*"
 )
 
 
@@ -53,6 +58,7 @@ class Scene:
         self.gate = SimDevice(cast("Tenant", SimpleNamespace(cloud=Wire(running.url))), "gate-7")
         token = running.palmctl("token", "create", *place, "--device-id", "gate-7")["token"]
         assert self.gate.register(token).status_code == 201
+        self.running, self.place = running, place
         self.validator = SigningKey.generate()
         running.palmctl("dbd", "add", *place, "--dbd-id", "d1", "--pub-b64", self.validator.public.b64)
         mailing = Board(running, tenant_id, "gate-8")
@@ -77,7 +83,7 @@ class Scene:
         assert done.returncode == 0, script + done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         self.seen |= answer
-        self.variables |= {LEARNED[name]: answer[name] for name in LEARNED if name in answer}
+        self.variables |= {LEARNED[name]: answer[name] for name in LEARNED if answer.get(name)}
         return answer
 
     def the_kiosk_enrols(self) -> None:
@@ -89,6 +95,17 @@ class Scene:
         done = decision(accepted, self.validator)
         result = self.gate.upload({"signed_verdict": accepted, "signed_decision": done})
         (self.variables["VERDICT_ID"],) = result["accepted"]
+
+    def a_gate_that_was_away_delivers(self) -> None:
+        token = self.running.palmctl("token", "create", *self.place, "--device-id", "gate-9")["token"]
+        self.away = SimDevice(self.gate.tenant, "gate-9", passage_sensor=True)
+        assert self.away.register(token).status_code == 201
+        self.old = self.away.verdict(decided_at_ms=self.away.cloud.clock.ms - 3600 * 1000)
+        done = decision(self.old, self.validator)
+        self.away.upload({"signed_verdict": self.old, "signed_decision": done})
+
+    def its_passage_follows(self) -> None:
+        self.away.upload({"signed_verdict": self.old, "signed_passage": passage(self.old, self.validator)})
 
     def play(self) -> Iterator[tuple[str, str, Any]]:
         """Every request of the page: (script, the answer shown, the answer given)."""

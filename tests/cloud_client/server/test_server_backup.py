@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from many_verdicts import fill
 from server_database import on_sqlite
 from server_harness import Cloud
 from server_process import Running, new_account, post
@@ -23,6 +22,7 @@ from cloud_client.reference_server.backup import copy_database
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Store, Tx
+from tools.bench.many_verdicts import fill
 from tools.commands.cloud import cloud as command
 
 NONCE = "INSERT INTO nonces (kid, nonce, expires_ms) VALUES ('k', :nonce, 1)"
