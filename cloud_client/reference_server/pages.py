@@ -28,7 +28,7 @@ Position = tuple[int, str]
 """(milliseconds, id): what a list is ordered by."""
 
 SCAN_ROWS: Final = 2000
-"""How many rows a page with several filters looks at: some 10 ms."""
+"""How many rows a page with several filters looks at: entries of an index, some milliseconds."""
 
 _VERSION = 1
 _MAC_BYTES = 16
@@ -39,6 +39,7 @@ _MADE = struct.Struct(">BI")
 class Listed:
     """A table as it is listed: by ``(at, key)``, rows of one environment that equal ``filters`` by column.
 
+    ``key`` is what a row of the environment is known by, ``columns`` what is read of it.
     ``rising`` says in which direction; ``since`` (inclusive) and ``until`` (exclusive) bound ``at``. What is
     ``endless`` grows at its end: its last page has a cursor too, which whatever comes later follows.
     """
@@ -52,6 +53,7 @@ class Listed:
     since: int | None = None
     until: int | None = None
     endless: bool = False
+    columns: str = "*"
 
     def position(self, row: Row) -> Position:
         return row[self.at], row[self.key]
@@ -142,14 +144,17 @@ def _rows(
     }
     names = list(listed.filters)
     if len(names) <= 1:
-        sql = f"{listed.walked('*', after, names)} {listed.order} LIMIT :wanted"
+        sql = f"{listed.walked(listed.columns, after, names)} {listed.order} LIMIT :wanted"
         return tx.all(sql, wanted=wanted, **given), None
     walked_by = min(names, key=lambda name: _count(tx, listed, after, name, given))
-    walk = f"{listed.walked('*', after, [walked_by])} {listed.order}"
+    walk = f"{listed.walked(', '.join([listed.at, listed.key, *names]), after, [walked_by])} {listed.order}"
     others = " AND ".join(f"{name} = :{name}" for name in names if name != walked_by)
-    # The inner LIMIT is what keeps the engine on the index of the one filter.
+    # The innermost LIMIT is what keeps the engine on the index of the one filter.
     found = tx.all(
-        f"SELECT * FROM ({walk} LIMIT {SCAN_ROWS}) AS walked WHERE {others} {listed.order} LIMIT :wanted",  # noqa: S608 - names of ours
+        f"""SELECT {listed.columns} FROM {listed.table} WHERE tenant_id = :tenant_id AND {listed.key} IN (
+                SELECT {listed.key} FROM ({walk} LIMIT {SCAN_ROWS}) AS walked
+                WHERE {others} {listed.order} LIMIT :wanted)
+            {listed.order}""",  # noqa: S608 - names of ours
         wanted=wanted,
         **given,
     )

@@ -379,6 +379,8 @@ _DBD_WINDOWS = (
         SELECT tenant_id, livemode, dbd_id, kid, pub, not_before_ms, not_after_ms FROM dbd_keys""",
     "DROP TABLE dbd_keys",
 )
+# The other filters come last: a page with several is found without looking into the table.
+_VERDICT_FILTERS = "device_id, gate_id, subject_id, decision, reconciliation"
 
 _LISTS = (
     # Every filter of a list has an index in which the columns of the list's order come next (pages.py).
@@ -386,11 +388,13 @@ _LISTS = (
     "DROP INDEX verdicts_subject",
     "DROP INDEX verdicts_conflicts",
     *(
-        f"CREATE INDEX verdicts_by_{name} ON verdicts (tenant_id, livemode, {name}, decided_ms, verdict_id)"
+        f"""CREATE INDEX verdicts_by_{name}
+            ON verdicts (tenant_id, livemode, {name}, decided_ms, verdict_id, {_VERDICT_FILTERS})"""
         for name in ("device_id", "gate_id", "decision", "reconciliation")
     ),
-    """CREATE INDEX verdicts_by_subject_id
-        ON verdicts (tenant_id, livemode, subject_id, decided_ms, verdict_id) WHERE subject_id IS NOT NULL""",
+    f"""CREATE INDEX verdicts_by_subject_id
+        ON verdicts (tenant_id, livemode, subject_id, decided_ms, verdict_id, {_VERDICT_FILTERS})
+        WHERE subject_id IS NOT NULL""",
     """CREATE INDEX subjects_by_status ON subjects (tenant_id, livemode, status, created_ms, subject_id)""",
     *(
         f"CREATE INDEX devices_by_{name} ON devices (tenant_id, livemode, {name}, registered_ms, device_id)"

@@ -39,6 +39,7 @@ SWEEP_EVERY_S = 3600.0
 Ready = Callable[[str, str | None], None]
 """Is told the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
+_SWITCH_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,4 +278,6 @@ def run(options: ServeOptions, ready: Ready) -> None:
     """``serve`` with logging to standard error; returns when the server has ended."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     listener.silence()
+    # How long a thread that makes a list may hold the interpreter while the loop wants it.
+    sys.setswitchinterval(_SWITCH_S)
     asyncio.run(serve(options, ready))

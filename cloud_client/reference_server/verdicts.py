@@ -6,7 +6,7 @@ from typing import Any, Final
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server import device_config, persons
 from cloud_client.reference_server.context import Answer, Call, Environment
-from cloud_client.reference_server.pages import Listed, list_page, read_cursor
+from cloud_client.reference_server.pages import Listed, Position, list_page, read_cursor
 from cloud_client.reference_server.problems import FieldError, Problem
 from cloud_client.reference_server.registration import key_object
 from cloud_client.reference_server.retention import DAY_MS, VERDICT_MONTHS, months_before
@@ -23,6 +23,10 @@ _PREFIXES = {
 }
 
 _FILTERS: Final = ("device_id", "gate_id", "subject_id", "decision", "reconciliation")
+_COLUMNS: Final = """tenant_id, verdict_id, txn_id, device_id, gate_id, dbd_id, verdict_seq, decision, result,
+    pad_res, quality_q, model_id, decided_ms, received_ms, reconciliation, hand, subject_id, signed_decision,
+    signed_passage, change_no"""
+"""What a record is made of: not the signed verdict, which is most of a row."""
 CHANGES_CURSOR_MS: Final = VERDICT_MONTHS * 30 * DAY_MS
 """A back office that was away for longer may have missed a record that is deleted already."""
 
@@ -44,15 +48,30 @@ def list_verdicts(call: Call, tx: Tx) -> Answer:
         rising=query["order"] == "asc",
         since=query["from"],
         until=query["to"],
+        columns=_COLUMNS,
     )
-    return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row))
+    return _page(call, tx, listed, after)
 
 
 def list_verdict_changes(call: Call, tx: Tx) -> Answer:
     """listVerdictChanges: records in the order in which they came or changed last."""
     after = read_cursor(call, "verdict-changes", max_age_ms=CHANGES_CURSOR_MS) or (0, "")
-    listed = Listed("verdict-changes", "verdicts", "change_no", "verdict_id", {}, rising=True, endless=True)
-    return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row))
+    listed = Listed(
+        "verdict-changes",
+        "verdicts",
+        "change_no",
+        "verdict_id",
+        {},
+        rising=True,
+        endless=True,
+        columns=_COLUMNS,
+    )
+    return _page(call, tx, listed, after)
+
+
+def _page(call: Call, tx: Tx, listed: Listed, after: Position | None) -> Answer:
+    names: dict[str, str | None] = {}
+    return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row, names))
 
 
 def get_verdict(call: Call, tx: Tx) -> Answer:
@@ -67,7 +86,7 @@ def get_verdict(call: Call, tx: Tx) -> Answer:
     if row["livemode"] != call.environment.livemode:
         raise Problem(ProblemCode.LIVEMODE_MISMATCH)
     proof: dict[str, Any] = {
-        "record": record_object(tx, call.vault, row),
+        "record": record_object(tx, call.vault, row, {}),
         "signed_verdict": json.loads(row["signed_verdict"]),
     }
     for name in ("signed_decision", "signed_passage"):
@@ -91,7 +110,7 @@ def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicK
         decision = json.loads(row["signed_decision"])
         if row["decision_verified"]:
             pub = tx.scalar(
-                """SELECT pub FROM dbd_keys WHERE tenant_id = :tenant_id AND livemode = :livemode
+                """SELECT pub FROM dbd_windows WHERE tenant_id = :tenant_id AND livemode = :livemode
                    AND dbd_id = :dbd_id AND kid = :kid""",
                 dbd_id=row["dbd_id"],
                 kid=decision["signer_kid"],
@@ -105,9 +124,8 @@ def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicK
     )
 
 
-def record_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
-    """The Verdict record of the contract."""
-    verdict = json.loads(row["signed_verdict"])["verdict"]
+def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) -> dict[str, Any]:
+    """The Verdict record of the contract; ``names`` keeps what persons of the same answer are called."""
     record: dict[str, Any] = {
         "verdict_id": row["verdict_id"],
         "txn_id": row["txn_id"],
@@ -117,8 +135,8 @@ def record_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
         "verdict_seq": row["verdict_seq"],
         "decision": row["decision"],
         "result": row["result"],
-        "pad_res": verdict["pad"]["res"],
-        "quality_q": verdict["quality_q"],
+        "pad_res": row["pad_res"],
+        "quality_q": row["quality_q"],
         "model_id": row["model_id"],
         "decided_at": rfc3339(row["decided_ms"]),
         "received_at": rfc3339(row["received_ms"]),
@@ -126,11 +144,14 @@ def record_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
     }
     if row["hand"] is not None:
         record["hand"] = row["hand"]
-    if row["subject_id"] is not None:
-        subject = tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=row["subject_id"])
-        if subject is not None:
-            record["subject_id"] = row["subject_id"]
-            record["external_ref"] = persons.load(vault, subject).external_ref
+    subject_id = row["subject_id"]
+    if subject_id is not None:
+        if subject_id not in names:
+            subject = tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=subject_id)
+            names[subject_id] = None if subject is None else persons.load(vault, subject).external_ref
+        if names[subject_id] is not None:
+            record["subject_id"] = subject_id
+            record["external_ref"] = names[subject_id]
     if row["signed_decision"] is not None:
         decision = json.loads(row["signed_decision"])["decision_obj"]
         record["dbd"] = {

@@ -122,6 +122,8 @@ class Filled:
         ]
         assert not scans, plan
         assert any(line.startswith(f"SEARCH {table} USING") for line in plan), plan
+        if several and table == "verdicts":
+            assert any("USING COVERING INDEX verdicts_by_" in line for line in plan), plan
         # What is sorted is at most what one page looks at, and only where there are several filters.
         assert not sorted_at or several, plan
 
