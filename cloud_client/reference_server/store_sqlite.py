@@ -24,6 +24,8 @@ POLL_S: Final = 0.05
 _BUSY_TIMEOUT_MS: Final = 2000
 """Four busy writer processes wait 0.3 s for one another at worst; beyond this somebody hangs."""
 _PURGE_WAIT_MS: Final = 20
+_PURGE_FRAMES: Final = 1000
+"""Pages of the log that are moved in some hundredths of a second, while writers are kept out."""
 
 
 class SqliteStore(Store):
@@ -106,6 +108,10 @@ class SqliteStore(Store):
         """
         try:
             with _as_unavailable():
+                # The most of a long log goes without keeping anybody out.
+                _, frames, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if frames - moved > _PURGE_FRAMES:
+                    return False
                 self._connection.execute(f"PRAGMA busy_timeout={_PURGE_WAIT_MS}")
                 row = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
