@@ -211,6 +211,11 @@ class Reachability:
         self._state: LinkState | None = None
 
     @property
+    def known(self) -> bool:
+        """Whether any request has ended yet."""
+        return self._state is not None
+
+    @property
     def state(self) -> LinkState:
         """The picture now."""
         return self._state or LinkState(online=False, detail="no request has been answered yet")

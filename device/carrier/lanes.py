@@ -46,6 +46,9 @@ NO_GALLERY_S: Final = 30.0
 KEYS_EVERY_S: Final = 600.0
 """A rotation is announced a day ahead; ten minutes lose nothing of that."""
 
+FIRST_PICTURE_S: Final = 10.0
+"""So long a core hears nothing of a service that has not answered yet."""
+
 STATUS_EVERY_S: Final = 60.0
 STATUS_AT_MOST_EVERY_S: Final = 1.0
 
@@ -99,6 +102,11 @@ class Surroundings:
     def link(self) -> LinkState:
         """Whether the service is reachable, as last seen."""
         return self._reachability.state
+
+    @property
+    def link_known(self) -> bool:
+        """Whether a first request has been answered or has failed."""
+        return self._reachability.known
 
     def answered(self) -> None:
         """The service took a request."""
@@ -357,6 +365,9 @@ class LinkStateLane:
         """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
+        if not self._around.link_known:
+            # A carrier that has just begun is no outage; the first request is on its way.
+            await wait_at_most(self._around.link_news, FIRST_PICTURE_S)
         self._around.link_news.clear()
         state = self._around.link
         await core.call("link_state", online=state.online, detail=state.detail)
