@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cloud_client.reference_server.connections import Connections
 from cloud_client.reference_server.wire import Connection, Note
 
-BACKLOG: Final = 2048
-_ACCEPTED_AT_ONCE: Final = 16
+BACKLOG: Final = 4096
+_ACCEPTED_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
 _HANDSHAKE_S: Final = 10.0
 _POLL_S: Final = 0.02
