@@ -2,9 +2,12 @@
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from device.journal.mail import OutboxRecord
+from device.mail.inbox import InboxAssembly
+from device.mail.outbox import chunk_of
 from device.transactions.decision import Candidate, Sighting, Thresholds, build_verdict
 from device.transactions.effects import (
     Effect,
@@ -23,7 +26,8 @@ from device.transactions.effects import (
 from device.transactions.engine import TransactionEngine
 from device.transactions.settings import Conditions, EngineSettings
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
-from link1.bodies import MailAck, MailNone, MailState
+from link1.bodies import MailChunk, MailNone, MailPull
+from link1.canonical import JsonObject, canonical_bytes
 from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
@@ -40,11 +44,12 @@ from link1.events import (
     WrongEvidence,
 )
 from link1.keys import SigningKey
-from link1.objects import GalleryMark, LastVerdict, Pad
+from link1.objects import ErrorCode, GalleryMark, LastVerdict, MailMarks, Pad
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator_desk import RequestEnded, ValidatorDesk, VerdictAnswered
 from link1.validator_end import ValidatorEnd
-from tools.conform.bench import Bench, Setup
+from link1.validator_mail import ValidatorMail
+from tools.conform.bench import Bench, Deed, Setup
 from tools.conform.counters import Counters
 from tools.conform.rules import Finding, Result
 from tools.conform.runner import chosen, make_bench, rules_for, run_rules
@@ -52,10 +57,16 @@ from tools.golden_values import status_of
 from tools.validator_policy import accept_all
 
 DEVICE_KEY, VALIDATOR_KEY = SigningKey.from_seed(b"d" * 32), SigningKey.from_seed(b"v" * 32)
+REVOKED_KEY = SigningKey.from_seed(b"r" * 32)
+PINNED = frozenset({VALIDATOR_KEY.kid})
 DEVICE_ID, DBD_ID, GATE_ID = "palm-1", "dbd-1", "gate-1"
 THRESHOLDS = Thresholds("thr-1", 5_000, 500, 50, 5_000, 60)
 GALLERY = GalleryMark("main", 1, 7, "0" * 16)
 WALL_MS = 1_700_000_000_000
+
+
+OUTBOX = OutboxRecord(1, canonical_bytes({"post": {"box": "out", "seq": 1}, "ct_b64": "A" * 4_000}))
+"""What a device has for its service; only the service could open it."""
 
 
 class EndLine:
@@ -74,6 +85,11 @@ class EndLine:
         if data:
             self.end.receive(data, self.time_ms)
             self._pump()
+
+    def reopen(self, within_ms: int) -> None:
+        """The end was restarted (`end` is another one): it opens its port."""
+        self._out.clear()
+        self.end.port_opened(self.time_ms)
 
     def read(self, until_ms: int) -> bytes:
         self._pump()
@@ -95,7 +111,8 @@ class EndLine:
 class SimulatedDevice:
     """DeviceEnd and TransactionEngine as the daemon joins them, with a journal in memory.
 
-    It is driven like an end; `hand_until_ms` is when the hand that is there leaves."""
+    It is driven like an end; `hand_until_ms` is when the hand that is there leaves. `restart` makes end and
+    engine anew, over the same journal."""
 
     end: DeviceEnd
     engine: TransactionEngine
@@ -104,7 +121,31 @@ class SimulatedDevice:
     verdicts: list[StoredVerdict] = field(default_factory=list)
     disowned: set[str] = field(default_factory=set)
     evidence: list[str] = field(default_factory=list)
+    passages: set[str] = field(default_factory=set)
+    applied_seq: int = 1
+    """Inbox records that are applied."""
+    inbox: InboxAssembly = field(default_factory=lambda: InboxAssembly(1))
+    unsent: list[JsonObject] = field(default_factory=list)
+    """Verdicts that found no room on the channel: they wait here."""
+    remake: "Callable[[], SimulatedDevice] | None" = None
+    revoked: set[str] = field(default_factory=set)
     now_ms: int = 0
+
+    def revoke(self, now_ms: int) -> None:
+        """The service revokes the validator's key."""
+        self.revoked.add(VALIDATOR_KEY.kid)
+        self._events(self.end.keys_changed(now_ms), now_ms)
+
+    def add_again(self) -> None:
+        """The service names the revoked key once more: it stays revoked."""
+
+    def restarted(self) -> "SimulatedDevice":
+        """The device after a restart: another end and engine, what is durable as it was."""
+        assert self.remake is not None
+        fresh = self.remake()
+        fresh.memory, fresh.verdicts, fresh.disowned = self.memory, self.verdicts, self.disowned
+        fresh.evidence, fresh.passages, fresh.remake = self.evidence, self.passages, self.remake
+        return fresh
 
     # driven like an end
 
@@ -113,6 +154,8 @@ class SimulatedDevice:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         self._events(self.end.receive(data, now_ms), now_ms)
+        while self.unsent and self.end.send_verdict(self.unsent[0]):
+            del self.unsent[0]
 
     def sent(self, count: int, now_ms: int) -> None:
         self._events(self.end.sent(count, now_ms), now_ms)
@@ -133,9 +176,13 @@ class SimulatedDevice:
 
     # the hand
 
-    def hand_comes(self, now_ms: int) -> None:
+    def hand_leaves(self, now_ms: int) -> None:
+        self.hand_until_ms = None
+        self._do(self.engine.sighting(Sighting(False, now_ms), now_ms))
+
+    def hand_comes(self, now_ms: int, stays_ms: int = 800) -> None:
         self.now_ms = now_ms
-        self.hand_until_ms = now_ms + 800
+        self.hand_until_ms = now_ms + stays_ms
         seen = Sighting(
             hand_present=True,
             at_ms=now_ms,
@@ -158,9 +205,11 @@ class SimulatedDevice:
                 case Proven():
                     last = self.verdicts[-1] if self.verdicts else None
                     mark = LastVerdict(last.seq, last.ref) if last else None
-                    self.end.send_status(status_of("", WALL_MS, mark))
+                    marks = MailMarks(self.applied_seq, OUTBOX.seq, OUTBOX.seq - 1)
+                    self.end.send_status(replace(status_of("", WALL_MS, mark), mail=marks))
                     self._do(self.engine.link_proven(len(self.verdicts)))
                 case Down():
+                    self.unsent.clear()
                     self._do(self.engine.link_down())
                 case RequestReceived(request, wrapper):
                     known = self.memory.get(request.txn_id)
@@ -177,9 +226,24 @@ class SimulatedDevice:
                 case WrongEvidence(type_, wrapper):
                     self._do(self.engine.wrong_evidence(type_.value, wrapper))
                 case MailReceived(chunk):
-                    self.end.send_mail_ack(MailAck(chunk.seq, 0, MailState.GAP, 0))
+                    self._mail_in(chunk)
                 case MailPullReceived(pull):
-                    self.end.send_mail_none(MailNone(pull.after_seq))
+                    self._mail_out(pull)
+
+    def _mail_in(self, chunk: MailChunk) -> None:
+        """Nothing that comes here was sealed by a service: a whole record is refused."""
+        answer = self.inbox.take(chunk)
+        if answer is not None:
+            self.end.send_mail_ack(self.inbox.refused("malformed") if isinstance(answer, bytes) else answer)
+
+    def _mail_out(self, pull: MailPull) -> None:
+        chunk = chunk_of(OUTBOX, pull.offset)
+        if pull.after_seq >= OUTBOX.seq:
+            self.end.send_mail_none(MailNone(pull.after_seq))
+        elif chunk is None:
+            self.end.send_error(ErrorCode.MALFORMED, MessageType.MAIL_PULL)
+        else:
+            self.end.send_mail(chunk)
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -193,16 +257,20 @@ class SimulatedDevice:
                 self.memory[txn_id] = TxnMemory(txn_id, request_ref, ended=code)
                 return self.engine.end_remembered(txn_id)
             case SendVerdict(wrapper=wrapper):
-                self.end.send_verdict(wrapper)
+                if not self.end.send_verdict(wrapper):
+                    self.unsent.append(wrapper)
             case SendError(code, about, txn_id):
                 self.end.send_error(code, MessageType(about), txn_id)
             case Guide(txn_id, hint):
                 self.end.send_guide(txn_id, hint)
             case Resolve(refs):
                 self.end.send_resolve(refs)
-            case RecordDecision(ref, wrapper):
+            case RecordDecision(ref, wrapper, awaits_passage):
                 self._note(ref, decision_ref=object_ref(wrapper))
+                if awaits_passage:
+                    self.passages.add(ref)
             case RecordPassage(ref, wrapper):
+                self.passages.discard(ref)
                 self._note(ref, passage_ref=object_ref(wrapper))
             case RecordDisowned(refs):
                 self.disowned |= set(refs)
@@ -216,6 +284,7 @@ class SimulatedDevice:
                 del new
             case ListOpen(after_seq, upto_seq, limit):
                 answered = {m.verdict.ref for m in self.memory.values() if m.verdict and m.decision_ref}
+                answered -= self.passages
                 found = [
                     LastVerdict(v.seq, v.ref)
                     for v in self.verdicts
@@ -255,6 +324,12 @@ class SimulatedDevice:
 class SimulatedValidator(ValidatorDesk):
     """The desk as `palmctl dbd simulate` keeps it: it asks anew whenever nothing is open."""
 
+    remake: Callable[[DeskMemory], "SimulatedValidator"]
+
+    def restarted(self) -> "SimulatedValidator":
+        """The desk after a restart, with what is durable."""
+        return self.remake(self.memory)
+
     def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
         values: dict[str, Any] = {
             "dbd_id": DBD_ID,
@@ -290,67 +365,138 @@ def device(
     engine: type[TransactionEngine] = TransactionEngine,
     *,
     passage_sensor: bool = False,
+    kind: type[SimulatedDevice] = SimulatedDevice,
 ) -> SimulatedDevice:
     settings = EngineSettings(THRESHOLDS, 3, 5_000, 10_000, passage_sensor)
-    return SimulatedDevice(
-        end(
-            device_id=DEVICE_ID,
-            gate_id=GATE_ID,
-            dbd_id=DBD_ID,
-            verdict_key=DEVICE_KEY,
-            validator_keys=lambda kid, _at: VALIDATOR_KEY.public if kid == VALIDATOR_KEY.kid else None,
-            random=random.Random(1).randbytes,
-        ),
-        engine(settings, Conditions(True, True, True)),
-    )
+    lives = iter(range(1, 1_000))
+    revoked: set[str] = set()
+
+    def make() -> SimulatedDevice:
+        return kind(
+            end(
+                device_id=DEVICE_ID,
+                gate_id=GATE_ID,
+                dbd_id=DBD_ID,
+                verdict_key=DEVICE_KEY,
+                validator_keys=lambda kid, _at: VALIDATOR_KEY.public if kid in PINNED - revoked else None,
+                random=random.Random(next(lives)).randbytes,
+            ),
+            engine(settings, Conditions(True, True, True)),
+            remake=make,
+            revoked=revoked,
+        )
+
+    return make()
 
 
 def validator(
-    desk: type[SimulatedValidator] = SimulatedValidator, end: type[ValidatorEnd] = ValidatorEnd
+    desk: type[SimulatedValidator] = SimulatedValidator,
+    end: type[ValidatorEnd] = ValidatorEnd,
+    *,
+    passage_sensor: bool = False,
 ) -> SimulatedValidator:
-    return desk(
-        end(
+    lives = iter(range(2, 1_000))
+
+    def make(memory: DeskMemory) -> SimulatedValidator:
+        seed = next(lives)
+        its_end = end(
             dbd_id=DBD_ID,
             gate_id=GATE_ID,
             key=VALIDATOR_KEY,
             device_keys=lambda kid, _at: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
-            passage_sensor=False,
-            random=random.Random(2).randbytes,
+            passage_sensor=passage_sensor,
+            random=random.Random(seed).randbytes,
         )
-    )
+        mail = ValidatorMail(its_end)
+        mail.offer(1, b"{" + b" " * 4_000 + b"}")
+        made = desk(
+            its_end,
+            memory=memory,
+            random=random.Random(-seed).randbytes,
+            turn_after_ms=300 if passage_sensor else None,
+            mail=mail,
+        )
+        made.remake = make
+        return made
+
+    return make(DeskMemory())
 
 
 @dataclass
 class StringHand:
     """Shows a hand to a simulated device; it leaves by itself, and `away` waits for that."""
 
-    device: SimulatedDevice
     line: EndLine
     wait: Callable[[int], None] = lambda _ms: None
     settles_ms: int = 1_000
+    tireless: bool = True
 
     def show(self) -> None:
-        self.device.hand_comes(self.line.time_ms)
+        self.line.end.hand_comes(self.line.time_ms, stays_ms=60_000)
 
     def away(self) -> None:
-        self.wait(1_000)
+        self.line.end.hand_leaves(self.line.time_ms)
+        self.wait(100)
 
 
-def bench_for(end: SimulatedDevice | SimulatedValidator) -> Bench:
+@dataclass
+class SimulatedOwner:
+    """Does what the owner of an end can do; `cannot` holds the deeds that this one refuses."""
+
+    line: EndLine
+    cannot: frozenset[Deed] = frozenset()
+
+    def begin(self, deed: Deed) -> Callable[[], bool | None]:
+        if deed in self.cannot:
+            return lambda: False
+        end, now_ms = self.line.end, self.line.time_ms
+        match deed:
+            case Deed.RESTART:
+                self.line.end = end.restarted()
+            case Deed.REVOKE:
+                end.revoke(now_ms)
+            case Deed.ADD_AGAIN:
+                end.add_again()
+            case Deed.CANCEL:
+                end.cancel()
+            case Deed.REPLACE:
+                end.arm(3_000, now_ms)
+            case _:
+                pass  # the ends read no wall clock to decide by
+        return lambda: True
+
+
+def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False) -> Bench:
+    """A bench that can try everything; its wall clock goes with the simulated time."""
     line = EndLine(end)
-    if isinstance(end, SimulatedDevice):
-        hand = StringHand(end, line)
-        setup = Setup(Role.VALIDATOR, DBD_ID, GATE_ID, VALIDATOR_KEY, DEVICE_KEY.public, DEVICE_ID, hand=hand)
-        bench = make_bench(setup, line, Counters(), lambda: WALL_MS, random.Random(9).randbytes)
+    role, own_id, own, peer, peer_id = (
+        (Role.VALIDATOR, DBD_ID, VALIDATOR_KEY, DEVICE_KEY, DEVICE_ID)
+        if isinstance(end, SimulatedDevice)
+        else (Role.DEVICE, DEVICE_ID, DEVICE_KEY, VALIDATOR_KEY, DBD_ID)
+    )
+    hand = StringHand(line) if role is Role.VALIDATOR else None
+    setup = Setup(
+        role,
+        own_id,
+        GATE_ID,
+        own,
+        peer.public,
+        peer_id,
+        passage_sensor=sensor,
+        hand=hand,
+        hook=SimulatedOwner(line),
+        revoked=REVOKED_KEY,
+    )
+    wall_ms = lambda: WALL_MS + line.time_ms  # noqa: E731 (one line)
+    bench = make_bench(setup, line, Counters(), wall_ms, random.Random(9).randbytes)
+    if hand is not None:
         hand.wait = bench.peer.listen
-        return bench
-    setup = Setup(Role.DEVICE, DEVICE_ID, GATE_ID, DEVICE_KEY, VALIDATOR_KEY.public, DBD_ID)
-    return make_bench(setup, line, Counters(), lambda: WALL_MS, random.Random(9).randbytes)
+    return bench
 
 
-def findings_of(end: SimulatedDevice | SimulatedValidator, *only: str) -> list[Finding]:
+def findings_of(end: SimulatedDevice | SimulatedValidator, *only: str, sensor: bool = False) -> list[Finding]:
     role = Role.DEVICE if isinstance(end, SimulatedDevice) else Role.VALIDATOR
-    return list(run_rules(bench_for(end), chosen(rules_for(role), only)))
+    return list(run_rules(bench_for(end, sensor=sensor), chosen(rules_for(role), only)))
 
 
 def not_passed(findings: list[Finding]) -> dict[str, str]:

@@ -155,6 +155,13 @@ def simulate(
 @click.option("--passage-sensor", is_flag=True, help="The gate was registered with a turn sensor.")
 @click.option("--hand", "operator", is_flag=True, help="Ask a person to show a palm, three times in all.")
 @click.option("--hand-source", help="A program that shows hands: called with show and with away.")
+@click.option("--hook", help="A program that does what the cable cannot: called with restart, cancel, …")
+@click.option("--ask", is_flag=True, help="Ask a person to do that.")
+@click.option(
+    "--revoked-key-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A key of ours that was pinned at the other end and revoked there.",
+)
 @click.option("--only", multiple=True, metavar="ID", help="Rules whose id begins so; may be repeated.")
 @click.option("--skip", multiple=True, metavar="ID", help="Not these; may be repeated.")
 @click.option(
@@ -178,6 +185,9 @@ def conform(
     passage_sensor: bool,
     operator: bool,
     hand_source: str | None,
+    hook: str | None,
+    ask: bool,
+    revoked_key_file: Path | None,
     only: tuple[str, ...],
     skip: tuple[str, ...],
     wait_s: float,
@@ -186,19 +196,20 @@ def conform(
 ) -> None:
     """Test somebody else's end of the cable, rule by rule.
 
-    Exit codes: 0 every rule passed or was skipped, 1 one failed, 2 wrong usage, 3 nobody answers.
+    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 nobody answers, 4 none failed and some could
+    not be tried; each of these says what to do so that it can.
     """
     from link1.envelope import Role
     from link1.errors import FormatError, TransportError
     from link1.keys import PublicKey
     from tools.conform import command
     from tools.conform.bench import Setup
-    from tools.conform.hands import HandError, OperatorHand, ProgramHand
-    from tools.conform.rules import Result
+    from tools.conform.hands import HandError, OperatorHand, OperatorHook, ProgramHand, ProgramHook
     from tools.conform.runner import NobodyThere, chosen, rules_for
 
     ours = Role.DEVICE if as_device else Role.VALIDATOR
-    rules = chosen(rules_for(ours.peer), only, skip)
+    every_rule = rules_for(ours.peer)
+    rules = chosen(every_rule, only, skip)
     if not rules:
         raise click.UsageError("no rule begins so; see --list")
     if list_rules:
@@ -230,6 +241,11 @@ def conform(
             lambda text: click.echo(text, err=True),
             lambda text: click.pause(text, err=True),
         )
+    deeds: OperatorHook | ProgramHook | None = None
+    if hook is not None:
+        deeds = ProgramHook(hook)
+    elif ask:
+        deeds = OperatorHook(lambda text: click.confirm(text, default=True, err=True))
     setup = Setup(
         role=ours,
         own_id=own_id,
@@ -239,6 +255,8 @@ def conform(
         peer_id=dbd_id if as_device else device_id,
         passage_sensor=passage_sensor,
         hand=hand,
+        hook=deeds,
+        revoked=None if revoked_key_file is None else _load_key(revoked_key_file, False),
         wait_ms=int(wait_s * 1000),
     )
     line = command.as_json if as_json else command.as_text
@@ -249,13 +267,13 @@ def conform(
         sys.exit(3)
     except (FormatError, HandError) as error:
         raise click.ClickException(str(error)) from None
-    summary = {result.value: tally[result] for result in Result}
+    summary = command.summary(tally, len(every_rule) - len(rules))
     click.echo(json.dumps({"event": "summary"} | summary) if as_json else _counts(summary))
-    sys.exit(1 if tally[Result.FAIL] else 0)
+    sys.exit(command.exit_code(tally))
 
 
 def _counts(summary: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in summary.items())
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.items())
 
 
 def _office(server: str | None, api_key_stdin: bool) -> "OfficeAccess | None":

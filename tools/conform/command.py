@@ -14,6 +14,9 @@ from tools.conform.line import PortLine
 from tools.conform.rules import Finding, Result, Rule
 from tools.conform.runner import counters_beside, make_bench, run_rules
 
+FAILED, NOT_ALL_TRIED = 1, 4
+"""Exit codes; 2 is wrong usage and 3 nobody there."""
+
 
 def conform(
     setup: Setup, port: str, key_file: Path, rules: Sequence[Rule], report: Callable[[Finding], None]
@@ -23,15 +26,15 @@ def conform(
     Raises NobodyThere, HandError, TransportError, and FormatError for a damaged file of counters.
     """
     counters = counters_beside(key_file)
-    opened = open_port(port)
+    cable = PortLine(lambda: open_port(port))
     tally: Counter[Result] = Counter()
     try:
-        bench = make_bench(setup, PortLine(opened), counters, wall_ms, os.urandom)
+        bench = make_bench(setup, cable, counters, wall_ms, os.urandom)
         for finding in run_rules(bench, rules):
             tally[finding.result] += 1
             report(finding)
     finally:
-        opened.close()
+        cable.close()
     return tally
 
 
@@ -44,17 +47,35 @@ def as_json(finding: Finding) -> str:
 
 
 def as_text(finding: Finding) -> str:
-    """One line, and three more for what did not pass."""
+    """One line, and what to know of what did not pass."""
     rule = finding.rule
-    head = f"{finding.result:4}  {rule.id:32} {rule.section}"
+    head = f"{finding.result:9}  {rule.id:32} {rule.section}"
     if finding.result is Result.PASS:
         return head
     rest = [
-        f"      says      {rule.sentence}",
-        f"      expected  {rule.expected}",
-        f"      found     {finding.found}",
+        f"           says      {rule.sentence}",
+        f"           expected  {rule.expected}",
     ]
-    return "\n".join([head, *(rest if finding.result is Result.FAIL else rest[2:])])
+    if finding.result is Result.FAIL:
+        return "\n".join([head, *rest, f"           found     {finding.found}"])
+    return f"{head}\n           to do     {finding.found}"
+
+
+def summary(tally: Counter[Result], left_out: int) -> JsonObject:
+    """The counts of a run; `left_out` rules were not chosen."""
+    return {
+        "passed": tally[Result.PASS],
+        "failed": tally[Result.FAIL],
+        "not_tried": tally[Result.NOT_TRIED],
+        "left_out": left_out,
+    }
+
+
+def exit_code(tally: Counter[Result]) -> int:
+    """0 only when every rule that was chosen was tried and passed."""
+    if tally[Result.FAIL]:
+        return FAILED
+    return NOT_ALL_TRIED if tally[Result.NOT_TRIED] else 0
 
 
 def listing(rules: Sequence[Rule]) -> Iterator[JsonObject]:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from link1.channels import MAX_WAITING
+from link1.envelope import ABOUT_MESSAGE
 from link1.frames import MAX_ENCODED_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, FrameKind, cobs_encode
-from tools.conform.bench import Bench
+from tools.conform.bench import QUIET_MS, Bench
 from tools.conform.peer import ANSWER_MS, Broken, Heard
 from tools.conform.raw_frames import raw_frame
 from tools.conform.rules import Rule
@@ -14,6 +16,8 @@ STRANGE = "no_such_type"
 """A type that nobody knows: answered `error unsupported_type`, so that one sees that it was delivered."""
 BYTES_SECTION = "§1 Bytes on the wire"
 CHANNEL_SECTION = "§1 Reliable, ordered messages"
+FORTY = 40
+"""More messages than may wait, and fewer than take a slow end as long as its six transmissions."""
 TWO_FRAGMENTS = 1_500
 """Bytes of a message that fills two fragments."""
 GIVES_UP_MS = 8_500
@@ -24,6 +28,11 @@ def strange(size: int = 0) -> bytes:
     """A sound message of an unknown type, of `size` bytes if that is given."""
     head, tail = b'{"body":{"x":"', b'"},"type":"' + STRANGE.encode() + b'","v":1}'
     return head + b"x" * max(0, size - len(head) - len(tail)) + tail
+
+
+def want_strange_error(bench: Bench, since: int) -> None:
+    """`strange` was delivered: its type is none of the contract, so the error is about `message`."""
+    bench.want_error(since, "unsupported_type", about=ABOUT_MESSAGE)
 
 
 def strange_errors(bench: Bench, since: int) -> list[Heard]:
@@ -45,7 +54,7 @@ def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[Be
         if peer.acked(mid, 0, mark):
             raise Broken("the frame was taken and acknowledged")
         peer.say_bytes(strange(sound_bytes))
-        bench.want_error(mark, "unsupported_type")
+        want_strange_error(bench, mark)
         bench.barrier()
         if len(strange_errors(bench, mark)) != 1:
             raise Broken("the frame was delivered beside the sound one")
@@ -58,14 +67,30 @@ def _unanswered_ping(**members: int | bytes) -> Callable[[Bench], None]:
 
     def check(bench: Bench) -> None:
         bench.prove()
-        mark = bench.peer.mark
-        bench.peer.frame(FrameKind.PING, **members)
+        peer = bench.peer
         bench.barrier()
-        pongs = [h for h in bench.peer.heard[mark:] if h.frame.kind is FrameKind.PONG]
-        if len(pongs) > 1:
+        peer.auto_ping = False  # so that every PONG is one to the frame
+        mark = peer.mark
+        peer.frame(FrameKind.PING, **members)
+        if peer.wait(lambda h: h.frame.kind is FrameKind.PONG, QUIET_MS, mark) is not None:
             raise Broken("it was answered with PONG")
+        bench.barrier()
 
     return check
+
+
+def _pong_each(bench: Bench) -> None:
+    """PINGs that arrive together are PINGs all the same."""
+    bench.prove()
+    peer = bench.peer
+    bench.barrier()
+    peer.auto_ping = False
+    mark = peer.mark
+    peer.write(raw_frame(FrameKind.PING, sess=peer.sess) * 2)
+    peer.listen(2 * QUIET_MS)
+    pongs = sum(h.frame.kind is FrameKind.PONG for h in peer.heard[mark:])
+    if pongs != 2:
+        raise Broken(f"two PINGs in a row were answered by {pongs} PONGs")
 
 
 def _short_rst(bench: Bench) -> None:
@@ -117,7 +142,7 @@ def _overlong(bench: Bench) -> None:
 def _largest_message(bench: Bench) -> None:
     bench.prove()
     mark = bench.peer.say_bytes(strange(MAX_MESSAGE_BYTES))
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
 
 
 def _shuffled(bench: Bench) -> None:
@@ -130,7 +155,7 @@ def _shuffled(bench: Bench) -> None:
     if not peer.acked(mid, ANSWER_MS, mark):
         raise Broken("a message whose fragments came in another order is not acknowledged")
     peer.take_mid()
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
     bench.barrier()
     if len(strange_errors(bench, mark)) != 1:
         raise Broken("the message was delivered more than once")
@@ -152,7 +177,7 @@ def _repeat(bench: Bench) -> None:
     peer = bench.peer
     mark, mid = peer.mark, peer.next_mid()
     peer.say_bytes(strange())
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
     again = peer.mark
     peer.write(b"".join(peer.fragments(strange(), mid)))
     if not peer.acked(mid, ANSWER_MS, again):
@@ -192,23 +217,46 @@ def _sends_again(bench: Bench) -> None:
 
 
 def _gives_up(bench: Bench) -> None:
-    """Needs a message of the proven end that we do not acknowledge: an error that we provoke."""
+    """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or whatever
+    it says before that."""
     bench.prove()
-    bench.peer.listen(100)
     peer = bench.peer
+    peer.listen(100)
     peer.auto_ack = False
-    mark = peer.mark
+    mark, mid = peer.mark, peer.expected_mid()
     peer.say_bytes(strange())
     reset = peer.wait(lambda h: h.frame.kind is FrameKind.RST, GIVES_UP_MS, mark)
     sendings = [
         h
         for h in peer.heard[mark:]
-        if h.frame.kind is FrameKind.DATA and h.frame.chan == 0 and h.frame.index == h.frame.count - 1
+        if h.frame.kind is FrameKind.DATA
+        and (h.frame.chan, h.frame.mid) == (0, mid)
+        and h.frame.index == h.frame.count - 1
     ]
     if reset is None:
         raise Broken(f"{len(sendings)} transmissions unanswered, and no RST within {GIVES_UP_MS} ms")
     if len(sendings) != 6:
         raise Broken(f"RST after {len(sendings)} transmissions")
+
+
+def _sixteen_wait(bench: Bench) -> None:
+    """We acknowledge nothing while it is given cause for forty errors: most are dropped, none ends it."""
+    bench.prove()
+    peer = bench.peer
+    peer.listen(100)
+    peer.auto_ack = False
+    mark = peer.mark
+    for _ in range(FORTY):
+        peer.say_bytes(strange())
+    peer.resume_acks()
+    peer.listen(ANSWER_MS)
+    # By mid: what waits for its ACK is sent again meanwhile.
+    mids = {h.frame.mid for h in strange_errors(bench, mark)}
+    if len(mids) > MAX_WAITING + 1:
+        raise Broken(f"{len(mids)} errors had waited")
+    if any(h.frame.kind is FrameKind.RST for h in peer.heard[mark:]):
+        raise Broken("the session did not survive")
+    want_strange_error(bench, peer.say_bytes(strange()))
 
 
 def _flood(bench: Bench) -> None:
@@ -220,7 +268,7 @@ def _flood(bench: Bench) -> None:
     if not peer.acked(mid, 2 * ANSWER_MS, mark):
         raise Broken("no longer served after 400 PINGs and 50 copies of a message")
     peer.take_mid()
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
     bench.barrier()
     if any(h.frame.kind is FrameKind.RST for h in peer.heard[mark:]):
         raise Broken("the session did not survive")
@@ -247,8 +295,9 @@ def _short_slices(sess: int, mid: int) -> bytes:
 
 
 def _empty_last(sess: int, mid: int) -> bytes:
-    whole = strange(MAX_PAYLOAD_BYTES)
-    return _data(sess, mid, count=2, payload=whole) + _data(sess, mid, index=1, count=2, payload=b"")
+    # The first fragment is sound and may be kept, so it is that of the sound message which follows.
+    first = strange(TWO_FRAGMENTS)[:MAX_PAYLOAD_BYTES]
+    return _data(sess, mid, count=2, payload=first) + _data(sess, mid, index=1, count=2, payload=b"")
 
 
 FRAME_RULES = (
@@ -275,6 +324,13 @@ FRAME_RULES = (
         _DROP + "a chan, sess, mid, index or count that its kind does not allow",
         "no PONG to a PING with mid 1",
         _unanswered_ping(mid=1),
+    ),
+    Rule(
+        "session.pong_each",
+        "§1 Sessions",
+        "PING (answered by PONG)",
+        "two PINGs in a row are answered by two PONGs",
+        _pong_each,
     ),
     Rule(
         "frame.ack_payload",
@@ -352,6 +408,13 @@ FRAME_RULES = (
         "after 6 transmissions without an answer the link is down",
         "6 transmissions, then RST",
         _gives_up,
+    ),
+    Rule(
+        "message.sixteen_wait",
+        CHANNEL_SECTION,
+        "At most 16 messages wait on a channel; … a 17th status or error drops its oldest waiting one",
+        "of forty errors that wait for our ACK 17 come at most, and the session goes on",
+        _sixteen_wait,
     ),
     Rule(
         "message.flood",

@@ -5,14 +5,14 @@ from itertools import pairwise
 from typing import Any
 
 from link1.canonical import canonical_bytes
-from link1.envelope import Role
+from link1.envelope import ABOUT_MESSAGE, Role
 from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
 from link1.objects import Request
 from link1.signed import Kind, sign_object
-from tools.conform.bench import Bench, said
-from tools.conform.common_frames import strange
-from tools.conform.peer import ANSWER_MS, Broken, Heard
+from tools.conform.bench import PROOF_MS, QUIET_MS, Bench, said
+from tools.conform.common_frames import strange, want_strange_error
+from tools.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.conform.raw_frames import raw_frame
 from tools.conform.rules import Rule
 from tools.golden_vectors import UNREADABLE_MESSAGES
@@ -21,6 +21,12 @@ SESSION_SECTION = "§1 Sessions"
 ENVELOPE_SECTION = "§2 Envelope"
 HANDSHAKE_SECTION = "§3 Handshake"
 SILENCE_MS = 2_000
+ALSO_SAID = {
+    "v is true": ("unsupported_version",),
+    "no body": ("unsupported_type",),
+    "another version": ("unsupported_type",),
+}
+"""Other codes for what is wrong in two ways, of which an end may see either first."""
 SLACK_MS = 700
 """For a machine that is slow to be scheduled."""
 
@@ -44,7 +50,7 @@ def _rst_current(bench: Bench) -> None:
     if answer.frame.payload != peer.own_tag + before:
         raise Broken("an RSTACK with other tags")
     mark = peer.say_bytes(strange())
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
 
 
 def _rst_new(bench: Bench) -> None:
@@ -65,7 +71,7 @@ def _foreign_rstack(bench: Bench) -> None:
     bench.prove()
     bench.peer.write(raw_frame(FrameKind.RSTACK, payload=b"\x66" * 16))
     mark = bench.peer.say_bytes(strange())
-    bench.want_error(mark, "unsupported_type")
+    want_strange_error(bench, mark)
 
 
 def _silence(bench: Bench) -> None:
@@ -94,13 +100,17 @@ def _silence(bench: Bench) -> None:
 
 
 def _heartbeat(bench: Bench) -> None:
+    """An end that has other things to say need not PING: it is only never silent for long."""
     bench.prove()
     peer = bench.peer
     peer.listen(200)
     peer.auto_ping = False  # our PINGs would be answered, and whoever answers need not ask
-    mark = peer.mark
-    if peer.wait(lambda h: h.frame.kind is FrameKind.PING, 500 + SLACK_MS, mark) is None:
-        raise Broken(f"no PING within {500 + SLACK_MS} ms")
+    mark, begun_ms = peer.mark, peer.now_ms
+    peer.listen(3 * 500 + SLACK_MS)
+    times = [begun_ms, *(h.at_ms for h in peer.heard[mark:]), peer.now_ms]
+    longest = max(later - earlier for earlier, later in pairwise(times))
+    if longest > 500 + SLACK_MS:
+        raise Broken(f"it said nothing for {longest} ms")
 
 
 # ---- envelope
@@ -110,16 +120,17 @@ def _unreadable(why: str, code: str, data: bytes) -> Rule:
     def check(bench: Bench) -> None:
         bench.prove()
         mark = bench.peer.say_bytes(data)
-        bench.want_error(mark, code)
+        bench.want_error(mark, codes, about=ABOUT_MESSAGE)
         bench.barrier()
 
+    codes = (code, *ALSO_SAID.get(why, ()))
     words = why.replace(" ", "_").replace("^", "").replace("-", "minus")
     sentence = {
         "unsupported_type": "Unknown type: error unsupported_type, the link stays up",
         "unsupported_version": "another v: unsupported_version",
     }.get(code, "An unreadable message is ACKed and answered with error malformed")
     section = ENVELOPE_SECTION if code != "malformed" else "§1 Reliable, ordered messages"
-    return Rule(f"envelope.{words}", section, sentence, f"error {code} to: {why}", check)
+    return Rule(f"envelope.{words}", section, sentence, f"error {' or '.join(codes)} to: {why}", check)
 
 
 def _error_unanswered(bench: Bench) -> None:
@@ -129,6 +140,29 @@ def _error_unanswered(bench: Bench) -> None:
     bench.peer.say("error", {"code": 7})
     bench.want_quiet(("error",), mark)
     bench.barrier()
+
+
+def _wrong_way(bench: Bench) -> None:
+    """What only the other end itself sends is not served: refused, or let go, and the session goes on."""
+    bench.prove()
+    bench.peer.listen(QUIET_MS)
+    ours = bench.setup.role is Role.VALIDATOR
+    type_, body = (
+        ("resolve", {"verdict_refs": ["0" * 32]})
+        if ours
+        else ("cancel", {"txn_id": bench.peer.random(16).hex()})
+    )
+    mark = bench.peer.say(type_, body)
+    bench.want_quiet(("unknown", "decision", "verdict"), mark)
+    for heard in bench.peer.heard[mark:]:
+        about = heard.body.get("about") in (type_, ABOUT_MESSAGE)
+        if (
+            heard.type == "error"
+            and about
+            and heard.body.get("code") not in ("unsupported_type", "malformed")
+        ):
+            raise Broken(f"error {said(heard.body)}")
+    want_strange_error(bench, bench.peer.say_bytes(strange()))
 
 
 def _canonical(bench: Bench) -> None:
@@ -146,7 +180,7 @@ def _hello(bench: Bench) -> None:
     if setup.peer_id is not None:
         wanted["id"] = setup.peer_id
     wrong = [name for name, value in wanted.items() if body.get(name) != value]
-    if wrong or set(body) < {"role", "id", "gate_id", "kid", "nonce_b64"}:
+    if wrong or not {"role", "id", "gate_id", "kid", "nonce_b64"} <= set(body):
         raise Broken(f"hello with {said(body)}")
 
 
@@ -161,20 +195,45 @@ def _refused(break_it: Callable[[Bench], None]) -> Callable[[Bench], None]:
         bench.greet()
         break_it(bench)
         bench.want_error(0, "unpaired")
-        mark = bench.peer.mark
+        said_ms = next(h.at_ms for h in bench.peer.heard if h.type == "error")
         bench.peer.push(_request_bytes(bench))
         bench.want_quiet(("status", "ready", "request", "verdict"), 0, 500)
-        if bench.peer.wait(_is_rst, 1_000 + SLACK_MS, mark) is None:
+        reset = bench.peer.wait(_is_rst, 1_000 + SLACK_MS, 0)
+        if reset is None:
             raise Broken(f"error unpaired, but no RST within {1_000 + SLACK_MS} ms")
+        if reset.at_ms - said_ms < 1_000 - SLACK_MS // 2:
+            raise Broken(f"RST {reset.at_ms - said_ms} ms after error unpaired already")
 
     return check
 
 
 def _bad_hello(**changes: Any) -> Callable[[Bench], None]:
+    """An end may judge the hello when it comes, or together with the proof that follows it."""
+
     def say(bench: Bench) -> None:
         bench.peer.say("hello", bench.own_hello(**changes))
+        if bench.error(0, QUIET_MS) is None:
+            bench.peer.push(prove_bytes(bench))
+
+    def prove_bytes(bench: Bench) -> bytes:
+        gate = {name: value for name, value in changes.items() if name in ("gate_id", "role")}
+        return canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof(**gate)})
 
     return say
+
+
+def _revoked_key(bench: Bench) -> None:
+    """A key that was pinned and is revoked: it proves itself, and that counts for nothing."""
+    key = bench.setup.revoked
+    if key is None:
+        raise NotTried("give --revoked-key-file: a key of ours that was pinned there and has been revoked")
+
+    def say(bench: Bench) -> None:
+        bench.peer.say("hello", bench.own_hello(kid=key.kid))
+        if bench.error(0, QUIET_MS) is None:
+            bench.peer.push(canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof(key)}))
+
+    _refused(say)(bench)
 
 
 def _bad_proof(stranger: bool = False, **changes: Any) -> Callable[[Bench], None]:
@@ -194,6 +253,8 @@ def _stranger_with_pinned_kid(bench: Bench) -> None:
 def _reflection(bench: Bench) -> None:
     """Its own hello and its own words, given back to it."""
     bench.peer.say("hello", bench.hello)
+    if bench.error(0, QUIET_MS) is None:
+        bench.peer.push(canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof()}))
 
 
 def _replayed_proof(bench: Bench) -> None:
@@ -224,22 +285,30 @@ def _second_hello(bench: Bench) -> None:
     bench.peer.say("hello", bench.own_hello())
     bench.own_nonce_b64 = nonce
     bench.peer.say("prove", bench.own_proof())
-    heard = bench.peer.message("prove", ANSWER_MS, 0)
+    heard = bench.peer.message("prove", PROOF_MS, 0)
     if heard is None:
         raise Broken("no prove to the first hello")
     try:
         bench.judge_proof(heard.body)
     except (FormatError, SignatureError) as error:
         raise Broken(f"its prove does not answer the first hello: {error}") from None
+    # Either may wait for what the other says first: a validator may want a status before it is ready.
+    bench.introduce()
     said_after = "ready" if bench.setup.role is Role.DEVICE else "status"
-    if bench.peer.message(said_after, ANSWER_MS, 0) is None:
+    if bench.peer.message(said_after, PROOF_MS, 0) is None:
         raise Broken(f"no {said_after} after both proofs")
 
 
 def _handshake_timeout(bench: Bench) -> None:
     bench.greet()
-    if bench.peer.wait(_is_rst, 5_000 + SLACK_MS) is None:
+    begun_ms = bench.peer.now_ms
+    reset = bench.peer.wait(_is_rst, 5_000 + SLACK_MS)
+    if reset is None:
         raise Broken(f"no RST within {5_000 + SLACK_MS} ms of a hello that nobody answers")
+    if reset.at_ms - begun_ms < 5_000 - SLACK_MS:
+        raise Broken(
+            f"RST after {reset.at_ms - begun_ms} ms already: a slow machine gets no time for its proof"
+        )
 
 
 def _request_bytes(bench: Bench) -> bytes:
@@ -312,6 +381,13 @@ SESSION_RULES = (
 ENVELOPE_RULES = (
     *(_unreadable(*item) for item in UNREADABLE_MESSAGES),
     Rule("envelope.error_unanswered", "§4 error", "an error is never answered", "silence", _error_unanswered),
+    Rule(
+        "envelope.wrong_way",
+        ENVELOPE_SECTION,
+        "Unknown type: error unsupported_type, the link stays up",
+        "a type that only the end under test sends is not served; the session goes on",
+        _wrong_way,
+    ),
 )
 HANDSHAKE_RULES = (
     Rule(
@@ -363,6 +439,13 @@ HANDSHAKE_RULES = (
         "RST",
         _handshake_timeout,
     ),
+)
+KEY_RULE = Rule(
+    "key.revoked",
+    HANDSHAKE_SECTION,
+    "a kid in revoked_kids never counts again",
+    f"the proof of a revoked key: {_UNPAIRED}",
+    _revoked_key,
 )
 CANONICAL_RULE = Rule(
     "envelope.canonical",

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from link1.canonical import JsonObject, b64_encode
+from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.errors import FormatError, SignatureError
+from link1.frames import FrameKind
 from link1.objects import DeviceStatus, Request
 from link1.signed import Kind, sign_object, verify_object
-from tools.conform.bench import Bench
-from tools.conform.peer import ANSWER_MS, Broken, Skipped
+from tools.conform.bench import QUIET_MS, Bench, Deed, said
+from tools.conform.peer import ANSWER_MS, Broken, NotTried
 from tools.conform.rules import Rule
 
 PASSAGE_SECTION = "§4 One passage"
@@ -33,6 +34,7 @@ def make_request(bench: Bench, ttl_ms: int = LONG_TTL_MS, **changes: Any) -> Req
 
 
 def signed(bench: Bench, request: Request) -> JsonObject:
+    bench.txn_ids.add(request.txn_id)
     return sign_object(Kind.REQUEST, request.to_obj(), bench.setup.key)
 
 
@@ -73,7 +75,7 @@ def _expires(bench: Bench) -> None:
     if heard is None:
         raise Broken(f"nothing within {SHORT_TTL_MS + EXPIRED_MS} ms")
     if heard.type == "verdict":
-        raise Skipped("a verdict came: take the hand away, or the device cannot see whether one is there")
+        raise NotTried("a verdict came: take the hand away, or the device cannot see whether one is there")
     bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
     took_ms = heard.at_ms - begun_ms
     if not SHORT_TTL_MS - 350 <= took_ms <= SHORT_TTL_MS + 400:
@@ -94,8 +96,8 @@ def _expired_again(bench: Bench) -> None:
 def _need_error(bench: Bench, mark: int, code: str, within_ms: int) -> None:
     heard = bench.peer.wait(lambda h: h.type in ("error", "verdict"), within_ms, mark)
     if heard is not None and heard.type == "verdict":
-        raise Skipped("a verdict came: take the hand away")
-    bench.want_error(mark, code, within_ms)
+        raise NotTried("a verdict came: take the hand away")
+    bench.want_error(mark, code, within_ms, about="request")
 
 
 def _armed_again(bench: Bench) -> None:
@@ -126,7 +128,7 @@ def _cancel_not_remembered(bench: Bench) -> None:
     bench.prove()
     request = make_request(bench)
     mark = bench.peer.say("cancel", {"txn_id": request.txn_id})
-    bench.want_error(mark, "cancelled")
+    bench.want_error(mark, "cancelled", about="cancel")
     mark = bench.peer.say("request", signed(bench, request))
     bench.want_quiet(("error",), mark)
     withdraw(bench, request.txn_id)
@@ -155,6 +157,77 @@ def _replaced(bench: Bench) -> None:
     mark = bench.peer.say("request", older_wrapper)
     bench.want_error(mark, "cancelled", about="request", txn_id=older.txn_id)
     withdraw(bench, newer.txn_id)
+
+
+def _wrong_clock(issued_at_ms: int) -> Callable[[Bench], None]:
+    """A check that a request whose time of issue is far off is armed like any other."""
+
+    def check(bench: Bench) -> None:
+        bench.prove()
+        request = make_request(bench, issued_at_ms=issued_at_ms)
+        mark = bench.peer.say("request", signed(bench, request))
+        bench.want_quiet(("error",), mark)
+        withdraw(bench, request.txn_id)
+
+    return check
+
+
+def _own_clock(deed: Deed) -> Callable[[Bench], None]:
+    """A check that the device proves itself, takes our proof and arms a request with its clock wrong."""
+
+    def check(bench: Bench) -> None:
+        bench.do(deed)
+        try:
+            bench.prove()
+            request, _, mark = ask(bench)
+            bench.want_quiet(("error",), mark)
+            withdraw(bench, request.txn_id)
+        finally:
+            bench.do(Deed.CLOCK_RIGHT)
+
+    return check
+
+
+def _restart_remembers(bench: Bench) -> None:
+    """A request that ended stays ended, so that nobody who recorded it can have it answered."""
+    bench.prove()
+    request, wrapper, mark = ask(bench, SHORT_TTL_MS)
+    _need_error(bench, mark, "expired", SHORT_TTL_MS + EXPIRED_MS)
+    bench.restart()
+    bench.prove()
+    mark = bench.peer.say("request", wrapper)
+    bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
+
+
+def _revoked_in_use(bench: Bench) -> None:
+    """The last rule: with the key gone there is nothing more to try."""
+    bench.prove()
+    bench.do(Deed.REVOKE)
+    wanted_ms = bench.setup.wait_ms
+    if bench.peer.wait(lambda h: h.frame.kind is FrameKind.RST, wanted_ms, 0) is None:
+        raise Broken(f"the proven session goes on, {wanted_ms} ms after the key was revoked")
+    _unpaired_now(bench)
+
+
+def _revoked_for_good(bench: Bench) -> None:
+    bench.do(Deed.ADD_AGAIN)
+    _unpaired_now(bench)
+
+
+def _unpaired_now(bench: Bench) -> None:
+    """Our proof by the key that is revoked now is refused."""
+    bench.greet()
+    bench.peer.say("hello", bench.own_hello())
+    if bench.error(0, QUIET_MS) is None:
+        bench.peer.push(canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof()}))
+    bench.want_error(0, "unpaired")
+
+
+def _named_txn_ids(bench: Bench) -> None:
+    """Looks at every error of the run."""
+    for body in bench.peer.errors:
+        if "txn_id" in body and body["txn_id"] not in bench.txn_ids:
+            raise Broken(f"error {said(body)}: no request with this txn_id was signed")
 
 
 def _conflict(bench: Bench) -> None:
@@ -193,6 +266,9 @@ _REPEAT = (
 def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
     return Rule(f"request.{id_}", PASSAGE_SECTION, sentence, expected, check)
 
+
+_CLOCK = "a wrong wall clock never costs a passage"
+_NO_CLOCK = "So no clock at either end closes a gate"
 
 ASKING_RULES = (
     Rule(
@@ -252,4 +328,57 @@ ASKING_RULES = (
         _cancel_ended,
     ),
     Rule("cancel.request_again", PASSAGE_SECTION, _REPEAT, "error cancelled", _cancelled_again),
+    Rule("clock.request_past", PASSAGE_SECTION, _CLOCK, "a request of 1970 is armed", _wrong_clock(0)),
+    Rule(
+        "clock.request_future",
+        PASSAGE_SECTION,
+        _CLOCK,
+        "a request of the far future is armed",
+        _wrong_clock(2**53 - 1),
+    ),
+    Rule(
+        "clock.own_behind",
+        HANDSHAKE_SECTION,
+        _NO_CLOCK,
+        "with its clock set back it takes our proof and our request",
+        _own_clock(Deed.CLOCK_BACK),
+    ),
+    Rule(
+        "clock.own_ahead",
+        HANDSHAKE_SECTION,
+        _NO_CLOCK,
+        "with its clock set ahead it takes our proof and our request",
+        _own_clock(Deed.CLOCK_AHEAD),
+    ),
+    Rule(
+        "restart.ended",
+        PASSAGE_SECTION,
+        "Ended txn_ids are remembered like verdicts",
+        "error expired to a request that expired before a restart",
+        _restart_remembers,
+    ),
 )
+TXN_ID_RULE = Rule(
+    "error.txn_id",
+    PASSAGE_SECTION,
+    "txn_id stands … about a txn_id of a request whose signature held; …, never otherwise",
+    "every error of this run names a txn_id that we signed a request with, or none",
+    _named_txn_ids,
+)
+REVOKING_RULES = (
+    Rule(
+        "key.revoked_in_use",
+        HANDSHAKE_SECTION,
+        "revoking the one in use forces RST",
+        "RST, and then error unpaired to the revoked key",
+        _revoked_in_use,
+    ),
+    Rule(
+        "key.revoked_for_good",
+        HANDSHAKE_SECTION,
+        "a kid in revoked_kids never counts again, even if it is added again",
+        "error unpaired",
+        _revoked_for_good,
+    ),
+)
+"""Run last: afterwards our key is good for nothing."""

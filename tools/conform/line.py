@@ -4,6 +4,8 @@ The tests put a simulated end and a simulated clock in its place, so every rule 
 """
 
 import select
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from link1.errors import TransportError
@@ -11,6 +13,7 @@ from link1.transport.pump import monotonic_ms
 from link1.transport.serial_port import Port
 
 READ_BYTES = 16_384
+REOPEN_S = 0.1
 FULL_PORT_MS = 3_000
 """A port that takes nothing for so long has nobody at the other end."""
 
@@ -30,12 +33,32 @@ class Line(Protocol):
         """What has come, as soon as something has; empty when nothing came until then."""
         ...
 
+    def reopen(self, within_ms: int) -> None:
+        """Open the port again: the end behind it was restarted, and a USB port goes away with it."""
+        ...
+
 
 class PortLine:
     """A `Line` on a serial port or pty."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, open_port: Callable[[], Port]) -> None:
+        self._open = open_port
+        self._port = open_port()
+
+    def close(self) -> None:
+        self._port.close()
+
+    def reopen(self, within_ms: int) -> None:
+        self._port.close()
+        deadline_ms = monotonic_ms() + within_ms
+        while True:
+            try:
+                self._port = self._open()
+                return
+            except TransportError:
+                if monotonic_ms() >= deadline_ms:
+                    raise
+                time.sleep(REOPEN_S)
 
     def now_ms(self) -> int:
         return monotonic_ms()

@@ -21,6 +21,8 @@ SAY_AGAIN_MS = 400
 SAY_TIMES = 3
 ANSWER_MS = 1_500
 """How long an answer that needs no person may take, on a machine under load."""
+HEARTBEAT_PONG_MS = 300
+"""How long the PONG of a heartbeat is waited for before the next PING is counted by itself."""
 OPEN_MS = 4_000
 """RST is answered at once, and one is sent every 500 ms: an end that is there has answered by then."""
 
@@ -29,8 +31,8 @@ class Broken(Exception):
     """A rule does not hold; the text says what was found."""
 
 
-class Skipped(Exception):
-    """A rule cannot be tested here; the text says why."""
+class NotTried(Exception):
+    """A rule cannot be tried here; the text says what to do so that it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Peer:
     own_tag: bytes = b"\x00" * TAG_BYTES
     peer_tag: bytes = b""
     not_canonical: list[str] = field(default_factory=list)
+    errors: list[JsonObject] = field(default_factory=list)
+    """Bodies of every error of the run, in all sessions."""
+    decisions: list[JsonObject] = field(default_factory=list)
+    """Bodies of every decision of the run, in all sessions, repeats too."""
+    _pongs_owed: int = 0
     _decoder: FrameDecoder = field(default_factory=FrameDecoder)
     _next_mid: dict[int, int] = field(default_factory=dict)
     _expected: dict[int, int] = field(default_factory=dict)
@@ -69,19 +76,19 @@ class Peer:
 
     # ---- sessions
 
-    def open(self, *, acks: bool = True) -> None:
+    def open(self, *, acks: bool = True, within_ms: int = OPEN_MS) -> None:
         """Begin a new session: fresh tag, RST, until RSTACK. Raises Broken when none comes."""
         self.auto_pong = self.auto_ping = self.auto_rstack = True
         self.auto_ack = acks
         self._begin(b"")
         self.heard.clear()
         self.write(b"\x00")
-        deadline_ms = self.now_ms + OPEN_MS
+        deadline_ms = self.now_ms + within_ms
         while self.now_ms < deadline_ms:
             self.write(raw_frame(FrameKind.RST, payload=self.own_tag))
             if self.wait(self._is_rstack, 500) is not None:
                 return
-        raise Broken(f"no RSTACK to our RST within {OPEN_MS} ms")
+        raise Broken(f"no RSTACK to our RST within {within_ms} ms")
 
     def _is_rstack(self, heard: Heard) -> bool:
         return heard.frame.kind is FrameKind.RSTACK and heard.frame.payload[:TAG_BYTES] == self.own_tag
@@ -95,6 +102,7 @@ class Peer:
         self._next_mid.clear()
         self._expected.clear()
         self._parts.clear()
+        self._pongs_owed = 0
 
     # ---- saying
 
@@ -113,10 +121,16 @@ class Peer:
 
     def frame(self, kind: int, **members: Any) -> None:
         """One frame of this session, whatever its members."""
+        if kind == FrameKind.PING and not members:
+            self._pongs_owed += 1
         self.write(raw_frame(kind, **({"sess": self.sess} | members)))
 
     def next_mid(self, channel: int = 0) -> int:
         return self._next_mid.get(channel, 0)
+
+    def expected_mid(self, channel: int = 0) -> int:
+        """The mid of the other end's next message: that after the last one acknowledged."""
+        return self._expected.get(channel, 0)
 
     def take_mid(self, channel: int = 0) -> int:
         """Use up the mid of our next message."""
@@ -167,6 +181,16 @@ class Peer:
 
         return self.wait(wanted, within_ms, since) is not None
 
+    def resume_acks(self) -> None:
+        """Acknowledge again, first of all what was heard whole and is not acknowledged yet."""
+        self.auto_ack = True
+        for heard in self.heard:
+            channel, mid = heard.frame.chan, heard.frame.mid
+            whole = heard.frame.kind is FrameKind.DATA and heard.data is not None
+            if whole and mid == self.expected_mid(channel):
+                self._expected[channel] = mid + 1
+                self.frame(FrameKind.ACK, chan=channel, mid=mid)
+
     # ---- hearing
 
     @property
@@ -190,6 +214,20 @@ class Peer:
     def message(self, type_: str, within_ms: int = ANSWER_MS, since: int | None = None) -> Heard | None:
         """The next message of a type."""
         return self.wait(lambda heard: heard.type == type_, within_ms, since)
+
+    def ping(self) -> None:
+        """Send a PING and wait for its PONG, and not for that of one of our heartbeats. Raises Broken."""
+        pinging, self.auto_ping = self.auto_ping, False
+        deadline_ms = self.now_ms + HEARTBEAT_PONG_MS
+        while self._pongs_owed and self.now_ms < deadline_ms:
+            self._step(deadline_ms)
+        self._pongs_owed = 0
+        mark = self.mark
+        self.frame(FrameKind.PING)
+        answered = self.wait(lambda h: h.frame.kind is FrameKind.PONG, ANSWER_MS, mark)
+        self.auto_ping = pinging
+        if answered is None:
+            raise Broken(f"a PING in the session is not answered within {ANSWER_MS} ms")
 
     def listen(self, duration_ms: int) -> None:
         """Let time pass, staying alive."""
@@ -218,11 +256,18 @@ class Peer:
             return  # what an honest end drops: of an earlier session
         elif frame.kind is FrameKind.PING and self.auto_pong:
             self.frame(FrameKind.PONG)
+        elif frame.kind is FrameKind.PONG:
+            self._pongs_owed = max(0, self._pongs_owed - 1)
         data = frame.payload if frame.kind is FrameKind.HINT else None
         if frame.kind is FrameKind.DATA:
             data = self._assemble(frame)
         type_, body = self._read(data) if data is not None else ("", {})
-        self.heard.append(Heard(at_ms, frame, data, type_, body))
+        heard = Heard(at_ms, frame, data, type_, body)
+        if type_ == "error":
+            self.errors.append(body)
+        elif type_ == "decision":
+            self.decisions.append(body)
+        self.heard.append(heard)
 
     def _take_rst(self, frame: Frame) -> None:
         if not self.auto_rstack:

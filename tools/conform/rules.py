@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class Result(StrEnum):
     PASS = "PASS"  # noqa: S105 (a result)
     FAIL = "FAIL"
-    SKIP = "SKIP"
+    NOT_TRIED = "NOT TRIED"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`section` and `sentence` are the specification's, `expected` what the end under test should do.
 
-    `check` tries it on a bench; it raises Broken with what it found, or Skipped with why it cannot tell.
+    `check` tries it on a bench; it raises Broken with what it found, or NotTried with what to do so that it can be tried.
     """
 
     id: str

@@ -10,24 +10,35 @@ from link1.keys import SigningKey
 from link1.link import RandomSource
 from tools.conform.bench import Bench, Setup
 from tools.conform.common_frames import FRAME_RULES
-from tools.conform.common_sessions import CANONICAL_RULE, ENVELOPE_RULES, HANDSHAKE_RULES, SESSION_RULES
+from tools.conform.common_sessions import (
+    CANONICAL_RULE,
+    ENVELOPE_RULES,
+    HANDSHAKE_RULES,
+    KEY_RULE,
+    SESSION_RULES,
+)
 from tools.conform.counters import Counters, load_counters
-from tools.conform.device_asking import ASKING_RULES
+from tools.conform.device_asking import ASKING_RULES, REVOKING_RULES, TXN_ID_RULE
 from tools.conform.device_hands import HAND_RULES
+from tools.conform.device_mail import DEVICE_MAIL_RULES
 from tools.conform.device_refusing import REFUSING_RULES
 from tools.conform.line import Line
-from tools.conform.peer import Broken, Peer, Skipped
+from tools.conform.peer import Broken, NotTried, Peer
 from tools.conform.rules import Finding, Result, Rule
+from tools.conform.validator_mail import VALIDATOR_MAIL_RULES
 from tools.conform.validator_rules import VALIDATOR_RULES
 
-_COMMON = (*FRAME_RULES, *SESSION_RULES, *ENVELOPE_RULES, *HANDSHAKE_RULES)
+_COMMON = (*FRAME_RULES, *SESSION_RULES, *ENVELOPE_RULES, *HANDSHAKE_RULES, KEY_RULE)
+_DEVICE = (
+    *(*_COMMON, *ASKING_RULES, *REFUSING_RULES, *HAND_RULES, *DEVICE_MAIL_RULES),
+    *(TXN_ID_RULE, CANONICAL_RULE, *REVOKING_RULES),
+)
+_VALIDATOR = (*_COMMON, *VALIDATOR_RULES, *VALIDATOR_MAIL_RULES, CANONICAL_RULE)
 
 
 def rules_for(under_test: Role) -> tuple[Rule, ...]:
     """Every rule for a device, or for a validator, in the order in which they run."""
-    if under_test is Role.DEVICE:
-        return (*_COMMON, *ASKING_RULES, *REFUSING_RULES, *HAND_RULES, CANONICAL_RULE)
-    return (*_COMMON, *VALIDATOR_RULES, CANONICAL_RULE)
+    return _DEVICE if under_test is Role.DEVICE else _VALIDATOR
 
 
 def chosen(rules: Sequence[Rule], only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Rule]:
@@ -73,6 +84,6 @@ def run_rules(bench: Bench, rules: Sequence[Rule]) -> Iterator[Finding]:
             result, found = Result.PASS, "as expected"
         except Broken as broken:
             result, found = Result.FAIL, str(broken)
-        except Skipped as skipped:
-            result, found = Result.SKIP, str(skipped)
+        except NotTried as not_tried:
+            result, found = Result.NOT_TRIED, str(not_tried)
         yield Finding(rule, result, found, bench.peer.now_ms - begun_ms)

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from link1.bodies import MAX_REFS
 from link1.canonical import JsonObject, canonical_bytes
+from link1.channels import MAX_WAITING
 from link1.errors import FormatError, SignatureError
-from link1.objects import Decision, Pad, Request, Verdict, VerdictResult
+from link1.frames import FrameKind
+from link1.objects import Decision, Pad, Passage, Request, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object, verify_object
-from tools.conform.bench import GALLERY, QUIET_MS, Bench, said
-from tools.conform.common_frames import strange
-from tools.conform.peer import ANSWER_MS, Broken, Heard, Skipped
+from tools.conform.bench import GALLERY, QUIET_MS, Bench, Deed, said
+from tools.conform.common_frames import strange, want_strange_error
+from tools.conform.peer import ANSWER_MS, Broken, Heard, NotTried
 from tools.conform.rules import Rule
 
 PASSAGE_SECTION = "§4 One passage"
@@ -23,12 +26,23 @@ LONGEST_LATE_MS = 8_000
 """A ttl that would make the rule on late verdicts take longer is not waited for."""
 
 
-def next_request(bench: Bench) -> tuple[Request, Heard]:
-    """A proven session with an open request of the validator's, good in every member."""
-    bench.prove()
-    heard = bench.peer.message("request", bench.setup.wait_ms, 0)
+def next_request(bench: Bench, at_ms: int | None = None) -> tuple[Request, Heard]:
+    """A proven session (whose status says `at_ms`) with an open request of the validator's, good in every
+    member."""
+    bench.prove(at_ms=at_ms)
+    return heard_request(bench, 0)
+
+
+def heard_request(bench: Bench, since: int, but: str = "") -> tuple[Request, Heard]:
+    """The first request from `since` on whose txn_id is not `but`."""
+
+    def wanted(heard: Heard) -> bool:
+        inner = heard.body.get("request")
+        return heard.type == "request" and not (isinstance(inner, dict) and inner.get("txn_id") == but)
+
+    heard = bench.peer.wait(wanted, bench.setup.wait_ms, since)
     if heard is None:
-        raise Skipped(f"no request within {bench.setup.wait_ms} ms; keep the validator asking")
+        raise NotTried(f"no request within {bench.setup.wait_ms} ms; keep the validator asking")
     try:
         return Request.from_obj(verify_object(Kind.REQUEST, heard.body, bench.setup.peer_key)), heard
     except (FormatError, SignatureError) as error:
@@ -102,7 +116,7 @@ def _opened(bench: Bench) -> tuple[JsonObject, Decision, JsonObject]:
     mark = bench.peer.say("verdict", wrapper)
     decision, signed = good_decision(bench, wrapper, mark)
     if not decision.actuated:
-        raise Skipped(
+        raise NotTried(
             f"the validator did not open for an accept ({decision.outcome}, {decision.reason}), so it cannot "
             "be seen when it wrongly would; let its rules open for subject_ref 555…"
         )
@@ -115,10 +129,10 @@ def _needs_opening(bench: Bench) -> None:
         try:
             _opened(bench)
             bench.notes["opens"] = ""
-        except (Broken, Skipped) as reason:
+        except (Broken, NotTried) as reason:
             bench.notes["opens"] = str(reason)
     if bench.notes["opens"]:
-        raise Skipped(bench.notes["opens"])
+        raise NotTried(bench.notes["opens"])
 
 
 def not_opened(bench: Bench, wrapper: JsonObject, mark: int, *, answered: bool) -> None:
@@ -141,8 +155,11 @@ def _ready(bench: Bench) -> None:
     heard = bench.peer.message("ready", ANSWER_MS, mark)
     if heard is None:
         raise Broken(f"no ready within {ANSWER_MS} ms of the proofs")
-    if not isinstance(heard.body.get("passage_sensor"), bool):
+    sensor = heard.body.get("passage_sensor")
+    if not isinstance(sensor, bool):
         raise Broken("ready without passage_sensor true or false")
+    if bench.setup.passage_sensor and not sensor:
+        raise Broken("ready says that there is no turn sensor, and --passage-sensor was given")
 
 
 def _request(bench: Bench) -> None:
@@ -152,17 +169,132 @@ def _request(bench: Bench) -> None:
 
 
 def _request_again(bench: Bench) -> None:
-    _, first = next_request(bench)
+    was, first = next_request(bench)
     asked, second = next_request(bench)
-    if first.body["request"]["txn_id"] != asked.txn_id:
+    if was.txn_id != asked.txn_id:
+        if second.at_ms - first.at_ms >= was.ttl_ms + LATE_AFTER_TTL_MS - ANSWER_MS:
+            raise NotTried(
+                f"its request was over before it could come again; let its ttl_ms be over {was.ttl_ms}"
+            )
         raise Broken("another txn_id after a reset, while the first request was open")
     if first.data != second.data:
         raise Broken("the same txn_id with other bytes after a reset")
 
 
+def _asks_anew(bench: Bench) -> None:
+    """After `expired` the validator asks anew, and not with the txn_id that has ended."""
+    asked, _ = next_request(bench)
+    mark = bench.peer.say("error", {"code": "expired", "about": "request", "txn_id": asked.txn_id})
+    heard = bench.peer.message("request", bench.setup.wait_ms, mark)
+    if heard is None:
+        raise NotTried(
+            f"no request within {bench.setup.wait_ms} ms of error expired; keep the validator asking"
+        )
+    inner = heard.body.get("request")
+    if isinstance(inner, dict) and inner.get("txn_id") == asked.txn_id:
+        raise Broken("the txn_id that has ended was asked for again")
+
+
+def _other_end(bench: Bench) -> None:
+    """The end of an older request is not that of the open one."""
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    older = bench.peer.random(16).hex()
+    bench.peer.say("error", {"code": "cancelled", "about": "request", "txn_id": older})
+    _opens_for(bench, asked)
+
+
+def _opens_for(bench: Bench, asked: Request, **changes: Any) -> None:
+    wrapper = verdict_for(bench, asked, **changes)
+    mark = bench.peer.say("verdict", wrapper)
+    decision, _ = good_decision(bench, wrapper, mark)
+    if not decision.actuated:
+        raise Broken(f"it did not open ({decision.outcome}, {decision.reason})")
+
+
+def _opens_at(decided_at_ms: int) -> Callable[[Bench], None]:
+    """A check that it opens however wrong the device's clock is."""
+
+    def check(bench: Bench) -> None:
+        _needs_opening(bench)
+        asked, _ = next_request(bench, at_ms=decided_at_ms)
+        _opens_for(bench, asked, decided_at_ms=decided_at_ms)
+
+    return check
+
+
+def _opens_with_own_clock(deed: Deed) -> Callable[[Bench], None]:
+    def check(bench: Bench) -> None:
+        _needs_opening(bench)
+        bench.do(deed)
+        try:
+            asked, _ = next_request(bench)
+            _opens_for(bench, asked)
+        finally:
+            bench.do(Deed.CLOCK_RIGHT)
+
+    return check
+
+
+def _cancelled(bench: Bench) -> None:
+    """A verdict that crosses the cancel of its request."""
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    mark = bench.peer.mark
+    bench.do(Deed.CANCEL)
+    heard = bench.peer.wait(
+        lambda h: h.type == "cancel" and h.body.get("txn_id") == asked.txn_id, bench.setup.wait_ms, mark
+    )
+    if heard is None:
+        raise Broken(f"no cancel of the open request within {bench.setup.wait_ms} ms")
+    wrapper = verdict_for(bench, asked)
+    mark = bench.peer.say("verdict", wrapper)
+    not_opened(bench, wrapper, mark, answered=True)
+
+
+def _replaced(bench: Bench) -> None:
+    """A verdict that crosses the request which replaces its own; the newer one is open."""
+    _needs_opening(bench)
+    asked, _ = next_request(bench)
+    mark = bench.peer.mark
+    bench.do(Deed.REPLACE)
+    newer, _ = heard_request(bench, mark, but=asked.txn_id)
+    wrapper = verdict_for(bench, asked)
+    mark = bench.peer.say("verdict", wrapper)
+    not_opened(bench, wrapper, mark, answered=True)
+    _opens_for(bench, newer)
+
+
 def _decides(bench: Bench) -> None:
-    wrapper, _, _ = _opened(bench)
-    del wrapper
+    _opened(bench)
+
+
+def _decision_seq_once(bench: Bench) -> None:
+    """Looks at every decision of the run."""
+    refs: dict[int, str] = {}
+    for body in bench.peer.decisions:
+        inner = body.get("decision_obj")
+        if not isinstance(inner, dict):
+            continue
+        seq, ref = inner.get("decision_seq"), str(inner.get("verdict_ref"))
+        if isinstance(seq, int) and refs.setdefault(seq, ref) != ref:
+            raise Broken(f"decision_seq {seq} stands in decisions about two verdicts")
+
+
+def _full_queue(bench: Bench) -> None:
+    """We acknowledge nothing while more errors are called for than may wait, then comes the verdict."""
+    asked, _ = next_request(bench)
+    peer = bench.peer
+    peer.listen(QUIET_MS)
+    peer.auto_ack = False
+    for _ in range(MAX_WAITING + 4):
+        peer.say_bytes(strange())
+    wrapper = verdict_for(bench, asked)
+    mark = peer.say("verdict", wrapper)
+    peer.resume_acks()
+    good_decision(bench, wrapper, mark)
+    if any(h.frame.kind is FrameKind.RST for h in peer.heard):
+        raise Broken("the session did not survive")
 
 
 def _decision_seq(bench: Bench) -> None:
@@ -194,7 +326,7 @@ def _refuses(make: Callable[[Bench, Request], JsonObject], *, answered: bool) ->
         mark = bench.peer.say("verdict", wrapper)
         not_opened(bench, wrapper, mark, answered=answered)
         mark = bench.peer.say_bytes(strange())
-        bench.want_error(mark, "unsupported_type")
+        want_strange_error(bench, mark)
 
     return check
 
@@ -241,7 +373,7 @@ def _late(bench: Bench) -> None:
     asked, _ = next_request(bench)
     late_ms = asked.ttl_ms + LATE_AFTER_TTL_MS
     if late_ms > LONGEST_LATE_MS:
-        raise Skipped(
+        raise NotTried(
             f"its ttl_ms is {asked.ttl_ms}; let it ask with at most {LONGEST_LATE_MS - LATE_AFTER_TTL_MS}"
         )
     bench.peer.listen(late_ms + 300)
@@ -269,6 +401,154 @@ def _resolve_unknown(bench: Bench) -> None:
     bench.want_quiet(("unknown", "decision"), mark, 500)
 
 
+def _resolve_many(bench: Bench) -> None:
+    """More answers than one `resolve` asks about. A forgotten one is met with silence; `unknown` says that it
+    was not acted on, which of the first is not true."""
+    _needs_opening(bench)
+    wrapper, _, signed = _opened(bench)
+    answers = {object_ref(wrapper): signed}
+    for _ in range(MAX_REFS):
+        asked = _never_asked(bench)
+        wrapper = verdict_for(bench, asked)
+        mark = bench.peer.say("verdict", wrapper)
+        _, answers[object_ref(wrapper)] = good_decision(bench, wrapper, mark)
+    refs = list(answers)
+    bench.prove()
+    mark = bench.peer.say("resolve", {"verdict_refs": refs[:MAX_REFS]})
+    bench.peer.listen(2 * ANSWER_MS)
+    bench.peer.say("resolve", {"verdict_refs": refs[MAX_REFS:]})
+    bench.peer.listen(2 * ANSWER_MS)
+    if not bench.peer.heard[mark:]:
+        raise Broken("the session did not survive")
+    for heard in bench.peer.heard[mark:]:
+        _judge_resolved(heard, answers)
+
+
+def _judge_resolved(heard: Heard, answers: dict[str, JsonObject]) -> None:
+    """A decision about one of these verdicts is the first one; `unknown` names none that was acted on."""
+    if heard.type == "decision":
+        inner = heard.body.get("decision_obj", {})
+        first = answers.get(inner.get("verdict_ref"))
+        if first is not None and canonical_bytes(first) != canonical_bytes(heard.body):
+            raise Broken("another decision than the first was sent")
+    if heard.type == "unknown":
+        acted_on = [ref for ref, signed in answers.items() if signed["decision_obj"]["actuated"]]
+        if set(acted_on) & set(heard.body.get("verdict_refs", [])):
+            raise Broken("unknown about a verdict that was acted on")
+
+
+def _never_asked(bench: Bench) -> Request:
+    return Request(
+        txn_id=bench.peer.random(16).hex(),
+        gate_id=bench.setup.gate_id,
+        dbd_id=str(bench.hello.get("id")),
+        nonce_b64="A" * 22 + "==",
+        issued_at_ms=bench.wall_ms(),
+        ttl_ms=1_000,
+    )
+
+
+def _passage_of(bench: Bench, wrapper: JsonObject, since: int, within_ms: int) -> Heard | None:
+    ref = object_ref(wrapper)
+
+    def wanted(heard: Heard) -> bool:
+        inner = heard.body.get("passage")
+        return heard.type == "passage" and isinstance(inner, dict) and inner.get("verdict_ref") == ref
+
+    return bench.peer.wait(wanted, within_ms, since)
+
+
+def _turned(bench: Bench) -> tuple[JsonObject, Passage, JsonObject]:
+    """A passage with a turn sensor: verdict, what the sensor reported, and that as signed."""
+    _needs_opening(bench)
+    wrapper, _, _ = _opened(bench)
+    ready = bench.peer.message("ready", 0, 0)
+    if ready is None or ready.body.get("passage_sensor") is not True:
+        raise NotTried("needs a validator with a turn sensor, whose ready says so")
+    heard = _passage_of(bench, wrapper, 0, bench.setup.wait_ms)
+    if heard is None:
+        raise Broken(f"it opened, and no passage came within {bench.setup.wait_ms} ms")
+    try:
+        passage = Passage.from_obj(verify_object(Kind.PASSAGE, heard.body, bench.setup.peer_key))
+    except (FormatError, SignatureError) as error:
+        raise Broken(f"passage: {error}") from None
+    verdict = wrapper["verdict"]
+    wrong = [name for name in ("txn_id", "gate_id", "dbd_id") if getattr(passage, name) != verdict[name]]
+    if wrong:
+        raise Broken(f"the passage differs from the verdict in {', '.join(wrong)}")
+    return wrapper, passage, heard.body
+
+
+def _passage_signed(bench: Bench) -> None:
+    _turned(bench)
+
+
+def _passage_seq(bench: Bench) -> None:
+    _, first, _ = _turned(bench)
+    _, second, _ = _turned(bench)
+    if second.dbd_event_seq != first.dbd_event_seq + 1:
+        raise Broken(f"dbd_event_seq {second.dbd_event_seq} after {first.dbd_event_seq}")
+
+
+def _passage_resolved(bench: Bench) -> None:
+    wrapper, _, signed = _turned(bench)
+    bench.prove()
+    mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
+    heard = _passage_of(bench, wrapper, mark, ANSWER_MS)
+    if heard is None:
+        raise Broken("the passage was not sent again")
+    if canonical_bytes(heard.body) != canonical_bytes(signed):
+        raise Broken("another passage than the first was sent")
+
+
+def _passage_only_after_opening(bench: Bench) -> None:
+    bench.prove()
+    wrapper = verdict_for(bench, _never_asked(bench))
+    mark = bench.peer.say("verdict", wrapper)
+    good_decision(bench, wrapper, mark)
+    if _passage_of(bench, wrapper, mark, ANSWER_MS) is not None:
+        raise Broken("a passage came for a verdict that it did not open for")
+
+
+def _restart_seq(bench: Bench) -> None:
+    _needs_opening(bench)
+    _, before, _ = _opened(bench)
+    bench.restart()
+    _, after, _ = _opened(bench)
+    if after.decision_seq != before.decision_seq + 1:
+        raise Broken(f"decision_seq {after.decision_seq} after a restart, {before.decision_seq} before it")
+
+
+def _restart_highest(bench: Bench) -> None:
+    _needs_opening(bench)
+    acted_on, _, _ = _opened(bench)
+    bench.restart()
+    asked, _ = next_request(bench)
+    wrapper = verdict_for(bench, asked, verdict_seq=acted_on["verdict"]["verdict_seq"])
+    mark = bench.peer.say("verdict", wrapper)
+    not_opened(bench, wrapper, mark, answered=True)
+
+
+def _restart_resolves(bench: Bench) -> None:
+    """What was acted on before a restart is decided as it was, or met with silence."""
+    _needs_opening(bench)
+    wrapper, _, signed = _opened(bench)
+    bench.restart()
+    bench.prove()
+    mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
+    bench.peer.listen(ANSWER_MS)
+    for heard in bench.peer.heard[mark:]:
+        _judge_resolved(heard, {object_ref(wrapper): signed})
+
+
+def _restart_event_seq(bench: Bench) -> None:
+    _, before, _ = _turned(bench)
+    bench.restart()
+    _, after, _ = _turned(bench)
+    if after.dbd_event_seq != before.dbd_event_seq + 1:
+        raise Broken(f"dbd_event_seq {after.dbd_event_seq} after a restart, {before.dbd_event_seq} before it")
+
+
 def _bad_hint(bench: Bench) -> None:
     bench.prove()
     mark = bench.peer.mark
@@ -277,12 +557,6 @@ def _bad_hint(bench: Bench) -> None:
     bench.peer.frame(8, payload=b"{")
     bench.want_quiet(("error",), mark)
     bench.barrier()
-
-
-def _wrong_way(bench: Bench) -> None:
-    bench.prove()
-    mark = bench.peer.say("cancel", {"txn_id": "0" * 32})
-    bench.want_error(mark, "unsupported_type", about="cancel")
 
 
 def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
@@ -302,6 +576,11 @@ def _refusal(
         f"opens.{id_}", PASSAGE_SECTION, _ACTUATES + what, expected, _refuses(make, answered=answered)
     )
 
+
+_CLOCKS = (
+    "within ttl_ms + 2 s of its last sending by its monotonic clock; no clock at either end closes a gate"
+)
+_SURVIVES = "the highest it has acted on (which survives its restarts, like decision_seq and dbd_event_seq)"
 
 VALIDATOR_RULES = (
     Rule("ready.after_proof", "§3 Handshake", "the validator ready {passage_sensor: bool}", "ready", _ready),
@@ -379,11 +658,93 @@ VALIDATOR_RULES = (
         "a hint of a later version is not answered",
         _bad_hint,
     ),
+    _rule(
+        "request.after_expired",
+        "txn_id …; Ended txn_ids are remembered like verdicts",
+        "another txn_id after error expired",
+        _asks_anew,
+    ),
+    _rule(
+        "request.other_end",
+        "txn_id stands in …, so that an end of the older request is not taken for one of the newer",
+        "error cancelled about another txn_id does not end the open request",
+        _other_end,
+    ),
+    _rule("clock.status_and_verdict_past", _CLOCKS, "it opens for a verdict of 1970", _opens_at(0)),
+    _rule(
+        "clock.status_and_verdict_future",
+        _CLOCKS,
+        "it opens for a verdict of the far future",
+        _opens_at(2**53 - 1),
+    ),
+    _rule(
+        "clock.own_behind",
+        _CLOCKS,
+        "it opens with its clock set back",
+        _opens_with_own_clock(Deed.CLOCK_BACK),
+    ),
+    _rule(
+        "clock.own_ahead",
+        _CLOCKS,
+        "it opens with its clock set ahead",
+        _opens_with_own_clock(Deed.CLOCK_AHEAD),
+    ),
+    _rule(
+        "cancel.crossed", _ACTUATES + "uncancelled", f"a verdict that crossed a cancel: {_CLOSED}", _cancelled
+    ),
+    _rule(
+        "replace.crossed",
+        _ACTUATES + "unreplaced",
+        f"a verdict for the older of two requests: {_CLOSED}; it opens for the newer",
+        _replaced,
+    ),
     Rule(
-        "envelope.wrong_way",
-        "§2 Envelope",
-        "Unknown type: error unsupported_type",
-        "error unsupported_type to a type that validators send",
-        _wrong_way,
+        "decision.full_queue",
+        "§1 Reliable, ordered messages",
+        "anything else waits at its source",
+        "the decision comes although more errors waited than may",
+        _full_queue,
+    ),
+    _rule(
+        "resolve.many",
+        "resolve {verdict_refs:[1..32]}: …; one that has forgotten stays silent",
+        "the first decisions or silence, and no unknown about what was acted on",
+        _resolve_many,
+    ),
+    _rule(
+        "passage.signed",
+        "passage {v, txn_id, dbd_id, gate_id, verdict_ref, passed, cause, at_ms, dbd_event_seq}",
+        "a signed passage that fits the verdict, after it opened",
+        _passage_signed,
+    ),
+    _rule(
+        "passage.seq", "dbd_event_seq likewise (rises by exactly 1)", "one more than the last", _passage_seq
+    ),
+    _rule(
+        "passage.resolve",
+        "resolve: the validator re-sends decision and passage",
+        "the same passage, byte for byte",
+        _passage_resolved,
+    ),
+    _rule(
+        "passage.only_after_opening",
+        "passage: only with a turn sensor",
+        "no passage for a verdict that it did not open for",
+        _passage_only_after_opening,
+    ),
+    _rule("restart.decision_seq", _SURVIVES, "one more than before the restart", _restart_seq),
+    _rule("restart.verdict_seq", _SURVIVES, f"the number acted on before it: {_CLOSED}", _restart_highest),
+    _rule(
+        "restart.resolve",
+        "resolve: the validator re-sends …; one that has forgotten stays silent",
+        "the same decision, or silence; no unknown",
+        _restart_resolves,
+    ),
+    _rule("restart.dbd_event_seq", _SURVIVES, "one more than before the restart", _restart_event_seq),
+    _rule(
+        "decision.seq_once",
+        "decision_seq … likewise (rises by exactly 1)",
+        "no two verdicts of this run have the same decision_seq",
+        _decision_seq_once,
     ),
 )
