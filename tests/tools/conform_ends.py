@@ -351,7 +351,8 @@ class SimulatedValidator(ValidatorDesk):
         return self._rearm(super().receive(data, now_ms), now_ms)
 
     def port_opened(self, now_ms: int) -> list[Any]:
-        return self._rearm(super().port_opened(now_ms), now_ms)
+        events = super().port_opened(now_ms)
+        return events if self.open_txn_id is not None else [*events, *self.arm(3_000, now_ms)]
 
     def _rearm(self, events: list[Any], now_ms: int) -> list[Any]:
         ended = any(isinstance(event, VerdictAnswered | RequestEnded) for event in events)

@@ -603,7 +603,7 @@ HAND_RULES = (
     Rule(
         "clock.decision",
         "§3 Handshake",
-        "Evidence is good under the key that proved itself in the session it comes in, whatever its decided_at_ms",
+        "Evidence is good under the key that proved itself in the session …, whatever its decided_at_ms",
         "no error to a decision (and passage) of 1970 or of the far future",
         _clock,
     ),

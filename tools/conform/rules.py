@@ -21,7 +21,8 @@ class Result(StrEnum):
 class Rule:
     """`section` and `sentence` are the specification's, `expected` what the end under test should do.
 
-    `check` tries it on a bench; it raises Broken with what it found, or NotTried with what to do so that it can be tried.
+    `check` tries it on a bench; it raises Broken with what it found, or NotTried with what to do so that it
+    can be tried.
     """
 
     id: str

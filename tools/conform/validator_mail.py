@@ -20,7 +20,9 @@ NO_MAIL_THERE = "it asked for no mail; let it carry mail, or leave these rules o
 
 def _outbox(bench: Bench) -> tuple[MailMarks, bytes]:
     """A record that no validator has pulled before, and the marks that announce it."""
-    seq = bench.wall_ms()  # rises from run to run: a validator may leave out what it has pulled before
+    # Rises from run to run: a validator may leave out what it has pulled before.
+    seq = max(bench.wall_ms(), int(bench.notes.get("out_seq", 0)) + 1)
+    bench.notes["out_seq"] = seq
     post: JsonObject = {"box": "out", "seq": seq, "src": bench.setup.own_id, "dst": "svc"}
     record = canonical_bytes({"post": post, "ct_b64": "A" * 4_000})
     return MailMarks(0, seq, seq - 1), record
@@ -28,9 +30,10 @@ def _outbox(bench: Bench) -> tuple[MailMarks, bytes]:
 
 def _question(bench: Bench, since: int, types: tuple[str, ...] = ("mail_pull",)) -> tuple[Heard, int]:
     """The validator's next question of these types; any other is answered so that the next one comes."""
-    mark = since
+    mark, until_ms = since, bench.peer.now_ms + CARRIES_MS
     while True:
-        heard = bench.peer.wait(lambda h: h.type in ("mail_pull", "mail"), CARRIES_MS, mark)
+        left_ms = until_ms - bench.peer.now_ms
+        heard = bench.peer.wait(lambda h: h.type in ("mail_pull", "mail"), left_ms, mark)
         if heard is None:
             raise NotTried(NO_MAIL_THERE)
         mark = bench.peer.heard.index(heard) + 1
@@ -140,6 +143,12 @@ def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]
 
 VALIDATOR_MAIL_RULES = (
     _rule(
+        "offers",
+        "a mail sent in part goes on at the offset that mail_ack names",
+        "the chunk at next_offset, also when that is 0 again",
+        _offers,
+    ),
+    _rule(
         "collects",
         "mail_pull {box: out, after_seq, offset}",
         "the record of the outbox is pulled chunk by chunk, and then the one after it",
@@ -156,11 +165,5 @@ VALIDATOR_MAIL_RULES = (
         "The validator keeps one mail or mail_pull unanswered at a time",
         f"no other question within {UNANSWERED_MS} ms of an unanswered one",
         _one_question,
-    ),
-    _rule(
-        "offers",
-        "a mail sent in part goes on at the offset that mail_ack names",
-        "the chunk at next_offset, also when that is 0 again",
-        _offers,
     ),
 )
