@@ -129,6 +129,8 @@ class SimulatedDevice:
     """Verdicts that found no room on the channel: they wait here."""
     remake: "Callable[[], SimulatedDevice] | None" = None
     revoked: set[str] = field(default_factory=set)
+    clock_right: bool = True
+    """Ends read no wall clock to decide by; one that did would look here."""
     now_ms: int = 0
 
     def revoke(self, now_ms: int) -> None:
@@ -325,6 +327,7 @@ class SimulatedValidator(ValidatorDesk):
     """The desk as `palmctl dbd simulate` keeps it: it asks anew whenever nothing is open."""
 
     remake: Callable[[DeskMemory], "SimulatedValidator"]
+    clock_right = True
 
     def restarted(self) -> "SimulatedValidator":
         """The desk after a restart, with what is durable."""
@@ -462,8 +465,8 @@ class SimulatedOwner:
                 end.cancel()
             case Deed.REPLACE:
                 end.arm(3_000, now_ms)
-            case _:
-                pass  # the ends read no wall clock to decide by
+            case Deed.CLOCK_BACK | Deed.CLOCK_AHEAD | Deed.CLOCK_RIGHT:
+                end.clock_right = deed is Deed.CLOCK_RIGHT
         return lambda: True
 
 
