@@ -12,8 +12,6 @@ from typing import Any
 import conform_ends
 import pytest
 from conform_ends import (
-    OUTBOX,
-    VALIDATOR_KEY,
     SimulatedDevice,
     SimulatedValidator,
     bench_for,
@@ -32,6 +30,7 @@ import link1.validator_desk
 import link1.validator_end
 from device.transactions.effects import SendError, SendVerdict
 from device.transactions.engine import TransactionEngine
+from link1.bodies import Hello
 from link1.canonical import JsonObject
 from link1.channels import ChannelReceiver, Taken
 from link1.desk_memory import DeskMemory
@@ -40,15 +39,11 @@ from link1.envelope import MessageType, Role
 from link1.errors import FormatError
 from link1.events import ErrorReceived, Proven, RequestReceived, StatusReceived
 from link1.frames import Frame, FrameKind, cobs_decode
-from link1.handshake import HandshakeState
+from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
-from link1.link_states import MessageArrived
 from link1.objects import ErrorCode
 from link1.session import Session
-from link1.signed import Kind
-from link1.validator_desk import ValidatorDesk
 from link1.validator_end import ValidatorEnd
-from tools.conform.bench import Deed
 from tools.conform.raw_frames import raw_frame
 from tools.conform.rules import Finding, Result
 from tools.conform.runner import rules_for, run_rules
@@ -93,7 +88,7 @@ def without(type_: str, **members: Any) -> Callable[[Patch], None]:
     return saying(rewrite)
 
 
-def with_members(type_: str, when: Mapping[str, Any] = {}, **members: Any) -> Callable[[Patch], None]:  # noqa: B006 (read only)
+def with_members(type_: str, when: Mapping[str, Any] = {}, **members: Any) -> Callable[[Patch], None]:
     """An end that says these members in every message of a type, where it would say those of `when`."""
 
     def rewrite(said: MessageType, body: Mapping[str, Any]) -> Said:
@@ -518,7 +513,9 @@ class OwnClock(SimulatedValidator):
 
 
 def answers_hints(patch: Patch) -> None:
-    patch.setattr(Session, "_read_hint", lambda self, _d: self.send_error(ErrorCode.MALFORMED, "guide") and [])
+    patch.setattr(
+        Session, "_read_hint", lambda self, _d: self.send_error(ErrorCode.MALFORMED, "guide") and []
+    )
 
 
 def trusting(patch: Patch) -> None:
@@ -540,7 +537,12 @@ _UNREADABLE = {
 }
 _UNPAIRED = {
     *("handshake.unknown_key", "handshake.wrong_gate", "handshake.reflection", "handshake.wrong_key"),
-    *("handshake.wrong_signature", "handshake.wrong_peer_id", "handshake.wrong_id", "handshake.wrong_proof_gate"),
+    *(
+        "handshake.wrong_signature",
+        "handshake.wrong_peer_id",
+        "handshake.wrong_id",
+        "handshake.wrong_proof_gate",
+    ),
     *("handshake.replayed_proof", "key.revoked"),
 }
 _WRONG_ACK = with_members("mail_ack", next_offset=7, state="more")
@@ -577,7 +579,11 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "never says unpaired": (without("error", code="unpaired"), _UNPAIRED),
     "no second of silence": (early_reset, {"handshake.wrong_key"}),
     "answers early": (
-        saying(lambda t, b: [(t, {"code": "malformed", "about": "message"} if b.get("code") == "unpaired" else b)]),
+        saying(
+            lambda t, b: [
+                (t, {"code": "malformed", "about": "message"} if b.get("code") == "unpaired" else b)
+            ]
+        ),
         {"handshake.early"},
     ),
     "endless handshake": (late_reset, {"handshake.timeout"}),
@@ -648,7 +654,11 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "never says bad_decision": (
         patched(without("error", code="bad_decision")),
         {
-            *("verdict.wrong_decision_signature", "verdict.wrong_decision_ref", "verdict.wrong_decision_nonce"),
+            *(
+                "verdict.wrong_decision_signature",
+                "verdict.wrong_decision_ref",
+                "verdict.wrong_decision_nonce",
+            ),
             *("verdict.wrong_decision_ids", "verdict.revoked_decision", "decision.without_verdict"),
         },
     ),
@@ -673,10 +683,17 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
         {"mail.offset", "mail.resumes", "mail.other_total", "mail.gap", "mail.applied", "mail.refused"},
     ),
     "goes on after a restart": (of_kind(KeepsMail), {"mail.restart"}),
-    "mail_none about another": (patched(with_members("mail_none", after_seq=0)), {"mail.nothing", "mail.newest"}),
+    "mail_none about another": (
+        patched(with_members("mail_none", after_seq=0)),
+        {"mail.nothing", "mail.newest"},
+    ),
     "mail from another offset": (patched(with_members("mail", offset=0)), {"mail.collects"}),
 }
-_NOT_ALONE = {"envelope.canonical": "handshake.hello", "verdict.only_asked": "verdict.comes", "key.revoked_for_good": "key.revoked_in_use"}
+_NOT_ALONE = {
+    "envelope.canonical": "handshake.hello",
+    "verdict.only_asked": "verdict.comes",
+    "key.revoked_for_good": "key.revoked_in_use",
+}
 """Rules that build on another one, which the end passes."""
 SENSOR_DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "never says bad_decision": (
@@ -704,7 +721,9 @@ def says(change: Callable[[Patch], None], **options: Any) -> Callable[[Patch], E
 
 VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "serves its own types": (
-        says(instead_of_error("unsupported_type", "cancel", "error", {"code": "cancelled", "about": "cancel"})),
+        says(
+            instead_of_error("unsupported_type", "cancel", "error", {"code": "cancelled", "about": "cancel"})
+        ),
         {"envelope.wrong_way"},
     ),
     "never ready": (says(without("ready")), {"ready.after_proof"}),
@@ -764,10 +783,7 @@ def table(role: Role, *, sensor: bool) -> dict[str, tuple[Callable[[Patch], End]
 
 
 FAULTS = [
-    (role, sensor, name)
-    for role in Role
-    for sensor in (False, True)
-    for name in table(role, sensor=sensor)
+    (role, sensor, name) for role in Role for sensor in (False, True) for name in table(role, sensor=sensor)
 ]
 
 
@@ -784,3 +800,110 @@ def test_a_faulty_end_fails_its_rules(role: Role, sensor: bool, name: str, monke
 def test_every_rule_has_an_end_that_fails_it(role: Role) -> None:
     failed = set().union(*(ids for s in (False, True) for _, ids in table(role, sensor=s).values()))
     assert {rule.id for rule in rules_for(role)} == failed | ELSEWHERE[role]
+
+
+# ---- lawful ends of other makers: what the contract leaves open they do the other way
+
+
+def about_message(patch: Patch) -> None:
+    """Says of every error that it is about a message."""
+    with_members("error", about="message")(patch)
+
+
+def names_fewer(patch: Patch) -> None:
+    """Names a txn_id only where it has to."""
+    must = ("expired", "cancelled", "txn_conflict")
+
+    def rewrite(type_: MessageType, body: Mapping[str, Any]) -> Said:
+        spare = type_ == "error" and body["code"] not in must
+        return [(type_, {n: v for n, v in body.items() if n != "txn_id"} if spare else body)]
+
+    saying(rewrite)(patch)
+
+
+def other_words(patch: Patch) -> None:
+    """Where something is wrong in two ways, or no code is laid down, it says the other one."""
+
+    def rewrite(type_: MessageType, body: Mapping[str, Any]) -> Said:
+        if type_ == "error" and body["code"] == "unsupported_type" and body["about"] != "message":
+            return []  # a type that only it sends is let go
+        return [(type_, body)]
+
+    saying(rewrite)(patch)
+
+    def request(self: DeviceEnd, wrapper: JsonObject) -> list[Any]:
+        if len(str(wrapper.get("sig_b64"))) != 88:
+            self._session.send_error(ErrorCode.BAD_SIGNATURE, "request")
+            return []
+        if wrapper["request"].get("v") == 2:
+            self._session.send_error(ErrorCode.UNSUPPORTED_VERSION, "request")
+            return []
+        return sound(self, wrapper)
+
+    sound = DeviceEnd._serve_request
+    patch.setattr(DeviceEnd, "_serve_request", request)
+
+
+def first_copy(patch: Patch) -> None:
+    """Of a fragment that comes twice it keeps the first copy."""
+    receiver(lambda r, f: f.mid == r.expected_mid and f.index in r.slices)(patch)
+
+
+def judges_with_the_proof(patch: Patch) -> None:
+    """Answers every hello with its proof, and judges hello and proof together."""
+    sound = Handshake.judge_hello
+
+    def judge(self: Handshake, body: JsonObject) -> HandshakeInput:
+        if sound(self, body) is HandshakeInput.HELLO_BAD:
+            self._hello, self._hello_key = Hello.from_obj(body), None
+        return HandshakeInput.HELLO_GOOD
+
+    patch.setattr(Handshake, "judge_hello", judge)
+
+
+class SaysAll(SimulatedDevice):
+    """Says a status whenever it can, and at once that a request has been replaced."""
+
+    open_txn: str | None = None
+
+    def _events(self, events: Any, now_ms: int) -> None:
+        events = list(events)
+        super()._events(events, now_ms)
+        for event in events:
+            if isinstance(event, RequestReceived):
+                self.end.send_status(conform_ends.status_of("", WALL_MS))
+                txn_id = event.request.txn_id
+                if self.open_txn is not None and self.engine.open_txn_id == txn_id != self.open_txn:
+                    self.end.send_error(ErrorCode.CANCELLED, MessageType.REQUEST, self.open_txn)
+                self.open_txn = self.engine.open_txn_id
+
+
+class WaitsForStatus(ValidatorEnd):
+    """Is ready only when it has seen a status."""
+
+    def _follow(self, session_events: Any) -> list[Any]:
+        sound, self._session.send = self._session.send, lambda *_: True
+        try:
+            events = super()._follow(session_events)
+        finally:
+            self._session.send = sound
+        if any(isinstance(event, StatusReceived) for event in events):
+            self._session.send(MessageType.READY, {"passage_sensor": True})
+        return events
+
+
+LAWFUL: dict[str, Callable[[Patch], End]] = {
+    "a device that talks": lambda _: conform_ends.device(kind=SaysAll, passage_sensor=True),
+    "a validator that waits": lambda _: validator(end=WaitsForStatus, passage_sensor=True),
+    **{
+        f"{role}: {change.__name__}": patched(change, role, passage_sensor=True)
+        for change in (about_message, names_fewer, other_words, first_copy, judges_with_the_proof)
+        for role in Role
+    },
+}
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_a_lawful_end_of_another_maker_passes_every_rule(name: str, monkeypatch: Patch) -> None:
+    findings = findings_of(LAWFUL[name](monkeypatch), sensor=True)
+    assert not_passed(findings) == {}

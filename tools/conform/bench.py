@@ -264,6 +264,14 @@ class Bench:
         if heard is not None:
             raise Broken(f"{heard.type} {said(heard.body)}")
 
+    def want_no_error(self, txn_id: str, since: int, for_ms: int = QUIET_MS) -> None:
+        """No error comes that could be about this request; the end of another one may cross it."""
+        heard = self.peer.wait(
+            lambda h: h.type == "error" and h.body.get("txn_id") in (None, txn_id), for_ms, since
+        )
+        if heard is not None:
+            raise Broken(f"error {said(heard.body)}")
+
     def need_hand(self) -> Hand:
         if self.setup.hand is None:
             raise NotTried("needs a hand; run again with --hand or --hand-source")

@@ -106,7 +106,7 @@ def _armed_again(bench: Bench) -> None:
     bench.prove()
     request, wrapper, mark = ask(bench)
     bench.peer.say("request", wrapper)
-    bench.want_quiet(("error",), mark)
+    bench.want_no_error(request.txn_id, mark)
     withdraw(bench, request.txn_id)
 
 
@@ -132,7 +132,7 @@ def _cancel_not_remembered(bench: Bench) -> None:
     mark = bench.peer.say("cancel", {"txn_id": request.txn_id})
     bench.want_error(mark, "cancelled", about="cancel")
     mark = bench.peer.say("request", signed(bench, request))
-    bench.want_quiet(("error",), mark)
+    bench.want_no_error(request.txn_id, mark)
     withdraw(bench, request.txn_id)
 
 
@@ -168,7 +168,7 @@ def _wrong_clock(issued_at_ms: int) -> Callable[[Bench], None]:
         bench.prove()
         request = make_request(bench, issued_at_ms=issued_at_ms)
         mark = bench.peer.say("request", signed(bench, request))
-        bench.want_quiet(("error",), mark)
+        bench.want_no_error(request.txn_id, mark)
         withdraw(bench, request.txn_id)
 
     return check
@@ -182,7 +182,7 @@ def _own_clock(deed: Deed) -> Callable[[Bench], None]:
         try:
             bench.prove()
             request, _, mark = ask(bench)
-            bench.want_quiet(("error",), mark)
+            bench.want_no_error(request.txn_id, mark)
             withdraw(bench, request.txn_id)
         finally:
             bench.do(Deed.CLOCK_RIGHT)
@@ -250,7 +250,7 @@ def _reset_drops_armed(bench: Bench) -> None:
     request, wrapper, _ = ask(bench, ttl_ms)
     bench.peer.listen(900)
     bench.prove()
-    bench.want_quiet(("error",), 0)
+    bench.want_no_error(request.txn_id, 0)
     begun_ms = bench.peer.now_ms
     mark = bench.peer.say("request", wrapper)
     _need_error(bench, mark, "expired", ttl_ms + EXPIRED_MS)

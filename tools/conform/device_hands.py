@@ -86,13 +86,14 @@ def _verdict(bench: Bench, story: Story) -> None:
     request = make_request(bench, HAND_TTL_MS)
     mark = bench.peer.say("request", signed(bench, request))
     hand.show()
-    heard = bench.peer.wait(
-        lambda h: (
-            h.type == "verdict" or (h.type == "error" and h.body.get("about") in ("request", ABOUT_MESSAGE))
-        ),
-        bench.setup.wait_ms,
-        mark,
-    )
+
+    def answers(heard: Heard) -> bool:
+        body = heard.body
+        about = body.get("about") in ("request", ABOUT_MESSAGE)
+        ended = heard.type == "error" and about and body.get("txn_id") in (None, request.txn_id)
+        return heard.type == "verdict" or ended
+
+    heard = bench.peer.wait(answers, bench.setup.wait_ms, mark)
     story.guides += [h for h in bench.peer.heard[mark:] if h.type == "guide"]
     if heard is None:
         raise Broken(f"a hand was shown, and no verdict came within {bench.setup.wait_ms} ms")
