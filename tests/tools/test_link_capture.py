@@ -195,3 +195,65 @@ def test_wireshark_filters_by_type_and_shows_tags(tmp_path: Path) -> None:
     assert "device → validator" in line
     assert "HINT guide" in line
     assert len(tshark(path, "-Y", "link1.answered_tag")) == 3
+
+
+D, V = Direction.FROM_DEVICE, Direction.FROM_VALIDATOR
+OLD_D, OLD_V, NEW_D, NEW_V = b"\x01" * 8, b"\x11" * 8, b"\x21" * 8, b"\x31" * 8
+
+
+def sent(sender: Direction, frame: Frame) -> Captured:
+    return Captured(0, sender, encode_frame(frame))
+
+
+def two_sessions() -> list[tuple[Captured, list[str]]]:
+    """Frames of two sessions, each with the session, why it is none of it, its type, and if it was there."""
+    data = (b'{"body":{"x":"' + b"x" * 1_100 + b'"},"type":"resolve","v":1}', b'{"body":{},"type":"ready","v":1}')
+    first, second = data[0][:1024], data[0][1024:]
+
+    def slice_of(sess: int, payload: bytes, index: int = 0, count: int = 1) -> Frame:
+        return Frame(FrameKind.DATA, sess=sess, index=index, count=count, payload=payload)
+
+    ended = "of session 1, which has ended"
+    return [
+        (sent(D, Frame(FrameKind.PING, sess=0x11)), ["", "", "", ""]),
+        (sent(D, Frame(FrameKind.RST, payload=OLD_D)), ["", "", "", ""]),
+        (sent(V, Frame(FrameKind.PING, sess=0x77)), ["", "its receiver has reset the link", "", ""]),
+        (sent(V, Frame(FrameKind.RSTACK, payload=OLD_D + OLD_V)), ["1", "", "", ""]),
+        (sent(D, slice_of(0x11, first, 0, 2)), ["1", "", "", ""]),
+        (sent(V, slice_of(0x01, data[1])), ["1", "", "ready", ""]),
+        (sent(V, slice_of(0x01, data[1])), ["1", "", "ready", "True"]),
+        # The validator begins anew. What is on its way to it, and what comes late, is of the old session.
+        (sent(V, Frame(FrameKind.RST, payload=NEW_V)), ["1", "", "", ""]),
+        (sent(D, slice_of(0x11, second, 1, 2)), ["1", "its receiver has reset the link", "", ""]),
+        (sent(D, Frame(FrameKind.RSTACK, payload=NEW_V + NEW_D)), ["2", "", "", ""]),
+        (sent(V, slice_of(0x01, data[1])), ["1", ended, "", ""]),
+        (sent(D, slice_of(0x11, second, 1, 2)), ["1", ended, "", ""]),
+        (sent(V, Frame(FrameKind.PING, sess=0x55)), ["2", "no tag of its receiver begins so", "", ""]),
+        # The same mid is another message: its halves are put together, and not with the old ones.
+        (sent(D, slice_of(0x31, second, 1, 2)), ["2", "", "", ""]),
+        (sent(D, slice_of(0x31, first, 0, 2)), ["2", "", "resolve", ""]),
+        (sent(V, slice_of(0x21, data[1])), ["2", "", "ready", ""]),
+        # Both answers to a reset of both ends name the same pair.
+        (sent(V, Frame(FrameKind.RSTACK, payload=NEW_D + NEW_V)), ["2", "", "", ""]),
+    ]
+
+
+@needs_tshark
+@pytest.mark.parametrize("passes", [(), ("-2",)])
+def test_wireshark_knows_which_session_a_frame_is_of(tmp_path: Path, passes: tuple[str, ...]) -> None:
+    story = two_sessions()
+    path = write_pcap(tmp_path / "c.pcap", [packet for packet, _ in story])
+    names = ("session", "stale", "type", "again")
+    asked = [word for name in names for word in ("-e", f"link1.{name}")]
+    rows = [line.split("\t") for line in tshark(path, *passes, "-T", "fields", *asked)]
+    assert [[row[0], row[1], row[2], {"1": "True"}.get(row[3], row[3])] for row in rows] == [
+        wanted for _, wanted in story
+    ]
+
+
+@needs_tshark
+def test_wireshark_finds_no_stray_frame_in_a_sound_dialogue(tmp_path: Path) -> None:
+    said = [packet for packet in golden_packets() if packet.at_us != 1_700_000_000_900_000]
+    path = write_pcap(tmp_path / "c.pcap", said)
+    assert tshark(path, "-Y", 'link1.type == "verdict" && link1.session')
+    assert max(int(row[0] or 0) for row in fields(path, "link1.session")) == 2

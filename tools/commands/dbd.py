@@ -173,7 +173,7 @@ def simulate(
 )
 @click.option("--list", "list_rules", is_flag=True, help="Print the rules and try nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; the last one is the summary.")
-def conform(
+def conform(  # noqa: C901 (options, one after the other)
     *,
     port: str | None,
     as_device: bool,
@@ -196,8 +196,8 @@ def conform(
 ) -> None:
     """Test somebody else's end of the cable, rule by rule.
 
-    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 nobody answers, 4 none failed and some could
-    not be tried; each of these says what to do so that it can.
+    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 nobody answers, 4 none failed and some
+    could not be tried; each of these says what to do so that it can.
     """
     from link1.envelope import Role
     from link1.errors import FormatError, TransportError

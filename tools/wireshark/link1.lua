@@ -33,11 +33,15 @@ local f = {
   type = ProtoField.string("link1.type", "Message type"),
   text = ProtoField.string("link1.text", "Message"),
   dropped = ProtoField.string("link1.dropped", "Dropped because"),
+  session = ProtoField.uint32("link1.session", "Session of this capture", base.DEC),
+  stale = ProtoField.string("link1.stale", "Not of the session"),
+  again = ProtoField.bool("link1.again", "Sent before in this session"),
 }
 link1.fields = f
 
 local no_frame = ProtoExpert.new("link1.no_frame", "Dropped whole", expert.group.MALFORMED, expert.severity.ERROR)
-link1.experts = { no_frame }
+local not_in_session = ProtoExpert.new("link1.not_in_session", "Not of the session", expert.group.SEQUENCE, expert.severity.WARN)
+link1.experts = { no_frame, not_in_session }
 
 -- Bit operations: a library in Lua 5.1 and 5.2, operators from 5.3 on.
 local library = rawget(_G, "bit32") or rawget(_G, "bit")
@@ -108,11 +112,47 @@ local function fault_of(m)
   return nil
 end
 
--- Fragments seen so far, and for each packet that completed a message that message: Wireshark dissects a
+-- Fragments seen so far, messages seen whole, and for each packet what was found out: Wireshark dissects a
 -- packet again and again, in any order, after the first pass in order.
-local partial, whole = {}, {}
+local partial, whole, delivered = {}, {}, {}
+-- Sessions: the tag that each end (by the direction of its frames) has now, the first bytes of those it had,
+-- whether its RST is unanswered, and of each packet the number of its session and why it is none of that.
+local tags, former, resetting, session, sessions, placed
 function link1.init()
-  partial, whole = {}, {}
+  partial, whole, delivered = {}, {}, {}
+  tags, former, resetting = {}, { {}, {} }, {}
+  session, sessions, placed = 0, {}, {}
+end
+
+local function begin_session(from, own, peer)
+  local pair = from == 1 and own .. peer or peer .. own
+  resetting[3 - from] = nil -- its RST has its answer
+  if sessions[pair] then return sessions[pair] end
+  for direction, tag in pairs({ [from] = own, [3 - from] = peer }) do
+    local old = tags[direction]
+    if old ~= nil and old ~= tag then former[direction][old:byte(1)] = session end
+    former[direction][tag:byte(1)] = nil
+    tags[direction] = tag
+  end
+  session = session + 1
+  sessions[pair] = session
+  partial = {}
+  return session
+end
+
+-- The session of a sound frame, 0 when the capture does not tell, and why its receiver drops it, if it does.
+local function place(from, m, payload)
+  if m.kind == RST then
+    resetting[from] = payload ~= tags[from]
+    return sessions[payload] or session
+  end
+  if m.kind == RSTACK then return begin_session(from, payload:sub(TAG_BYTES + 1), payload:sub(1, TAG_BYTES)) end
+  local to = 3 - from
+  if resetting[to] then return session, "its receiver has reset the link" end
+  if tags[to] == nil or tags[to]:byte(1) == m.sess then return session end
+  local old = former[to][m.sess]
+  if old ~= nil then return old, "of session " .. old .. ", which has ended" end
+  return session, "no tag of its receiver begins so"
 end
 
 local function assemble(pinfo, key, index, count, payload)
@@ -127,8 +167,9 @@ local function assemble(pinfo, key, index, count, payload)
     if slices.have == count then
       local parts = {}
       for number = 0, count - 1 do parts[number + 1] = slices[number] end
-      whole[pinfo.number] = table.concat(parts)
+      whole[pinfo.number] = { text = table.concat(parts), again = delivered[key] }
       partial[key] = nil
+      delivered[key] = true
     end
   end
   return whole[pinfo.number]
@@ -190,6 +231,16 @@ function link1.dissector(buffer, pinfo, tree)
 
   local info = KINDS[m.kind]
   local payload = raw:sub(HEADER_BYTES + 1, HEADER_BYTES + size)
+  if not pinfo.visited and ENDS[direction] and direction > 0 then
+    local number, stale = place(direction, m, payload)
+    placed[pinfo.number] = { number = number, stale = stale }
+  end
+  local at = placed[pinfo.number] or { number = 0 }
+  if at.number > 0 then subtree:add(f.session, buffer(0, 0), at.number):set_generated() end
+  if at.stale ~= nil then
+    subtree:add(f.stale, frame(3, 1), at.stale):set_generated()
+    subtree:add_proto_expert_info(not_in_session, "Not of the session: " .. at.stale)
+  end
   if m.kind == RST then
     subtree:add(f.tag, frame(HEADER_BYTES, TAG_BYTES))
   elseif m.kind == RSTACK then
@@ -200,12 +251,19 @@ function link1.dissector(buffer, pinfo, tree)
   elseif m.kind == DATA or m.kind == ACK then
     info = info .. " " .. CHANNELS[m.chan] .. " " .. m.mid
     if m.count > 1 then info = info .. string.format(" (%d/%d)", m.index + 1, m.count) end
-    if m.kind == DATA then
-      local key = string.format("%d %d %d %d", direction, m.chan, m.sess, m.mid)
-      local text = assemble(pinfo, key, m.index, m.count, payload)
-      if text ~= nil then info = info .. " " .. show_message(text, pinfo, subtree, tree) end
+    if m.kind == DATA and at.stale == nil then
+      local key = string.format("%d %d %d %d %d", at.number, direction, m.chan, m.sess, m.mid)
+      local message = assemble(pinfo, key, m.index, m.count, payload)
+      if message ~= nil then
+        info = info .. " " .. show_message(message.text, pinfo, subtree, tree)
+        if message.again then
+          subtree:add(f.again, buffer(0, 0), true):set_generated()
+          info = info .. " (again)"
+        end
+      end
     end
   end
+  if at.stale ~= nil then info = info .. " [" .. at.stale .. "]" end
   pinfo.cols.info = info
   return buffer:len()
 end
