@@ -23,6 +23,16 @@ IN_SIMULATED_TIME = (
 """Rules that wait for seconds or differ in a word: simulated ends try them without waiting."""
 
 
+NEEDS_MORE = {
+    *("key.revoked", "key.revoked_in_use", "key.revoked_for_good", "verdict.revoked_decision"),
+    *("clock.own_behind", "clock.own_ahead", "restart.ended", "restart.resolve", "restart.again"),
+    *("restart.chain", "mail.restart", "resolve.many", "passage.completes"),
+    *("passage.wrong_signature", "passage.wrong_ref", "passage.wrong_ids"),
+    *("mail.applied", "mail.collects", "mail.past_the_end"),
+}
+"""Rules that need a hook, a revoked key, a turn sensor, dozens of hands, or mail that the service has sealed."""
+
+
 @dataclass
 class FilmHand:
     """Shows a generated palm, which comes, is held and leaves at the camera's pace."""
@@ -31,6 +41,7 @@ class FilmHand:
     film: tuple[bytes, ...] = field(default_factory=pictures)
     gone_at_s: float = 0.0
     settles_ms: int = 2_000
+    tireless: bool = False
 
     def show(self) -> None:
         self.device.show(self.film)
@@ -61,4 +72,6 @@ def test_our_own_daemon_passes(tmp_path: Path) -> None:
         with device.running():
             tally = conform(setup, pair.right, key_file, rules, findings.append)
     assert [f"{f.rule.id}: {f.found}" for f in findings if f.result is Result.FAIL] == []
-    assert tally[Result.PASS] == len(rules)
+    untried = {f.rule.id for f in findings if f.result is Result.NOT_TRIED}
+    assert tally[Result.PASS] + len(untried) == len(rules)
+    assert untried <= NEEDS_MORE
