@@ -30,7 +30,7 @@ NEEDS_MORE = {
     *("passage.wrong_signature", "passage.wrong_ref", "passage.wrong_ids"),
     *("mail.applied", "mail.collects", "mail.past_the_end"),
 }
-"""Rules that need a hook, a revoked key, a turn sensor, dozens of hands, or mail that the service has sealed."""
+"""Rules that need a hook, a revoked key, a turn sensor, dozens of hands, or mail sealed by the service."""
 
 
 @dataclass
