@@ -216,7 +216,6 @@ class Connection(H11Protocol):
     def turn(self) -> None:
         """Read the head of a request, if it is whole."""
         self._queued = False
-        self._queued_s = 0.0
         self._since_s += self.loop.time() - self._queued_s  # that was our time and not the client's
         if self._wire is None or self.transport.is_closing():
             return
