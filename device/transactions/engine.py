@@ -201,7 +201,8 @@ class TransactionEngine:
         """`new`: this very message was not kept before. Each distinct one is answered once."""
         if not (new and recorded.answer):
             return []
-        return [SendError(ErrorCode.BAD_DECISION, recorded.about, recorded.txn_id)]
+        # Without txn_id: the one in it need not be that of a request that anybody signed.
+        return [SendError(ErrorCode.BAD_DECISION, recorded.about, None)]
 
     def unknown(self, verdict_refs: tuple[str, ...]) -> list[Effect]:
         """The validator has not acted on these and never will; a signed decision would still override it."""

@@ -530,10 +530,10 @@ def test_a_wrong_decision_is_refused_once_and_kept(bench: EngineBench, changes: 
     wrong = make_decision(bench.stored("a"), **changes)
     effects = bench.decide(wrong)
     assert isinstance(effects[0], RecordEvidence)
-    assert errors(effects) == [(BAD_DECISION, "decision", wrong[0].txn_id)]
+    assert errors(effects) == [(BAD_DECISION, "decision", None)]
     assert errors(bench.decide(wrong)) == []
     other = make_decision(bench.stored("a"), **changes, decision_seq=9)
-    assert errors(bench.decide(other)) == [(BAD_DECISION, "decision", wrong[0].txn_id)]
+    assert errors(bench.decide(other)) == [(BAD_DECISION, "decision", None)]
     good = make_decision(bench.stored("a"))
     assert RecordDecision(bench.stored("a").ref, good[1], awaits_passage=True) in bench.decide(good)
 
@@ -541,7 +541,7 @@ def test_a_wrong_decision_is_refused_once_and_kept(bench: EngineBench, changes: 
 def test_a_wrong_passage_is_treated_like_a_wrong_decision(bench: EngineBench) -> None:
     pass_one(bench, "a")
     wrong = make_passage(bench.stored("a"), verdict_ref="e" * 32)
-    assert errors(bench.turn(wrong)) == [(BAD_DECISION, "passage", A)]
+    assert errors(bench.turn(wrong)) == [(BAD_DECISION, "passage", None)]
     assert errors(bench.turn(wrong)) == []
 
 

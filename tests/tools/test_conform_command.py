@@ -129,7 +129,7 @@ def test_a_broken_end_is_exit_1_and_says_what_was_found(tmp_path: Path) -> None:
             simulator.kill()
             simulator.wait()
     assert shown.returncode == 1
-    assert "FAIL  handshake.hello" in shown.stdout
+    assert "FAIL       handshake.hello" in shown.stdout
     assert "§3 Handshake" in shown.stdout
     assert "found     hello with" in shown.stdout
 

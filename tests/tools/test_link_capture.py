@@ -207,10 +207,8 @@ def sent(sender: Direction, frame: Frame) -> Captured:
 
 def two_sessions() -> list[tuple[Captured, list[str]]]:
     """Frames of two sessions, each with the session, why it is none of it, its type, and if it was there."""
-    data = (
-        b'{"body":{"x":"' + b"x" * 1_100 + b'"},"type":"resolve","v":1}',
-        b'{"body":{},"type":"ready","v":1}',
-    )
+    long = b'{"body":{"x":"' + b"x" * 1_100 + b'"},"type":"resolve","v":1}'
+    data = (long, b'{"body":{},"type":"ready","v":1}')
     first, second = data[0][:1024], data[0][1024:]
 
     def slice_of(sess: int, payload: bytes, index: int = 0, count: int = 1) -> Frame:
