@@ -121,6 +121,8 @@ class Api:
             _log_crash(exchange, error)
             answer = _problem_answer(Problem(ProblemCode.INTERNAL_ERROR), exchange)
         headers = {REQUEST_ID_HEADER: exchange.request_id, **exchange.rate_headers}
+        if request.leaves_much():
+            headers["Connection"] = "close"
         if exchange.device_surface:
             headers[SERVER_TIME_HEADER] = rfc3339(self.service.now_ms())
         if exchange.retirement is not None:

@@ -1,7 +1,7 @@
 """Reading requests and writing answers: the part of a route that is the same for all of them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,6 +14,9 @@ from cloud_client.reference_server.routing import Target
 
 AUTHENTICATED: Final = "authenticated"
 """The member of ``scope["state"]`` that is called once it is known who asks."""
+
+DRAINED_BYTES: Final = 64 * 1024
+"""A body of a refused request is read to its end up to this size, so that its connection goes on."""
 
 BODIES_BYTES: Final = 64 * 1024 * 1024
 BODIES_BYTES_OF_ONE: Final = 16 * 1024 * 1024
@@ -72,6 +75,8 @@ class Request:
         self.authenticated: Callable[[], None] = scope.get("state", {}).get(AUTHENTICATED, lambda: None)
         """To be called once it is known who asks: the connection keeps its place then."""
         self._receive = receive
+        # RFC 9112 §6.3: a request without either has no body.
+        self._whole = "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
     def header(self, name: str) -> list[str]:
         """Every value of a header, in order; ``name`` in lower case."""
@@ -114,8 +119,8 @@ class Request:
 
         The connection ends with such an answer; what the client still sends is read and dropped there.
         """
-        if "content-length" not in self.headers and "transfer-encoding" not in self.headers:
-            return b""  # RFC 9112 §6.3: a request without either has no body
+        if self._whole:
+            return b""
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -129,7 +134,22 @@ class Request:
             take(len(chunk))
             chunks.append(chunk)
             if not message.get("more_body", False):
+                self._whole = True
                 return b"".join(chunks)
+
+    def leaves_much(self) -> bool:
+        """Whether the body was not read, and is too large to be dropped: the connection ends then."""
+        return not self._whole and not is_drained(self.header("content-length"))
+
+
+def is_drained(lengths: Sequence[str]) -> bool:
+    """Whether a body with these Content-Length headers is read to its end when nobody asks for it."""
+    return (
+        len(lengths) == 1
+        and 0 < len(lengths[0]) < 8
+        and lengths[0].isdecimal()
+        and int(lengths[0]) <= DRAINED_BYTES
+    )
 
 
 async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:

@@ -28,7 +28,7 @@ from uvicorn.server import ServerState
 from cloud_client.contract import PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
 from cloud_client.reference_server.access_log import Served
 from cloud_client.reference_server.connections import Connections
-from cloud_client.reference_server.http import AUTHENTICATED, encode
+from cloud_client.reference_server.http import AUTHENTICATED, encode, is_drained
 from cloud_client.reference_server.problems import Problem
 
 NO_REQUEST: Final = "(no request)"
@@ -251,7 +251,10 @@ class Connection(H11Protocol):
         self._begin_phase()
         super().on_response_complete()
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            self.transport.close()
+            # Nobody asked for the body. A small one is read and dropped, so that the connection goes on.
+            lengths = [value.decode("latin-1") for name, value in self.headers if name == b"content-length"]
+            if not is_drained(lengths):
+                self.transport.close()
         self._wait_turn()
 
     def send_400_response(self, msg: str) -> None:

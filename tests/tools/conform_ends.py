@@ -27,7 +27,7 @@ from device.transactions.engine import TransactionEngine
 from device.transactions.settings import Conditions, EngineSettings
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailNone, MailPull
-from link1.canonical import JsonObject, canonical_bytes
+from link1.canonical import canonical_bytes
 from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
@@ -125,8 +125,6 @@ class SimulatedDevice:
     applied_seq: int = 1
     """Inbox records that are applied."""
     inbox: InboxAssembly = field(default_factory=lambda: InboxAssembly(1))
-    unsent: list[JsonObject] = field(default_factory=list)
-    """Verdicts that found no room on the channel: they wait here."""
     remake: "Callable[[], SimulatedDevice] | None" = None
     revoked: set[str] = field(default_factory=set)
     clock_right: bool = True
@@ -156,8 +154,6 @@ class SimulatedDevice:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         self._events(self.end.receive(data, now_ms), now_ms)
-        while self.unsent and self.end.send_verdict(self.unsent[0]):
-            del self.unsent[0]
 
     def sent(self, count: int, now_ms: int) -> None:
         self._events(self.end.sent(count, now_ms), now_ms)
@@ -211,7 +207,6 @@ class SimulatedDevice:
                     self.end.send_status(replace(status_of("", WALL_MS, mark), mail=marks))
                     self._do(self.engine.link_proven(len(self.verdicts)))
                 case Down():
-                    self.unsent.clear()
                     self._do(self.engine.link_down())
                 case RequestReceived(request, wrapper):
                     known = self.memory.get(request.txn_id)
@@ -259,8 +254,7 @@ class SimulatedDevice:
                 self.memory[txn_id] = TxnMemory(txn_id, request_ref, ended=code)
                 return self.engine.end_remembered(txn_id)
             case SendVerdict(wrapper=wrapper):
-                if not self.end.send_verdict(wrapper):
-                    self.unsent.append(wrapper)
+                self.end.send_verdict(wrapper)
             case SendError(code, about, txn_id):
                 self.end.send_error(code, MessageType(about), txn_id)
             case Guide(txn_id, hint):

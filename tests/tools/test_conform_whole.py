@@ -327,13 +327,9 @@ class Pushes(SimulatedDevice):
             self.end.send_verdict(self.verdicts[-1].wrapper)
 
 
-class LosesVerdicts(SimulatedDevice):
+def loses_verdicts(patch: Patch) -> None:
     """A verdict that finds no room is lost."""
-
-    def _carry_out(self, effect: Any) -> list[Any]:
-        effects = super()._carry_out(effect)
-        self.unsent.clear()
-        return effects
+    patch.setattr(link1.device_end, "MAX_HELD_VERDICTS", 0)
 
 
 class AsksOnce(SimulatedDevice):
@@ -676,7 +672,7 @@ DEVICES: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     "never asks": (patched(without("resolve")), {"verdict.resolve"}),
     "pushes": (of_kind(Pushes), {"verdict.not_pushed"}),
     "hands answer twice": (patched(lambda _: None, engine=HandsAnswerTwice), {"verdict.one_hand"}),
-    "loses verdicts": (of_kind(LosesVerdicts), {"verdict.full_queue"}),
+    "loses verdicts": (patched(loses_verdicts), {"verdict.full_queue"}),
     "asks once": (of_kind(AsksOnce), {"resolve.many"}),
     "speaks unasked": (of_kind(SpeaksUnasked), {"verdict.only_asked", "verdict.comes"}),
     "keeps a revoked key": (of_kind(KeepsRevoked), {"key.revoked_in_use"}),

@@ -64,7 +64,8 @@ def desk(cloud: Cloud) -> Desk:
     return Desk(cloud)
 
 
-def test_health_looks_at_the_store(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_looks_at_the_store(own_cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(own_cloud)
     monkeypatch.setattr(health, "EVERY_S", 0)
     assert desk.get("/healthz").json() == {"status": "ok"}
 

@@ -32,12 +32,15 @@ _BACK = (
     "CREATE INDEX verdicts_subject ON verdicts (subject_id) WHERE subject_id IS NOT NULL",
     """CREATE INDEX verdicts_conflicts ON verdicts (tenant_id, livemode, decided_ms, verdict_id)
         WHERE reconciliation = 'conflict'""",
-    "DELETE FROM schema_version WHERE version = 3",
+    """CREATE TABLE dbd_keys AS
+        SELECT tenant_id, livemode, dbd_id, kid, pub, not_before_ms, not_after_ms FROM dbd_windows""",
+    "DROP TABLE dbd_windows",
+    "DELETE FROM schema_version WHERE version > 2",
 )
 
 
 def as_of_version_2(tx: Tx, vault: Vault) -> None:
-    """Undo what version 3 does, the sealing of CPFs included."""
+    """Undo what later versions do, the sealing of CPFs included."""
     for row in tx.all("SELECT * FROM subjects WHERE cpf_ct IS NOT NULL"):
         context = f"cpf {row['subject_id']}".encode()
         cpf = unseal(persons.key_of_row(vault, row), row["cpf_ct"], context)
