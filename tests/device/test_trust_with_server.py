@@ -179,7 +179,7 @@ def test_an_old_card_put_back_is_noticed_and_numbers_nothing_more(server: Server
         shutil.rmtree(device.state)
         shutil.copytree(tmp_path / "card", device.state)
         start()
-        until(lambda: device.status().get("serving", False))
+        until(lambda: device.status().get("serving", False) or "ROLLED_BACK" in device.health())
         show(9002)
         until(lambda: "ROLLED_BACK" in device.health())
         given_out = verdict_seq()
@@ -193,9 +193,11 @@ def test_an_old_card_put_back_is_noticed_and_numbers_nothing_more(server: Server
         show(9003)
         time.sleep(8)
         assert verdict_seq() == given_out
-        # The validator refused the doubled number, and the service holds both as a conflict.
+        # Either a receipt showed it before the hand came, and nothing was doubled; or the second verdict was
+        # given again, which the validator refused and the service holds as a conflict.
+        doubled = given_out == 2
         log = (device.folder / "validator.log").read_text()
-        assert '"stale"' in log
+        assert ('"stale"' in log) == doubled
         listed = server.get("/v1/verdicts")["data"]
         mine = [item for item in listed if item["device_id"] == device.device_id]
-        assert "conflict" in json.dumps(mine)
+        assert ("conflict" in json.dumps(mine)) == doubled
