@@ -15,7 +15,7 @@ from typing import Protocol
 
 from link1.canonical import JsonObject, b64_encode
 from link1.desk_memory import MAX_ANSWERED, DeskMemory
-from link1.envelope import MessageType
+from link1.envelope import ABOUT_MESSAGE, MessageType
 from link1.events import (
     DeviceProven,
     Down,
@@ -266,8 +266,13 @@ class ValidatorDesk:
                     events += self._answer(verdict, verdict_ref, now_ms)
                 case ResolveReceived(verdict_refs):
                     self._resolve(verdict_refs)
-                case ErrorReceived(code, MessageType.REQUEST, txn_id):
-                    if txn_id in (None, self.open_txn_id):
+                case ErrorReceived(code, about, txn_id):
+                    # A device that could not read the type says `message`; then the txn_id tells.
+                    known = {
+                        MessageType.REQUEST: (None, self.open_txn_id),
+                        ABOUT_MESSAGE: (self.open_txn_id,),
+                    }
+                    if self._open is not None and txn_id in known.get(about, ()):
                         events += self._close_request(code)
                 case _:
                     pass

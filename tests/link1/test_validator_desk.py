@@ -23,7 +23,7 @@ from fuzz_validator import device_hello, device_proof
 from link1.canonical import JsonObject, b64_encode
 from link1.desk_memory import MAX_ANSWERED, DeskMemory
 from link1.device_end import DeviceEnd
-from link1.envelope import MessageType
+from link1.envelope import ABOUT_MESSAGE, MessageType
 from link1.events import (
     CancelReceived,
     DecisionReceived,
@@ -245,14 +245,21 @@ def test_after_a_reset_the_identical_request_goes_out_again() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.EXPIRED, ErrorCode.CANCELLED, ErrorCode.TXN_CONFLICT])
-def test_an_error_about_the_open_request_ends_it(code: ErrorCode) -> None:
+@pytest.mark.parametrize("about", [MessageType.REQUEST, ABOUT_MESSAGE])
+def test_an_error_about_the_open_request_ends_it(code: ErrorCode, about: str) -> None:
     gate = Gate()
     asked = gate.arm()
-    gate.device.send_error(code, MessageType.REQUEST, "f" * 32)
-    gate.cable.run(50)
+
+    def complain(txn_id: str | None) -> None:
+        body = {"code": code, "about": about} | ({} if txn_id is None else {"txn_id": txn_id})
+        gate.device._session.send(MessageType.ERROR, body)
+        gate.cable.run(50)
+
+    complain("f" * 32)
+    if about == ABOUT_MESSAGE:
+        complain(None)  # about any message at all
     assert not any(isinstance(event, RequestEnded) for event in gate.cable.right_events), "another txn"
-    gate.device.send_error(code, MessageType.REQUEST, asked.txn_id)
-    gate.cable.run(50)
+    complain(asked.txn_id)
     assert gate.desk.open_txn_id is None
     gate.say(verdict_for(asked))
     assert not gate.decisions()[0].actuated

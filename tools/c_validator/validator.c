@@ -1394,9 +1394,12 @@ static void take_error(struct json body)
     uint8_t txn[ID];
     char code[33];
     struct json said = get(body, "txn_id");
-    if (!asked.open || !is_text(get(body, "about"), "request") || !text(get(body, "code"), WORDS, 1, 32, code))
+    struct json about = get(body, "about");
+    /* A device that could not read the type says "message"; then the txn_id tells. */
+    int of_request = is_text(about, "request");
+    if (!asked.open || !(of_request || is_text(about, "message")) || !text(get(body, "code"), WORDS, 1, 32, code))
         return;
-    if (said.at == NULL || (hex_id(said, txn) && memcmp(txn, asked.txn, ID) == 0))
+    if ((said.at == NULL && of_request) || (hex_id(said, txn) && memcmp(txn, asked.txn, ID) == 0))
         end_request(code);
 }
 
