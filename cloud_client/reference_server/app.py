@@ -121,7 +121,7 @@ class Api:
             _log_crash(exchange, error)
             answer = _problem_answer(Problem(ProblemCode.INTERNAL_ERROR), exchange)
         headers = {REQUEST_ID_HEADER: exchange.request_id, **exchange.rate_headers}
-        if request.leaves_much():
+        if request.leaves_much() and "Connection" not in answer.headers:
             headers["Connection"] = "close"
         if exchange.device_surface:
             headers[SERVER_TIME_HEADER] = rfc3339(self.service.now_ms())

@@ -48,6 +48,7 @@ LINGER_BYTES: Final = 32 * 1024 * 1024
 
 _HEAD_BYTES = 16 * 1024
 _HEAD_LINES = 100
+_FIRST_OF_A_METHOD = 0x21
 _READ_BYTES = 16 * 1024
 _PIECES_AT_ONCE = 64
 _MOST_PIECES = 16_384  # 4 MiB in the segments of a slow network are some 3,000
@@ -92,6 +93,16 @@ def _too_many_lines(data: bytes) -> bool:
         return False
     ends = [at for at in (data.find(b"\n\r\n"), data.find(b"\n\n")) if at >= 0]
     return data.count(b"\n", 0, min(ends, default=len(data))) > _HEAD_LINES
+
+
+def _to_be_read(data: bytes) -> bool:
+    """Whether the beginning of a request is worth a look: it is whole, or can only be refused.
+
+    Until then each piece of a slow head costs no more than its copy.
+    """
+    if not data or b"\n\r\n" in data or b"\n\n" in data or len(data) > _HEAD_BYTES or _too_many_lines(data):
+        return bool(data)
+    return data[0] < _FIRST_OF_A_METHOD
 
 
 class _Flow(FlowControl):
@@ -207,7 +218,7 @@ class Connection(H11Protocol):
         """Queue up with the beginning of a stranger's request; nothing more is read meanwhile."""
         if self._queued or self._paced.known or self._lingers or self.conn.their_state is not h11.IDLE:
             return
-        if self._wire is not None and self.conn.trailing_data[0]:
+        if self._wire is not None and _to_be_read(self.conn.trailing_data[0]):
             self._queued = True
             self._queued_s = self.loop.time()
             self._wire.pause_reading()
