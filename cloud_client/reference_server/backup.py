@@ -8,6 +8,7 @@ not hold that up, but would begin again after each write of somebody else, and a
 
 import hashlib
 import os
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -20,6 +21,7 @@ from cloud_client.reference_server.store import Database
 
 _STEP_PAGES: Final = 1024
 _READ_BYTES: Final = 1 << 20
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,12 @@ def copy_database(database: Database, file: Path, on_step: Callable[[], None] = 
     if not database.is_file():
         raise OperatorError(f"{database} is not there: give --data the data directory of the server")
     part = file.with_name(f"{file.name}.part")
-    _make(part, file)
+    # A signal that ends the program comes while nothing is there yet, or where the part is removed.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
+        _make(part, file)
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             _copy(database, part, on_step)
             copied = _sum_and_sync(part)
             os.link(part, file)
@@ -56,10 +61,13 @@ def copy_database(database: Database, file: Path, on_step: Callable[[], None] = 
             raise ServerError(f"{file} cannot be written ({error.strerror})") from error
         except sqlite3.Error as error:
             raise ServerError(f"the database cannot be copied: {error}") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            for name in (part.name, f"{part.name}-journal"):
+                with suppress(FileNotFoundError):
+                    part.with_name(name).unlink()
     finally:
-        for name in (part.name, f"{part.name}-journal"):
-            with suppress(FileNotFoundError):
-                part.with_name(name).unlink()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _sync(file.parent)
     return copied
 

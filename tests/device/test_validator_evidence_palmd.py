@@ -140,7 +140,8 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
         port = joined(device, pair)
         with device.running() as process:
             ref = asyncio.run(story(port))
-            process.kill()
+            process.terminate()  # a kill may come before the last of them is written
+            process.wait(WITHIN_S)
         with device.running():
             items = asyncio.run(uploaded(device, ref))
     first, signed, *unsigned = items
