@@ -8,6 +8,7 @@ import select
 import time
 import tty
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,7 +168,8 @@ def test_a_stalled_endpoint_ends_the_port_and_is_cleared_for_the_next(endpoint: 
     port = bus.open(USB)
     try:
         gadget.stall(endpoint)
-        port.write(b"to the gadget")
+        with suppress(TransportError):  # where a stalled read has ended the port already
+            port.write(b"to the gadget")
         assert readable(port)
         with pytest.raises(TransportError, match="Broken pipe"):
             port.read(1)
