@@ -93,7 +93,7 @@ async def collected(validator: Validator, device: Device, type_: str) -> JsonObj
 
 async def shown(validator: Validator, device: Device, occasion: int) -> VerdictAnswered:
     validator.arm(20_000)
-    device.show(pictures(occasion=occasion))
+    device.show(pictures(occasion=occasion, held=48))
     return await validator.wait_for(VerdictAnswered)
 
 

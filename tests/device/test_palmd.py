@@ -55,7 +55,10 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
         assert process.wait(20) == 0
 
 
-def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device) -> None:
+def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(tmp_path: Path) -> None:
+    # A rejection takes three good captures: the hand is held for four seconds, for a machine that is busy.
+    device = make_device(tmp_path, camera_fps=10)
+
     async def story(port: str) -> None:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
@@ -63,7 +66,7 @@ def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device
             ended = await validator.wait_for(RequestEnded)
             assert ended.why == "expired"
             validator.arm(20_000)
-            device.show(pictures(seed=77, occasion=1))
+            device.show(pictures(seed=77, occasion=1, held=40))
             said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NO_MATCH
             assert said.verdict.subject_ref is None

@@ -53,9 +53,9 @@ def known_people() -> tuple[Known, ...]:
 
 
 @cache
-def pictures(seed: int = 0, occasion: int = 9000) -> tuple[bytes, ...]:
-    """A passage of a generated person's left palm."""
-    return encode(list(passage(make_person(seed), "L", occasion, frames_held=24, scene_seed=PLACE)))
+def pictures(seed: int = 0, occasion: int = 9000, *, held: int = 24) -> tuple[bytes, ...]:
+    """A passage of a generated person's left palm, which is still for `held` pictures."""
+    return encode(list(passage(make_person(seed), "L", occasion, frames_held=held, scene_seed=PLACE)))
 
 
 @cache
@@ -125,13 +125,14 @@ def make_device(
     model_dir: Path | None = None,
     liveness_dir: Path | None = None,
     fill_camera: bool = True,
+    camera_fps: int = CAMERA_FPS,
 ) -> Device:
     for name in ("state", "run"):
         (folder / name).mkdir()
     camera = folder / "camera"
     config = DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
-        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, "rgb"),
+        camera=CameraSection(f"file:{camera}", camera_fps, False, "rgb"),
         link=LinkSection(str(folder / "cable"), 921_600),
         cloud=None,
         model=ModelSection(model_dir),
