@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from cloud_client.contract import SIGNATURE_SKEW_S
 from device import APP_PACKAGE, sd_notify
-from device.carrier.carrier import LinkState
 from device.clock import Clock
 from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
@@ -20,14 +20,16 @@ from device.health import NOT_SERVING, Health, HealthWord
 from device.journal.mail import MailPosition
 from device.mail.outbox import Standing
 from device.mail.wiring import OFFLINE_WORD, make_mail_desk
-from device.opening import Opened, gallery_now, known_time_ms
+from device.opening import Opened
 from device.store_thread import StoreThread
 from device.transactions.gate import Gate
 from device.transactions.settings import Conditions
+from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.pinning import Pinning
 from device.trust.policy import Policy
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.trust.trust import Trust
+from device.values.carrier import LinkState
 from device.vision.capture import CameraCondition, CameraState
 from device.vision.inference import RecognitionFault
 from device.vision.recognition import Interest, Look
@@ -38,8 +40,6 @@ from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.objects import DeviceStatus, GalleryMark
 
-CLOCK_TOLERANCE_MS = 300_000
-"""How far the service lets the time of a request differ from its own (device surface §2)."""
 FAULTY_AFTER = 5
 """So many frames in a row on which recognition fails, and the device says that it is not ready."""
 
@@ -365,7 +365,7 @@ class Core:
         apart_ms = abs(wall_ms - self._clock.wall_ms())
         self.health.put(
             HealthWord.CLOCK_UNTRUSTED,
-            apart_ms > CLOCK_TOLERANCE_MS,
+            apart_ms > SIGNATURE_SKEW_S * 1000,
             f"this clock and the service's are {apart_ms // 1000} s apart; check time synchronisation",
         )
 

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Mapping
 
 from device.control import Operation
-from device.doctor.measured_picture import measure
+from device.doctor.measured_picture import PICTURE_OP, measure
 from device.errors import IpcRefused
 from device.ipc import Packet, reply
 from device.vision.capture import FrameSlot
-
-PICTURE_OP = "measure_picture"
 
 
 def doctor_operations(slot: FrameSlot) -> Mapping[str, Operation]:

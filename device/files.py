@@ -8,6 +8,7 @@ An object that is kept as JSON carries a checksum: a flipped bit in a number wou
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -59,3 +60,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def shred(path: Path) -> None:
+    """Overwrite, sync, unlink, sync the folder: no cut brings back a key that was destroyed."""
+    status = path.lstat()
+    if stat.S_ISREG(status.st_mode):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(descriptor, bytes(status.st_size))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    path.unlink()
+    sync_folder(path.parent)

@@ -19,12 +19,12 @@ from device.journal.mail import MailPosition
 from device.store_thread import StoreThread
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
 from device.updates.desk import APP_NAME, UpdateDesk, UpdateParts
 from device.updates.models import gallery_facts, open_models
 from gallery.errors import GalleryError
-from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from models.embedding import Embedder
 from models.errors import ModelsError
@@ -111,20 +111,9 @@ async def open_device(
     )
 
 
-def gallery_now(clock: Clock) -> GalleryNow:
-    """Both clocks that a gallery's age is told by."""
-    return GalleryNow(boottime_ms=clock.boottime_ms(), wall_ms=clock.wall_ms())
-
-
 def boot_id() -> str:
     """Which start of the machine this is."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
-
-
-def known_time_ms(gallery: Gallery | None, clock: Clock) -> int:
-    """The time (epoch) to hold validities against: a wall clock that was set back does not bring back a
-    certificate or key that has ended."""
-    return clock.wall_ms() if gallery is None else gallery.known_ms(gallery_now(clock))
 
 
 def _check_same_device(config: DeviceConfig, trust: Trust) -> None:

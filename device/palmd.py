@@ -32,10 +32,11 @@ from device.housekeeping import Housekeeping, Stage
 from device.ipc import Packet, reply
 from device.log_limits import limit_repeats
 from device.memory_guard import MemoryGuard, guard_memory
-from device.opening import known_time_ms, open_device
+from device.opening import open_device
 from device.report import describe
 from device.roles import Role, serve_roles
 from device.store_thread import StoreThread
+from device.trust.known_time import known_time_ms
 from device.trust.service_status import StatusReader
 from device.updates.wiring import begin_updates
 from device.vision.capture import CameraState, CaptureThread, FrameSlot

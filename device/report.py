@@ -4,7 +4,7 @@ from device import APP_PACKAGE
 from device.clock import Clock
 from device.core import Core
 from device.enrolment.desk import EnrolmentDesk
-from device.opening import gallery_now
+from device.trust.known_time import gallery_now
 from device.updates import control as updates
 from device.vision.capture import CaptureCounters
 from device.vision.inference import InferenceCounters

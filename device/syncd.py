@@ -21,7 +21,6 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import ServerAddressError
 from cloud_client.retry import Backoff, Random
 from device import sd_notify
-from device.carrier.carrier import WIPED_CODE, LinkState
 from device.carrier.lanes import (
     CoreLine,
     DeviceWiped,
@@ -39,6 +38,7 @@ from device.enrolment.lanes import EnrolmentLane, RedeemLane
 from device.errors import ConfigError, IpcError, IpcRefused
 from device.log_limits import limit_repeats
 from device.memory_guard import guard_memory
+from device.values.carrier import WIPED_CODE, LinkState
 from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2

@@ -24,6 +24,7 @@ from link1.plain_file import read_plain_file
 from models.crop_geometry import CROP_SIZE
 from models.embedding import EMBEDDING_SIZE, Embedder
 from models.errors import ManifestError, ModelFileError
+from models.thresholds import Thresholds
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -36,18 +37,6 @@ SELF_TEST_COSINE: Final = 0.999
 _MODEL_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """The operating point; cosines and margins are times 10000, qualities 0 to 100, liveness 0 to 10000."""
-
-    thr_id: str
-    accept_q: int
-    margin_q: int
-    quality_q: int
-    pad_q: int
-    enrol_quality_q: int
 
 
 @dataclass(frozen=True, slots=True)

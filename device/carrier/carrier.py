@@ -21,12 +21,10 @@ from typing import Final
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, is_transient, retry_after_s
+from device.values.carrier import LinkState
 
 QUICK_ANSWER_S: Final = 1.0
 """A long poll that brings nothing sooner than this was ended by another one, not by time."""
-
-WIPED_CODE: Final = "wiped"
-"""With this code the core refuses to hand out the http key: the device has none any more."""
 
 _SNAPSHOT_HEALS: Final = frozenset({"gap", "bad_chain", "wrong_epoch", "state_mismatch"})
 """Refusals of the core that mean: these pages do not continue what it holds."""
@@ -194,14 +192,6 @@ class BatchSize:
             return True
         self._size = max(1, items // 2)
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """Whether the service is reachable, in words for a status line."""
-
-    online: bool
-    detail: str
 
 
 class Reachability:

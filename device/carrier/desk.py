@@ -37,7 +37,6 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
-from device.carrier.carrier import WIPED_CODE, LinkState
 from device.clock import Clock
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
@@ -45,6 +44,7 @@ from device.ipc import Packet, reply
 from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.trust.service_status import ServiceStatus, StatusReader
+from device.values.carrier import WIPED_CODE, LinkState
 from gallery.errors import GalleryError, PageRefused
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery

@@ -24,7 +24,6 @@ from device.carrier.carrier import (
     BatchSize,
     FetchDeltas,
     GalleryCourse,
-    LinkState,
     Position,
     Reachability,
     UploadFate,
@@ -34,6 +33,7 @@ from device.carrier.carrier import (
 from device.clock import Clock
 from device.errors import IpcError, IpcRefused
 from device.ipc import IpcClient, Packet
+from device.values.carrier import LinkState
 
 CORE_ANSWERS_S: Final = 60.0
 """For everything but a page of a snapshot; a busy gate holds the core up for seconds at most."""

@@ -1,6 +1,7 @@
 """Light and focus of one picture, in numbers: the picture itself never leaves the process that took it."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from models.crop import cut_palm
 from models.frames import Frame, as_grey
 from models.hand import Hand, HandFinder
 from models.quality import assess
+
+PICTURE_OP: Final = "measure_picture"
+"""The operation of the control socket that answers with one."""
 
 _DARK_BELOW, _BRIGHT_FROM = 25, 250
 

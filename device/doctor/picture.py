@@ -5,8 +5,7 @@ from device.config.config import DeviceConfig
 from device.control import ask_core
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
-from device.doctor.measured_picture import MeasuredPicture, measure
-from device.doctor_control import PICTURE_OP
+from device.doctor.measured_picture import PICTURE_OP, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
 from link1 import members
 from link1.errors import FormatError, is_not_permitted

@@ -9,10 +9,9 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from cloud_client.client import CloudClient, ServerAddress
-from cloud_client.contract import SERVER_TIME_HEADER
+from cloud_client.contract import SERVER_TIME_HEADER, SIGNATURE_SKEW_S
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
 from device.config.config import CloudSection
-from device.core import CLOCK_TOLERANCE_MS
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, warn
 from link1.errors import is_not_permitted, reason_of
@@ -68,7 +67,7 @@ def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bo
         told += f", clocks {abs(reached.ahead_ms) / 1000:.1f} s apart"
         if unproved:
             told += "; whether it takes this device is not asked without its key"
-        if abs(reached.ahead_ms) > CLOCK_TOLERANCE_MS:
+        if abs(reached.ahead_ms) > SIGNATURE_SKEW_S * 1000:
             return fail(
                 NAME, told, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
             )

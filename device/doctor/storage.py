@@ -5,7 +5,7 @@ import os
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, warn
 from device.doctor.reading import text_of
-from device.journal.store_watch import LOW_DISK_BYTES
+from device.journal.reserve import LOW_DISK_BYTES
 
 NAME = "storage"
 _FEW_BYTES = 4 * LOW_DISK_BYTES

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from device.enrolment.captures import PalmCapture
 from device.enrolment.consent import Consent
+from device.values.recognition import PalmCapture
 from link1.canonical import canonical_bytes
 
 Bytes = npt.NDArray[np.uint8]

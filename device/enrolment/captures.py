@@ -1,15 +1,11 @@
 """The captures of one hand that enrolment gathers, and which of them belong together."""
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from link1.objects import Pad
+from device.values.recognition import PalmCapture
 from models.template_choice import MOST_TEMPLATES, choose_templates
-
-HandName = Literal["L", "R"]
 
 CAPTURES_NEEDED: Final = 2
 """Enough when the hand leaves before there are three. One alone could not be held against another."""
@@ -20,17 +16,6 @@ CHOOSING_MS: Final = 500
 CANDIDATES: Final = 6
 """Captures that are chosen from, as many as `CHOOSING_MS` gives; then the oldest not chosen is let go."""
 SAME_FRAME_COSINE: Final = 0.999_99
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PalmCapture:
-    """One embedded capture. `vector`: (512,) float32 of unit length, owned by whoever holds the capture."""
-
-    hand: HandName
-    vector: npt.NDArray[np.float32] = field(repr=False)
-    quality_q: int
-    pad: Pad
-    at_ms: int
 
 
 class HandCaptures:

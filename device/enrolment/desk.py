@@ -7,9 +7,10 @@ from functools import partial
 from typing import Final
 
 from device.clock import Clock
-from device.enrolment.effects import Done, Effect, EnrolmentLook, Failed, Prompt, Redeem, Step, Upload
+from device.enrolment.effects import Done, Effect, Failed, Prompt, Redeem, Step, Upload
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
+from device.values.recognition import EnrolmentLook
 from link1.canonical import JsonObject, canonical_bytes
 
 _IDLE: Final[JsonObject] = {"step": "idle"}

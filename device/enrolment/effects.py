@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from device.enrolment.captures import HandName, PalmCapture
 from device.enrolment.consent import Asked
+from device.values.recognition import HandName
 from link1.objects import GuideHint
 from models.template_choice import MOST_TEMPLATES
 
@@ -24,19 +24,6 @@ class CaptureHint(StrEnum):
 
     OTHER_HAND = "other_hand"
     TRY_AGAIN = "try_again"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EnrolmentLook:
-    """One examined frame: which hand was seen, what kept it from being taken, or the capture itself.
-
-    `capture` stands when `enrol_quality_q` was reached; liveness is judged here, by its `pad`.
-    """
-
-    hand_present: bool
-    hand: HandName | None = None
-    hint: GuideHint | None = None
-    capture: PalmCapture | None = None
 
 
 @dataclass(frozen=True, slots=True)

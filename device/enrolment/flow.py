@@ -26,19 +26,9 @@ from http import HTTPStatus
 from typing import Final
 
 from device.enrolment.body import write_enrolment, write_failure
-from device.enrolment.captures import HandCaptures, HandName, erase
+from device.enrolment.captures import HandCaptures, erase
 from device.enrolment.consent import OPTIONAL, Asked, Consent, TermsFolder
-from device.enrolment.effects import (
-    CaptureHint,
-    Done,
-    Effect,
-    EnrolmentLook,
-    Failed,
-    Prompt,
-    Redeem,
-    Step,
-    Upload,
-)
+from device.enrolment.effects import CaptureHint, Done, Effect, Failed, Prompt, Redeem, Step, Upload
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer
 from device.enrolment.session import (
     QR_PREFIX,
@@ -49,9 +39,10 @@ from device.enrolment.session import (
     read_subject_ref,
 )
 from device.errors import EnrolmentRefused
-from device.transactions.decision import Thresholds
+from device.values.recognition import EnrolmentLook, HandName
 from link1.errors import FormatError
 from link1.objects import GuideHint
+from models.thresholds import Thresholds
 
 REDEEM_LIMIT_MS: Final = 20_000
 """Somebody stands at the keypad: without an answer by then, the service is away."""

@@ -24,11 +24,11 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import EnrolmentRefused, IpcRefused
 from device.ipc import Packet, reply
-from device.transactions.decision import Thresholds
 from link1 import members
 from link1.canonical import JsonObject
 from link1.errors import FormatError
 from link1.members import NAME
+from models.thresholds import Thresholds
 
 MAX_WAIT_MS: Final = 30_000
 MAX_CODE_CHARACTERS: Final = 32

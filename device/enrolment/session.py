@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from device.enrolment.captures import HandName
+from device.values.recognition import HandName
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError

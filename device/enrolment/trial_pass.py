@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from device.transactions.decision import Attempt, Outcome, Sighting, score_q_of
+from device.transactions.decision import Attempt, Outcome, score_q_of
 from device.trust.policy import Policy
+from device.values.recognition import Sighting
 from link1.canonical import JsonObject
 
 GONE_AFTER_MS: Final = 400

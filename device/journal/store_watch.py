@@ -14,15 +14,13 @@ from device.clock import Clock
 from device.errors import JournalError
 from device.health import HealthWord
 from device.journal.journal import PURGE_ROWS
-from device.journal.reserve import free_bytes
-from device.opening import gallery_now
+from device.journal.reserve import LOW_DISK_BYTES, free_bytes
+from device.trust.known_time import gallery_now
 from gallery.errors import GalleryError
 
 if TYPE_CHECKING:
     from device.core import Core
 
-LOW_DISK_BYTES: Final = 64 * 1024 * 1024
-"""Five days of a busy gate: 5,000 passages a day of about 2.3 KB each."""
 MAINTAIN_EVERY_S: Final = 600
 MAINTAIN_AT_LATEST_S: Final = 900
 """Some validators always have a request waiting."""

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from device.clock import Clock
 from device.errors import DeviceError, Outdated, TrustError, UpdateRefused
-from device.opening import gallery_now, known_time_ms
 from device.store_thread import StoreThread
+from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Applied, Gallery

@@ -14,13 +14,11 @@
     outcome = attempt.conclude()           # the hand has left, or the time is over
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from link1 import members
-from link1.members import NAME
-from link1.objects import GalleryMark, GuideHint, Pad, Request, Verdict, VerdictResult
+from device.values.recognition import Sighting
+from link1.objects import GalleryMark, Pad, Request, Verdict, VerdictResult
+from models.thresholds import Thresholds
 
 PAD_UNKNOWN = Pad("unknown", "none", 0)
 """Stands in a verdict for which no liveness check was made."""
@@ -28,64 +26,6 @@ PAD_UNKNOWN = Pad("unknown", "none", 0)
 MARGIN_Q_WITHOUT_SECOND = 10_000
 _MAX_ATTEMPTS = 1_000
 """The largest count a verdict carries; a hand before the camera for half a minute stays under it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Where the lines are drawn. They belong to one model and have a name of their own, `thr_id`.
-
-    accept_q and margin_q: cosine × 10000. quality_q and enrol_quality_q: 0..100. pad_q: 0..10000.
-    """
-
-    thr_id: str
-    accept_q: int
-    margin_q: int
-    quality_q: int
-    pad_q: int
-    enrol_quality_q: int
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "Thresholds":
-        """Parse the `thresholds` of a signed configuration or a model manifest; raises FormatError."""
-        return cls(
-            thr_id=members.text(obj, "thr_id", NAME),
-            accept_q=members.integer(obj, "accept_q", 0, 10_000),
-            margin_q=members.integer(obj, "margin_q", 0, 20_000),
-            quality_q=members.integer(obj, "quality_q", 0, 100),
-            pad_q=members.integer(obj, "pad_q", 0, 10_000),
-            enrol_quality_q=members.integer(obj, "enrol_quality_q", 0, 100),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """The person whose template is nearest."""
-
-    subject_ref: str
-    hand: str
-    onboard_ref: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """What one camera frame showed. `at_ms` is the monotonic time of the frame.
-
-    `good`: the capture reached the quality floor, and was therefore checked for liveness, embedded and
-    searched. score: best cosine, None when nothing was scored. margin: its distance to the best of the
-    second distinct person, None when there is no second. gallery: the state that was searched.
-    """
-
-    hand_present: bool
-    at_ms: int
-    hint: GuideHint | None = None
-    quality_q: int = 0
-    pad: Pad | None = None
-    score: float | None = None
-    margin: float | None = None
-    candidate: Candidate | None = None
-    good: bool = False
-    gallery: GalleryMark | None = None
-    stage_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ the engine goes by its own memory first, for a journal read may be a moment old.
 """
 
 from device.transactions.after_verdict import AfterVerdict
-from device.transactions.decision import Attempt, Outcome, Sighting
+from device.transactions.decision import Attempt, Outcome
 from device.transactions.effects import (
     Effect,
     Guide,
@@ -44,6 +44,7 @@ from device.transactions.settings import (
 )
 from device.transactions.table import State, Trigger
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.values.recognition import Sighting
 from device.vision.guidance import Guidance
 from link1.canonical import JsonObject
 from link1.events import Backing

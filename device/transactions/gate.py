@@ -22,7 +22,7 @@ from device.journal.evidence import MAX_UNBACKED
 from device.latency import Latencies
 from device.opening import Opened
 from device.store_thread import StoreThread
-from device.transactions.decision import Sighting, build_verdict
+from device.transactions.decision import build_verdict
 from device.transactions.effects import (
     Effect,
     Guide,
@@ -45,6 +45,7 @@ from device.transactions.settings import Conditions, EngineSettings
 from device.transactions.txn_memory import TxnMemory
 from device.trust.policy import Policy
 from device.trust.trust import Trust
+from device.values.recognition import Sighting
 from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from device.transactions.decision import Thresholds
+from models.thresholds import Thresholds
 
 EXPIRES_BEFORE_TTL_MS = 200
 """LINK/1 §4: with no hand, `error expired` goes out this long before the ttl ends."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import KeyStoreError
-from device.files import replace_synced, sync_folder
+from device.files import replace_synced, shred, sync_folder
 from device.trust.keystore import (
     CREDENTIALS_FOLDER,
     FileKeys,
@@ -29,7 +29,6 @@ from device.trust.keystore import (
     checked_key,
     read_key,
 )
-from device.wipe.wipe import shred
 from link1.keys import KEY_BYTES
 
 CREDSTORE: Final = Path("/etc/credstore.encrypted")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from device.errors import TrustError
-from device.transactions.decision import Thresholds
 from link1 import members
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
+from models.thresholds import Thresholds
 
 GALLERY_TTL_MAX_MS = 6 * 3600 * 1000
 _MAX_WAIT_MS = 600_000

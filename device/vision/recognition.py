@@ -15,9 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device.enrolment.captures import HandName, PalmCapture
-from device.enrolment.effects import EnrolmentLook
-from device.transactions.decision import Candidate, Sighting, Thresholds
+from device.values.recognition import Candidate, EnrolmentLook, HandName, PalmCapture, Sighting
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
 from gallery.match import Match, joined
@@ -29,6 +27,7 @@ from models.liveness import LivenessCheck, PadResult
 from models.probes import STILL, next_slips, probe_crops
 from models.qr import read_qr
 from models.quality import Quality, assess
+from models.thresholds import Thresholds
 
 
 class Interest(Enum):

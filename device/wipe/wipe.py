@@ -17,9 +17,7 @@ Overwriting a file is a logical erasure: flash may keep an old copy of the page 
 """
 
 import json
-import os
 import shutil
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError
-from device.files import replace_synced, sync_folder, with_checksum, without_checksum
+from device.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
 from device.trust.keystore import KeyPurpose
 from link1 import members
 from link1.canonical import JsonObject, read_strict
@@ -136,7 +134,8 @@ def finish_wipe(state_dir: Path) -> Wipe | None:
     # Also once it is erased: whatever was written here since has no business here.
     _erase(state_dir, keep_http=wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED)
     if wipe.wipe_id is None:
-        _drop(state_dir / FILE_NAME)
+        (state_dir / FILE_NAME).unlink()
+        sync_folder(state_dir)
         return None
     if wipe.stage is WipeStage.ERASING:
         wipe = replace(wipe, stage=WipeStage.ERASED)
@@ -196,24 +195,6 @@ def _files_in(folder: Path) -> list[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-
-
-def shred(path: Path) -> None:
-    """Overwrite, sync, unlink, sync the folder: no cut brings back a key that was destroyed."""
-    status = path.lstat()
-    if stat.S_ISREG(status.st_mode):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.write(descriptor, bytes(status.st_size))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    _drop(path)
-
-
-def _drop(path: Path) -> None:
-    path.unlink()
-    sync_folder(path.parent)
 
 
 def _remove(path: Path, kept: set[Path], left: list[str]) -> None:

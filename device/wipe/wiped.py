@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Final
 
 from device import APP_PACKAGE, sd_notify
-from device.carrier.carrier import WIPED_CODE
 from device.config.config import DeviceConfig
 from device.control import control_handler
 from device.errors import IpcRefused, KeyStoreError
@@ -22,6 +21,7 @@ from device.ipc import Packet, reply
 from device.roles import Role, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
+from device.values.carrier import WIPED_CODE
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1 import members
 from link1.canonical import JsonObject

@@ -33,8 +33,9 @@ from models.evaluation import (
     search_figures,
     threshold_at,
 )
-from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, Thresholds, known_crop
+from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, known_crop
 from models.synthesis.background import Look
+from models.thresholds import Thresholds
 from models.training.gabor_code import compare_all_codes, competitive_codes
 
 MODEL_FILE: Final = "palm-embedding.onnx"

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from device.carrier.carrier import LinkState
 from device.carrier.desk import CarrierDesk, DeskParts
 from device.clock import SystemClock
 from device.ipc import IpcServer
 from device.journal.journal import Journal, StoredVerdict
 from device.trust.service_status import ServiceStatus, StatusReader
+from device.values.carrier import LinkState
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from device.transactions.decision import Candidate, Outcome, Sighting, Thresholds, build_verdict
+from device.transactions.decision import Outcome, build_verdict
 from device.transactions.txn_memory import StoredVerdict
+from device.values.recognition import Candidate, Sighting
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Request, VerdictResult
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, object_ref, sign_object
+from models.thresholds import Thresholds
 
 DEVICE_ID = "gate-7-left"
 GATE_ID = "gate-7"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from core_makers import THRESHOLDS, make_request, make_stored, txn_id_of
 
-from device.transactions.decision import Sighting
 from device.transactions.effects import (
     Effect,
     JournalVerdict,
@@ -23,6 +22,7 @@ from device.transactions.effects import (
 from device.transactions.engine import TransactionEngine
 from device.transactions.settings import Conditions, EngineSettings
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.values.recognition import Sighting
 from link1.canonical import JsonObject
 from link1.objects import Decision, ErrorCode, LastVerdict, Passage, Request, VerdictResult
 from link1.signed import object_ref

@@ -13,13 +13,13 @@ from device.carrier.carrier import (
     FetchDeltas,
     FetchSnapshot,
     GalleryCourse,
-    LinkState,
     Position,
     Reachability,
     UploadFate,
     fate_of,
     next_cursor_of,
 )
+from device.values.carrier import LinkState
 
 AT = Position(1, 10)
 FURTHER = Position(1, 11)

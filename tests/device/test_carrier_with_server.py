@@ -21,13 +21,13 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.clock import SystemClock
 from device.config.config import load_config
 from device.enrolment.body import write_enrolment
-from device.enrolment.captures import PalmCapture
 from device.enrolment.consent import REQUIRED, Asked
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import read_redeemed
 from device.syncd import carry
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust, with_service_keys
+from device.values.recognition import PalmCapture
 from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, sign_object

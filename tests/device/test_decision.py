@@ -20,15 +20,15 @@ from device.transactions.decision import (
     PAD_UNKNOWN,
     Attempt,
     Outcome,
-    Sighting,
-    Thresholds,
     build_verdict,
     judge,
     margin_q_of,
     score_q_of,
 )
+from device.values.recognition import Sighting
 from link1.errors import FormatError
 from link1.objects import GalleryMark, Pad, Verdict, VerdictDecision, VerdictResult
+from models.thresholds import Thresholds
 
 # The table "What a verdict says" of LINK/1 §4, one capture a row. accept_q is 6000, margin_q 500, pad_q 5000.
 TABLE: list[tuple[dict[str, Any], VerdictResult | None]] = [

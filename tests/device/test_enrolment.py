@@ -10,25 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.enrolment.body import write_enrolment
-from device.enrolment.captures import HandName, PalmCapture
 from device.enrolment.consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
-from device.enrolment.effects import (
-    CaptureHint,
-    Done,
-    Effect,
-    EnrolmentLook,
-    Failed,
-    Prompt,
-    Redeem,
-    Step,
-    Upload,
-)
+from device.enrolment.effects import CaptureHint, Done, Effect, Failed, Prompt, Redeem, Step, Upload
 from device.enrolment.flow import EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import EnrolmentSession, parse_qr
 from device.errors import EnrolmentRefused
-from device.transactions.decision import Thresholds
+from device.values.recognition import EnrolmentLook, HandName, PalmCapture
 from link1.objects import GuideHint, Pad
+from models.thresholds import Thresholds
 
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=3000, enrol_quality_q=60)
 SESSION_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"

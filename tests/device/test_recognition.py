@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.transactions.decision import Thresholds, judge
+from device.transactions.decision import judge
 from device.vision.recognition import Interest, Look, Recogniser
 from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
 from gallery.errors import GalleryError, Overtaken, StoreError
@@ -22,6 +22,7 @@ from models.hand import Hand, HandFinder
 from models.probes import MOST_PROBES
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
+from models.thresholds import Thresholds
 
 Pixels = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]

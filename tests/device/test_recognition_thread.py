@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.transactions.decision import Thresholds
 from device.vision.capture import FrameSlot
 from device.vision.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
@@ -18,6 +17,7 @@ from models.embedding import EMBEDDING_SIZE
 from models.frames import Frame
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
+from models.thresholds import Thresholds
 
 Pixels = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 
 from device.camera import open_camera
-from device.enrolment.captures import HandName
 from device.enrolment.effects import Upload
 from device.enrolment.flow import EnrolmentFlow
 from device.enrolment.session import EnrolmentSession
-from device.transactions.decision import Attempt, Outcome, Thresholds
+from device.transactions.decision import Attempt, Outcome
+from device.values.recognition import HandName
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
@@ -33,6 +33,7 @@ from models.frames import Frame
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
+from models.thresholds import Thresholds
 from tools.virtual_camera import VirtualCamera
 
 Pixels = npt.NDArray[np.uint8]

@@ -19,13 +19,13 @@ from engine_bench import ALL_WELL, SETTINGS, EngineBench, resolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.transactions.decision import Sighting
 from device.transactions.effects import Effect, Guide, JournalVerdict, SendError, SendVerdict
 from device.transactions.engine import TransactionEngine
 from device.transactions.open_outcomes import MAX_OPEN
 from device.transactions.recent_txns import MAX_RECENT
 from device.transactions.resolve_round import MAX_REFS
 from device.transactions.settings import Conditions
+from device.values.recognition import Sighting
 from link1.objects import ErrorCode, Pad, VerdictResult
 
 

@@ -23,7 +23,8 @@ from power_promises import Promises, Said
 
 from device.errors import DeviceError, SequenceHalted
 from device.journal.journal import Journal
-from device.opening import Opened, gallery_now
+from device.opening import Opened
+from device.trust.known_time import gallery_now
 from device.trust.policy import read_policy
 from device.wipe.wipe import finish_wipe
 from gallery.errors import GalleryError

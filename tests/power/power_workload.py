@@ -37,9 +37,10 @@ from power_device import config_of, entry, first_trust, opened, service
 
 from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
 from device.mail.outbox import OutboxType, Sender
-from device.opening import Opened, gallery_now
+from device.opening import Opened
 from device.transactions.decision import build_verdict
 from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now
 from device.trust.trust import reread, save_trust
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
 from gallery.gallery import Gallery

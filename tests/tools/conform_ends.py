@@ -8,7 +8,7 @@ from typing import Any
 from device.journal.mail import OutboxRecord
 from device.mail.inbox import InboxAssembly
 from device.mail.outbox import chunk_of
-from device.transactions.decision import Candidate, Sighting, Thresholds, build_verdict
+from device.transactions.decision import build_verdict
 from device.transactions.effects import (
     Effect,
     Guide,
@@ -26,6 +26,7 @@ from device.transactions.effects import (
 from device.transactions.engine import TransactionEngine
 from device.transactions.settings import Conditions, EngineSettings
 from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.values.recognition import Candidate, Sighting
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import canonical_bytes
 from link1.desk_memory import DeskMemory
@@ -49,6 +50,7 @@ from link1.signed import Kind, object_ref, sign_object
 from link1.validator_desk import RequestEnded, ValidatorDesk, VerdictAnswered
 from link1.validator_end import ValidatorEnd
 from link1.validator_mail import ValidatorMail
+from models.thresholds import Thresholds
 from tools.conform.bench import Bench, Deed, Setup
 from tools.conform.counters import Counters
 from tools.conform.rules import Finding, Result

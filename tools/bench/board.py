@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from device.clock import SystemClock
 from device.config.config import DeviceConfig, write_config
 from device.journal.journal import Journal
-from device.opening import boot_id, gallery_now
+from device.opening import boot_id
 from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now
 from device.trust.trust import save_trust, trust_from_registration
 from gallery.gallery import Gallery
 from gallery.stream import MAX_ENTRIES, Entry, Head, entry_sha256, state_of

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from device.clock import Clock, SystemClock
 from device.journal.journal import Journal, StoredVerdict
-from device.opening import gallery_now
 from device.transactions.decision import Outcome, build_verdict
+from device.trust.known_time import gallery_now
 from gallery.gallery import Gallery
 from gallery.stream import Head, head_zero
 from link1.canonical import JsonObject, b64_encode

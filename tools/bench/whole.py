@@ -21,9 +21,8 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
-from device.opening import gallery_now
-from device.transactions.decision import Thresholds
 from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now
 from device.trust.trust import load_trust
 from device.vision.recognition import Interest, Recogniser
 from gallery.gallery import Gallery
@@ -36,6 +35,7 @@ from models.hand import Hand, HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
+from models.thresholds import Thresholds
 from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
 from tools.bench.programs import BenchFailed
 from tools.bench.start import measure_start

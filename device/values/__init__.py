@@ -1,0 +1,1 @@
+"""Values that several rooms of the device share, and no room owns."""
