@@ -21,8 +21,8 @@ from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.strict_json import read_body
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
-from device.ipc import MAX_HEADER_BYTES, read_packet
 from device.mail.inbox import InboxAssembly
+from device.platform.ipc import MAX_HEADER_BYTES, read_packet
 from link1 import frames
 from link1.bodies import Box, MailChunk
 from link1.canonical import b64_decode, canonical_bytes, read_strict

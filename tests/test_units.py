@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device.roles import Role, socket_path
+from device.platform.roles import Role, socket_path
 
 UNITS = Path(__file__).parent.parent / "systemd"
 EXPOSURE = {

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from device.control import ask_core
+from device.platform.control import ask_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
 from tools.browser import Tab, save
@@ -67,7 +67,7 @@ def staged_device(folder: Path) -> Iterator[StagedDevice]:
         site = Site("totem-central-1", "central-1", folder, camera.source)
         provision(quiet, site, cloud)
         palmctl("config", "set", "enrolment.consent", "screen", "--config", str(site.config))
-        for name, program in (("palmd", "device.palmd"), ("palm-syncd", "device.syncd")):
+        for name, program in (("palmd", "device.core.main"), ("palm-syncd", "device.syncd.main")):
             stage.start_daemon(name, module(program, "--config", str(site.config)), _WITHIN_S)
         ask = partial(ask_core, site.control_socket)
         wait_until(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device.config.config import DeviceConfig
-from device.control import read_status
+from device.core.stock import Stock, journal_in_use, take_stock
+from device.core.wipe_control import reset_device
 from device.errors import DeviceError, StateError
-from device.stock import Stock, journal_in_use, take_stock
+from device.platform.control import read_status
 from device.trust.trust import load_trust
-from device.wipe.control import reset_device
 from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
 from tools.errors import ResetRefused
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from device.files import sync_folder
+from device.platform.files import sync_folder
 
 
 def write_on_stick(path: Path, data: bytes) -> None:

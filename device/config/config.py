@@ -50,8 +50,8 @@ from device.config import values
 from device.config.text import Locations, describe_kind, nearest
 from device.config.values import Parser, WrongValue
 from device.errors import ConfigError
-from device.files import replace_synced
-from device.roles import Role, socket_path
+from device.platform.files import replace_synced
+from device.platform.roles import Role, socket_path
 from link1.errors import reason_of
 from link1.plain_file import read_plain_file
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from device.config.text import describe_kind
-from device.roles import LONGEST_PATH
+from device.platform.roles import LONGEST_PATH
 from link1.members import NAME
 
 MAX_SOCKET_PATH_BYTES = 107

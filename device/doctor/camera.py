@@ -7,10 +7,10 @@ import time
 
 from device.camera import CameraError, SourceKind, open_camera, parse_source
 from device.config.config import DeviceConfig
-from device.control import read_status
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, warn
 from device.errors import IpcError
+from device.platform.control import read_status
 from link1.errors import is_not_permitted
 
 NAME = "camera"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device.clock import Clock
 from device.config.config import DeviceConfig, load_config
-from device.control import read_status
 from device.errors import ConfigError, DeviceError, IpcError, StateError
+from device.platform.clock import Clock
+from device.platform.control import read_status
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
 from link1.canonical import JsonObject

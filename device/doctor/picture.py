@@ -2,11 +2,11 @@
 
 from device.camera import CameraError, open_camera
 from device.config.config import DeviceConfig
-from device.control import ask_core
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
+from device.platform.control import ask_core
 from link1 import members
 from link1.errors import FormatError, is_not_permitted
 from models.frames import Frame

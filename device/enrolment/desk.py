@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from device.clock import Clock
 from device.enrolment.effects import Done, Effect, Failed, Prompt, Redeem, Step, Upload
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
+from device.platform.clock import Clock
 from device.values.recognition import EnrolmentLook
 from link1.canonical import JsonObject, canonical_bytes
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from device.transactions.decision import Attempt, Outcome, score_q_of
+from device.passage.decision import Attempt, Outcome, score_q_of
 from device.trust.policy import Policy
 from device.values.recognition import Sighting
 from link1.canonical import JsonObject

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from device.clock import Clock
 from device.errors import JournalError, SequenceHalted
 from device.journal.evidence import EvidenceRows
 from device.journal.mail import MailBoxes
@@ -32,7 +31,8 @@ from device.journal.restore import keep_numbers, restore
 from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
 from device.journal.witness import VERDICTS, PromisedVerdict, Witness
-from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.platform.clock import Clock
+from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.events import Backing
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict

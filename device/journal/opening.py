@@ -14,9 +14,9 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from device.errors import JournalError
-from device.files import sync_folder
 from device.journal.schema import APPLICATION_ID, MIGRATIONS, migrate, schema_version
 from device.journal.seal import RowSeal, SealBroken
+from device.platform.files import sync_folder
 
 _WAY_OUT = (
     "restore the file from this device's own storage, or register the device again with new keys "

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from device.clock import Clock
 from device.errors import DeviceError, Outdated, TrustError, UpdateRefused
-from device.store_thread import StoreThread
+from device.platform.clock import Clock
+from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.errors import GalleryError, PageRefused

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_client.contract import MAX_BATCH_ITEMS
-from device.clock import Clock
 from device.errors import JournalError
 from device.journal.mail import MailBoxes, MailPosition, OutboxRecord
 from device.mail.apply import Fault, MailApply, RecordRefused
@@ -27,7 +26,8 @@ from device.mail.outbox import (
     chunk_of,
     fitting,
 )
-from device.store_thread import StoreThread
+from device.platform.clock import Clock
+from device.platform.threads import StoreThread
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd

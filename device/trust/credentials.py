@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import KeyStoreError
-from device.files import replace_synced, shred, sync_folder
+from device.platform.files import replace_synced, shred, sync_folder
 from device.trust.keystore import (
     CREDENTIALS_FOLDER,
     FileKeys,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Protocol
 
 from device.errors import KeysAbsent, KeyStoreError
-from device.files import sync_folder, write_synced
+from device.platform.files import sync_folder, write_synced
 from link1.keys import KEY_BYTES, SealKey, SigningKey
 
 CREDENTIALS_FOLDER = "credentials"

@@ -1,6 +1,6 @@
 """The time that validities are held against."""
 
-from device.clock import Clock
+from device.platform.clock import Clock
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 

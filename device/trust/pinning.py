@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device.errors import StateError, TrustError
-from device.store_thread import StoreThread
+from device.platform.threads import StoreThread
 from device.trust.bundle import with_bundle
 from device.trust.policy import Policy, read_policy
 from device.trust.service_status import ServiceStatus

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from device.errors import NotProvisioned, TrustError
-from device.files import replace_synced, with_checksum, without_checksum
+from device.platform.files import replace_synced, with_checksum, without_checksum
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError

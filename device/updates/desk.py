@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.store_thread import StoreThread
+from device.platform.threads import StoreThread
 from device.updates.manifest import Manifest, ReleaseKind, check_app_version, read_chunk, read_manifest
 from device.updates.models import OpenedUpdates, self_test
 from device.updates.state import (

@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig, config_path, load_config
-from device.control import read_status
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
-from device.roles import Role, socket_path
+from device.platform.control import read_status
+from device.platform.roles import Role, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions

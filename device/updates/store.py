@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.files import replace_synced, sync_folder, with_checksum, without_checksum
+from device.platform.files import replace_synced, sync_folder, with_checksum, without_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Chunk, Manifest
 from device.updates.state import UpdateState

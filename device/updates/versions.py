@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import UpdateRefused
-from device.files import replace_synced, sync_folder
+from device.platform.files import replace_synced, sync_folder
 from device.trust.bundle import ROOT_PREFIX
 from device.trust.trust import Trust
 from device.updates.archive import APP_LIMITS, unpack

@@ -2,7 +2,7 @@
 
     camera frame → hand → palm crop → quality → liveness → vector → match → Sighting
 
-`Recogniser.look` is that journey, in the order it happens; `device.transactions.decision` takes the Sighting
+`Recogniser.look` is that journey, in the order it happens; `device.passage.decision` takes the Sighting
 from there.
 """
 

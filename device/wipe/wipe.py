@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError
-from device.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
+from device.platform.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
 from device.trust.keystore import KeyPurpose
 from link1 import members
 from link1.canonical import JsonObject, read_strict

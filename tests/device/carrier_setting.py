@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from device.carrier.desk import CarrierDesk, DeskParts
-from device.clock import SystemClock
-from device.ipc import IpcServer
+from device.core.carrier_api import CarrierDesk, DeskParts
 from device.journal.journal import Journal, StoredVerdict
+from device.platform.clock import SystemClock
+from device.platform.ipc import IpcServer
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.carrier import LinkState
 from gallery.freshness import GalleryNow

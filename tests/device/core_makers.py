@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from device.transactions.decision import Outcome, build_verdict
-from device.transactions.txn_memory import StoredVerdict
+from device.passage.decision import Outcome, build_verdict
 from device.values.recognition import Candidate, Sighting
+from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Request, VerdictResult

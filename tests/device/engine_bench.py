@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from core_makers import THRESHOLDS, make_request, make_stored, txn_id_of
 
-from device.transactions.effects import (
+from device.passage.effects import (
     Effect,
     JournalVerdict,
     ListOpen,
@@ -19,10 +19,10 @@ from device.transactions.effects import (
     StartCapture,
     StopCapture,
 )
-from device.transactions.engine import TransactionEngine
-from device.transactions.settings import Conditions, EngineSettings
-from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.passage.engine import TransactionEngine
+from device.passage.settings import Conditions, EngineSettings
 from device.values.recognition import Sighting
+from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import Decision, ErrorCode, LastVerdict, Passage, Request, VerdictResult
 from link1.signed import object_ref

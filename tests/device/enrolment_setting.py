@@ -18,9 +18,9 @@ from typing import Any
 from whole_device import WITHIN_S, Device, make_device
 
 from device.config.config import CloudSection, EnrolmentSection, write_config
-from device.control import ask_core
 from device.errors import IpcError
-from device.ipc import IpcClient
+from device.platform.control import ask_core
+from device.platform.ipc import IpcClient
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, show_qr
 from tools.bench.verdict_latency import encode

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from cable import DEVICE_KEY, Cable, make_device, make_validator
 from carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
 
-from device.clock import SystemClock
 from device.journal.journal import Journal, StoredVerdict
 from device.journal.mail import MailPosition
 from device.mail.apply import ApplyParts, MailApply
 from device.mail.desk import MailDesk, MailParts
 from device.mail.outbox import Sender, Standing
-from device.store_thread import StoreThread
+from device.platform.clock import SystemClock
+from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery

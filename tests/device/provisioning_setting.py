@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from device.clock import SystemClock
 from device.config.config import (
     CameraSection,
     CloudSection,
@@ -20,7 +19,8 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
-from device.trust.provisioning import Provisioned, Registration, Surroundings, provision
+from device.platform.clock import SystemClock
+from device.provisioning.online import Provisioned, Registration, Surroundings, provision
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose

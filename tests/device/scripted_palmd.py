@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import device.opening
-from device.clock import SystemClock
 from device.config.config import load_config
-from device.memory_guard import MemoryGuard
-from device.palmd import _serve
+from device.core import opening
+from device.core.main import _serve
+from device.platform.clock import SystemClock
+from device.platform.memory import MemoryGuard
 
 
 class ScriptedClock(SystemClock):
@@ -39,8 +39,8 @@ def main() -> None:
     boot.write_text(script_now["boot"])
     kept = bool(script_now["clock_kept"])
     with (
-        patch.object(device.opening, "_BOOT_ID", boot),
-        patch.object(device.opening, "has_kept_time", lambda: kept),
+        patch.object(opening, "_BOOT_ID", boot),
+        patch.object(opening, "has_kept_time", lambda: kept),
     ):
         asyncio.run(_serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))
 

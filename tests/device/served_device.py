@@ -15,8 +15,8 @@ from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from whole_device import nobody
 
 from device.config.config import DeviceConfig, load_config, write_config
-from device.control import read_status
 from device.errors import IpcError
+from device.platform.control import read_status
 from device.trust.keystore import KeyStore
 from link1.transport.pty_pair import PtyPair
 from tools.bench.verdict_latency import FolderWriter

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from device import bulk_turn
-from device.bulk_turn import BulkTurn
+from device.platform import bulk_turn
+from device.platform.bulk_turn import BulkTurn
 
 
 @pytest.fixture(autouse=True)

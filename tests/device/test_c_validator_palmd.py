@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from whole_device import Device, make_device, pictures
 
-from device.clock import SystemClock
 from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.transport.pty_pair import PtyPair

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 from carrier_setting import DEVICE_ID, MODEL_ID, Core, Service, device_status, running_core
 
-from device.clock import SystemClock
 from device.enrolment.outbox import EnrolmentAnswer
 from device.errors import IpcRefused
-from device.ipc import IpcClient, Packet
+from device.platform.clock import SystemClock
+from device.platform.ipc import IpcClient, Packet
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 

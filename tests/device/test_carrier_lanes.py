@@ -17,9 +17,9 @@ import pytest
 from carrier_setting import Core, Service, device_status, running_core
 
 from cloud_client.client import CloudClient, ServerAddress
-from device.clock import SystemClock
 from device.enrolment.outbox import EnrolmentAnswer
-from device.syncd import carry
+from device.platform.clock import SystemClock
+from device.syncd.main import carry
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.signed import object_ref

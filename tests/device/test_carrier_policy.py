@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem, CloudUnreachable
 from cloud_client.retry import Backoff
-from device.carrier.carrier import (
+from device.syncd.carrier import (
     BatchSize,
     FetchDeltas,
     FetchSnapshot,

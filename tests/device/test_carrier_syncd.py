@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device.syncd import main
+from device.syncd.main import main
 
 CONFIG = """
 [device]
@@ -71,7 +71,7 @@ def test_it_is_ready_without_core_and_service_and_ends_cleanly(tmp_path: Path) -
     arguments = written(tmp_path, CONFIG + NOWHERE)
     with notifications(tmp_path) as channel:
         carrier = subprocess.Popen(
-            [sys.executable, "-m", "device.syncd", *arguments],
+            [sys.executable, "-m", "device.syncd.main", *arguments],
             env=os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"},
             stderr=subprocess.PIPE,
         )

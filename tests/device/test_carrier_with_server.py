@@ -18,13 +18,13 @@ from click.testing import CliRunner
 from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
 
 from cloud_client.client import CloudClient, ServerAddress
-from device.clock import SystemClock
 from device.config.config import load_config
 from device.enrolment.body import write_enrolment
 from device.enrolment.consent import REQUIRED, Asked
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import read_redeemed
-from device.syncd import carry
+from device.platform.clock import SystemClock
+from device.syncd.main import carry
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust, with_service_keys
 from device.values.recognition import PalmCapture

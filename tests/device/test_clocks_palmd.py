@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from whole_device import Device, known_people, make_device, until
 
-from device.ipc import IpcClient
-from device.opening import boot_id
+from device.core.opening import boot_id
+from device.platform.ipc import IpcClient
 from link1.transport.pty_pair import PtyPair
 from models.manifest import load_manifest, shipped_model_dir
 from tools.bench.board import snapshot_pages

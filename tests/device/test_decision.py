@@ -16,7 +16,7 @@ from core_makers import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.transactions.decision import (
+from device.passage.decision import (
     PAD_UNKNOWN,
     Attempt,
     Outcome,

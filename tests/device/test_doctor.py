@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from whole_device import Device, make_device, validator_at
 
-from device.clock import SystemClock
 from device.doctor import (
     cable,
     clock,
@@ -31,6 +30,7 @@ from device.doctor.case import Case, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.finding import Result
 from device.doctor.measured_picture import MeasuredPicture
+from device.platform.clock import SystemClock
 from device.trust.trust import reread
 from link1.transport.pty_pair import PtyPair
 from tools.palmctl import main

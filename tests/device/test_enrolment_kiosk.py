@@ -19,8 +19,8 @@ import pytest
 from enrolment_setting import COMPLETED, SILENCE, TOKEN, Person, Service, make_kiosk, palm, redeemed
 from whole_device import WITHIN_S, Device
 
-from device.control import ask_core
 from device.errors import IpcRefused
+from device.platform.control import ask_core
 
 
 @dataclass

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from device.heat import COOL_C, HOT_C, hottest_c, too_hot
+from device.platform.heat import COOL_C, HOT_C, hottest_c, too_hot
 
 
 def sensors(system: Path, *values: str) -> Path:

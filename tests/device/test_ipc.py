@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device.errors import IpcError, IpcRefused, IpcUnreachable
-from device.ipc import (
+from device.platform.ipc import (
     MAX_HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
     Handler,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from device.control import ask_core
 from device.errors import IpcError, IpcRefused, IpcUnreachable
-from device.ipc import MAX_HEADER_BYTES, Packet, call_blocking, encode_packet, refusal, reply
+from device.platform.control import ask_core
+from device.platform.ipc import MAX_HEADER_BYTES, Packet, call_blocking, encode_packet, refusal, reply
 
 
 @contextmanager

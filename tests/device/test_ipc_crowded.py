@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from device.errors import IpcUnreachable
-from device.ipc import MAX_CONNECTIONS, Handler, IpcClient, IpcServer, Packet, Patience, encode_packet, reply
+from device.platform.ipc import (
+    MAX_CONNECTIONS,
+    Handler,
+    IpcClient,
+    IpcServer,
+    Packet,
+    Patience,
+    encode_packet,
+    reply,
+)
 
 QUICK = Patience(idle_s=0.2, packet_s=0.2)
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]

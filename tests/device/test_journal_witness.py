@@ -11,11 +11,11 @@ from core_makers import DATA_KEY, make_decision, txn_id_of
 from test_journal_power import append, chain_of, make_journal, open_journal
 
 from device.errors import JournalError, SequenceHalted
-from device.files import with_checksum, without_checksum
 from device.journal.journal import Journal
 from device.journal.mail import OutboxRecord
 from device.journal.seal import RowSeal
 from device.journal.witness import VERDICTS, Witness
+from device.platform.files import with_checksum, without_checksum
 from link1.errors import FormatError
 
 MADE = 12

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from device.errors import KeyStoreError
-from device.files import replace_synced
+from device.platform.files import replace_synced
 from device.trust.keystore import KeyPurpose, KeyStore, read_key
 
 

@@ -1,6 +1,6 @@
 import logging
 
-from device.log_limits import BURST, MAX_KINDS, WINDOW_S, RepeatLimit
+from device.platform.logs import BURST, MAX_KINDS, WINDOW_S, RepeatLimit
 
 
 class Log:

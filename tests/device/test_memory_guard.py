@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from device import memory_guard
+from device.platform import memory as memory_guard
 
 GUARDED = """
 import ctypes, json, os, signal, sys
-from device.memory_guard import guard_memory
+from device.platform.memory import guard_memory
 if os.geteuid() == 0 and "--drop" in sys.argv:
     os.setresuid(65_534, 65_534, 65_534)
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as after an ordinary start

@@ -231,7 +231,7 @@ def test_a_configuration_with_wrong_members_is_named_member_by_member(device: De
     path.write_text(text)
     for extra in ([], ["--check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "device.palmd", "--config", str(path), *extra],
+            [sys.executable, "-m", "device.core.main", "--config", str(path), *extra],
             capture_output=True,
             text=True,
             timeout=30,
@@ -244,7 +244,7 @@ def test_a_configuration_with_wrong_members_is_named_member_by_member(device: De
 
 def test_check_says_that_a_good_configuration_can_be_used(device: Device) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "device.palmd", "--config", str(device.board.config_path), "--check"],
+        [sys.executable, "-m", "device.core.main", "--config", str(device.board.config_path), "--check"],
         capture_output=True,
         text=True,
         timeout=30,

@@ -24,8 +24,8 @@ from whole_device import (
     validator_at,
 )
 
-from device.control import ask_core
 from device.enrolment.preview import EVERY_MS, Preview
+from device.platform.control import ask_core
 from link1.transport.pty_pair import PtyPair
 from models.frames import Frame
 

@@ -19,7 +19,7 @@ CORE_NEVER = (
     "urllib3",
     "http.client",
     "cloud_client.client",
-    "device.syncd",
+    "device.syncd.main",
 )
 CARRIER_NEVER = (
     "cv2",
@@ -27,8 +27,8 @@ CARRIER_NEVER = (
     "onnxruntime",
     "serial",
     "usb",
-    "device.palmd",
-    "device.core",
+    "device.core.main",
+    "device.core.core",
     "models",
     "gallery",
 )

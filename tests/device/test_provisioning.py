@@ -21,15 +21,15 @@ from provisioning_setting import (
 )
 
 from cloud_client.errors import CloudUnreachable
-from device.clock import SystemClock
 from device.config.config import (
     load_config,
 )
 from device.errors import DeviceError, ProvisioningError
 from device.journal.journal import Journal
-from device.trust import provisioning
+from device.platform.clock import SystemClock
+from device.provisioning import online as provisioning
+from device.provisioning.online import Registration, Surroundings, provision
 from device.trust.keystore import KeyStore
-from device.trust.provisioning import Registration, Surroundings, provision
 from device.trust.trust import load_trust
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey

@@ -22,9 +22,9 @@ from provisioning_setting import (
 )
 
 from device.errors import TrustError
-from device.trust import provisioning
+from device.provisioning import online as provisioning
+from device.provisioning.online import check_registration
 from device.trust.keystore import KeyStore
-from device.trust.provisioning import check_registration
 from link1.canonical import JsonObject
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object

@@ -112,7 +112,7 @@ def test_a_service_that_cannot_be_reached_is_3(
         raise httpx.ConnectError("refused")
 
     registrar.script = dict.fromkeys(range(9), cut)
-    monkeypatch.setattr("device.trust.provisioning.TRY_FOR_S", 0.0)
+    monkeypatch.setattr("device.provisioning.online.TRY_FOR_S", 0.0)
     done = run(tmp_path)
     assert (done.exit_code, done.stdout) == (3, "")
     assert "same command again" in done.stderr

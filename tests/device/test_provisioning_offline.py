@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from device.config.config import load_config
+from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
-from device.trust.provisioning_offline import PENDING_NAME
 from device.trust.trust import load_trust
 from tools.palmctl import main
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.transactions.decision import judge
+from device.passage.decision import judge
 from device.vision.recognition import Interest, Look, Recogniser
 from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
 from gallery.errors import GalleryError, Overtaken, StoreError

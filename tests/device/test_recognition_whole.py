@@ -17,7 +17,7 @@ from device.camera import open_camera
 from device.enrolment.effects import Upload
 from device.enrolment.flow import EnrolmentFlow
 from device.enrolment.session import EnrolmentSession
-from device.transactions.decision import Attempt, Outcome
+from device.passage.decision import Attempt, Outcome
 from device.values.recognition import HandName
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread, RecognitionFault

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from device.control import control_handler
 from device.errors import IpcRefused
-from device.ipc import IpcClient, Packet, reply
-from device.roles import DESTRUCTIVE, OPERATIONS, Role, admitting, serve_roles, socket_path
+from device.platform.control import control_handler
+from device.platform.ipc import IpcClient, Packet, reply
+from device.platform.roles import DESTRUCTIVE, OPERATIONS, Role, admitting, serve_roles, socket_path
 
 EVERY_OPERATION = sorted(frozenset[str]().union(*OPERATIONS.values()))
 ROOT = 0

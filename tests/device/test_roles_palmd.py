@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from whole_device import Device, make_device
 
-from device.control import ask_core
-from device.ipc import MAX_CONNECTIONS
-from device.roles import OPERATIONS, Role, socket_path
+from device.platform.control import ask_core
+from device.platform.ipc import MAX_CONNECTIONS
+from device.platform.roles import OPERATIONS, Role, socket_path
 
 CARRIER_USER = 64_001
 """Of no account on any machine; the kernel needs none."""
@@ -25,7 +25,7 @@ _ATTEMPT = """
 import json, os, sys
 from pathlib import Path
 from device.errors import IpcError, IpcRefused
-from device.ipc import call_blocking
+from device.platform.ipc import call_blocking
 
 runtime, device_id, operations = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
 uid, paths = int(sys.argv[4]), sys.argv[5:]

@@ -11,10 +11,10 @@ from core_makers import DBD_KEY, GALLERY_KEY, NOW_MS
 from mail_setting import Mailed
 from test_trust_bundle import bundle, public, trust
 
-from device.clock import SystemClock, has_kept_time
 from device.errors import Outdated, SequenceHalted
 from device.journal.journal import Journal
 from device.mail.desk import MailDesk
+from device.platform.clock import SystemClock, has_kept_time
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
 from device.trust.trust import DbdKey, Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys

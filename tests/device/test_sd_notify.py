@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device import sd_notify
+from device.platform import sd_notify
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from device.clock import SystemClock
+from device.core.store_watch import StoreWatch
 from device.health import Health, HealthWord
-from device.journal.store_watch import StoreWatch
-from device.store_thread import StoreThread
+from device.platform.clock import SystemClock
+from device.platform.threads import StoreThread
 from gallery.errors import StoreError
 
 

@@ -8,7 +8,7 @@ import pytest
 from enrolment_setting import COMPLETED, SILENCE, Person, Service, make_kiosk, redeemed
 from whole_device import WITHIN_S
 
-from device.control import ask_core
+from device.platform.control import ask_core
 from tools.browser import Tab, browsing, find_chromium
 from tools.pages.core_pages import totem_routes
 from tools.pages.server import LocalPage

@@ -14,7 +14,7 @@ from core_makers import (
 )
 from engine_bench import ALL_WELL, SETTINGS, EngineBench, errors, resolved, verdicts
 
-from device.transactions.effects import (
+from device.passage.effects import (
     Effect,
     Guide,
     RecordDecision,
@@ -27,9 +27,9 @@ from device.transactions.effects import (
     StartCapture,
     StopCapture,
 )
-from device.transactions.open_outcomes import MAX_OPEN
-from device.transactions.recent_txns import MAX_RECENT
-from device.transactions.table import ENDED, TRANSITIONS, State, Trigger, diagram
+from device.passage.open_outcomes import MAX_OPEN
+from device.passage.recent_txns import MAX_RECENT
+from device.passage.table import ENDED, TRANSITIONS, State, Trigger, diagram
 from link1.objects import ErrorCode, GuideHint, VerdictResult
 
 CANCELLED, EXPIRED = ErrorCode.CANCELLED, ErrorCode.EXPIRED

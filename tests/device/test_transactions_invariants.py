@@ -19,12 +19,12 @@ from engine_bench import ALL_WELL, SETTINGS, EngineBench, resolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.transactions.effects import Effect, Guide, JournalVerdict, SendError, SendVerdict
-from device.transactions.engine import TransactionEngine
-from device.transactions.open_outcomes import MAX_OPEN
-from device.transactions.recent_txns import MAX_RECENT
-from device.transactions.resolve_round import MAX_REFS
-from device.transactions.settings import Conditions
+from device.passage.effects import Effect, Guide, JournalVerdict, SendError, SendVerdict
+from device.passage.engine import TransactionEngine
+from device.passage.open_outcomes import MAX_OPEN
+from device.passage.recent_txns import MAX_RECENT
+from device.passage.resolve_round import MAX_REFS
+from device.passage.settings import Conditions
 from device.values.recognition import Sighting
 from link1.objects import ErrorCode, Pad, VerdictResult
 

@@ -16,7 +16,7 @@ from served_device import ServedDevice, served_device
 from whole_device import pictures
 
 from cloud_client.client import CloudClient, ServerAddress
-from device.clock import SystemClock
+from device.platform.clock import SystemClock
 from link1.canonical import b64_encode
 from tools.bench.verdict_latency import FolderWriter
 

@@ -19,7 +19,7 @@ from update_setting import signed
 from whole_device import Device, make_device
 
 from device.config.config import load_config
-from device.control import ask_core, read_status
+from device.platform.control import ask_core, read_status
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import Trial, install, recover
 from device.updates.manifest import ReleaseKind
@@ -60,7 +60,7 @@ def environment(folder: Path, version: str, *, fault: str = "") -> Path:
         "#!/bin/sh\n"
         'exec "$(dirname "$(readlink -f "$0")")/python3" -c \'import sys\n'
         f'if "--check" not in sys.argv: {fault or "pass"}\n'
-        'from device.palmd import main\nsys.exit(main())\' "$@"\n'
+        'from device.core.main import main\nsys.exit(main())\' "$@"\n'
     )
     script.chmod(0o755)
     return folder

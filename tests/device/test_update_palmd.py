@@ -11,7 +11,7 @@ from test_mail_palmd import carried, joined, record, shown
 from update_setting import OTHER_MODEL, model_payload, now_ms, release, shipped_id, signed
 from whole_device import Device, Validator, known_people, make_device, until, validator_at
 
-from device.control import ask_core
+from device.platform.control import ask_core
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pytest
 from whole_device import WITHIN_S, Device, Validator, make_device, pictures, until, validator_at
 
-from device.ipc import IpcClient
-from device.opening import boot_id
+from device.core.opening import boot_id
+from device.platform.ipc import IpcClient
 from link1.canonical import JsonObject, canonical_bytes
 from link1.envelope import MessageType
 from link1.events import DeviceProven, ErrorReceived, StatusReceived

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device.errors import TrustError
-from device.store_thread import StoreThread
+from device.platform.threads import StoreThread
 from device.trust.bundle import with_bundle
 from device.trust.pinning import Pinning
 from device.trust.policy import read_policy

@@ -13,9 +13,9 @@ import pytest
 from carrier_setting import DEVICE_ID, MODEL_ID, STREAM, Service, service_key, vector
 from state_scan import files_of, found_in
 
-from device.clock import SystemClock
 from device.errors import StateError
 from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.wipe.wipe import (
     Wipe,

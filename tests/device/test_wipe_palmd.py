@@ -8,8 +8,8 @@ import pytest
 from state_scan import files_of, found_in
 from whole_device import Device, make_device, pictures, validator_at
 
-from device.ipc import IpcClient
-from device.wipe.control import Reset, reset_device
+from device.core.wipe_control import Reset, reset_device
+from device.platform.ipc import IpcClient
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object

@@ -12,8 +12,8 @@ from served_device import ServedDevice, served_device
 from state_scan import files_of, found_in
 
 from cloud_client.client import CloudClient, ServerAddress
-from device.clock import SystemClock
-from device.ipc import IpcClient
+from device.platform.clock import SystemClock
+from device.platform.ipc import IpcClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WITHIN_S = 90.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from device.clock import SystemClock
+from device.platform.clock import SystemClock
 from device.updates.desk import UpdateDesk, UpdateParts
 from device.updates.manifest import Manifest, ReleaseKind, read_manifest
 from device.updates.models import OpenedUpdates

@@ -22,8 +22,8 @@ from device.config.config import (
     LivenessSection,
     ModelSection,
 )
-from device.control import read_status
 from device.errors import IpcError
+from device.platform.control import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.transport.pump import CablePump, monotonic_ms
@@ -95,7 +95,7 @@ class Device:
 
     def popen(self, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "device.palmd", "--config", str(self.board.config_path)],
+            [sys.executable, "-m", "device.core.main", "--config", str(self.board.config_path)],
             env=os.environ | (environment or {}),
             stderr=subprocess.PIPE,
             text=True,

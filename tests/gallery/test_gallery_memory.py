@@ -17,7 +17,7 @@ HOLDER = """
 import os, struct, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from device.memory_guard import guard_memory
+from device.platform.memory import guard_memory
 guard_memory()
 from gallery_service import Service, at, palm, who
 gallery = Service().open(Path(sys.argv[1]))

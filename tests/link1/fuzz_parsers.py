@@ -20,7 +20,7 @@ from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.strict_json import read_body
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
-from device.ipc import read_packet
+from device.platform.ipc import read_packet
 from link1.canonical import canonical_bytes, read_strict
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import SigningKey

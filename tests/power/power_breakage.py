@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from device import files
 from device.journal import opening as journal_open
+from device.platform import files
 from device.trust import keystore
 from gallery.gallery import Gallery
 

@@ -29,8 +29,8 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
-from device.opening import Opened, open_device
-from device.store_thread import StoreThread
+from device.core.opening import Opened, open_device
+from device.platform.threads import StoreThread
 from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
 from gallery.stream import Entry

@@ -21,9 +21,9 @@ from gallery_service import who
 from power_device import opened
 from power_promises import Promises, Said
 
+from device.core.opening import Opened
 from device.errors import DeviceError, SequenceHalted
 from device.journal.journal import Journal
-from device.opening import Opened
 from device.trust.known_time import gallery_now
 from device.trust.policy import read_policy
 from device.wipe.wipe import finish_wipe

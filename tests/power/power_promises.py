@@ -23,9 +23,9 @@ from core_makers import (
 from gallery_service import who
 from power_device import config_of, first_trust, opened
 
+from device.core.opening import Opened
 from device.errors import DeviceError
 from device.journal.journal import Journal, StoredVerdict
-from device.opening import Opened
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
 from device.trust.trust import save_trust

@@ -35,10 +35,10 @@ from gallery_service import Service
 from power_breakage import BROKEN, break_it
 from power_device import config_of, entry, first_trust, opened, service
 
+from device.core.opening import Opened
 from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
 from device.mail.outbox import OutboxType, Sender
-from device.opening import Opened
-from device.transactions.decision import build_verdict
+from device.passage.decision import build_verdict
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now
 from device.trust.trust import reread, save_trust
@@ -232,7 +232,7 @@ class Run:
         self.tell("config", seq=self.life.config_seq)
 
     def wipe(self) -> None:
-        """As `device.wipe.wiping` does it."""
+        """As `device.core.wiping` does it."""
         state, trust = self.life.config.device.state_dir, self.device.trust
         seq = self.journal.mail.position().out_seq + 1
         body = {"wipe_id": "wipe-1"}

@@ -8,8 +8,8 @@ from typing import Any
 from device.journal.mail import OutboxRecord
 from device.mail.inbox import InboxAssembly
 from device.mail.outbox import chunk_of
-from device.transactions.decision import build_verdict
-from device.transactions.effects import (
+from device.passage.decision import build_verdict
+from device.passage.effects import (
     Effect,
     Guide,
     JournalVerdict,
@@ -23,10 +23,10 @@ from device.transactions.effects import (
     SendError,
     SendVerdict,
 )
-from device.transactions.engine import TransactionEngine
-from device.transactions.settings import Conditions, EngineSettings
-from device.transactions.txn_memory import StoredVerdict, TxnMemory
+from device.passage.engine import TransactionEngine
+from device.passage.settings import Conditions, EngineSettings
 from device.values.recognition import Candidate, Sighting
+from device.values.transactions import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import canonical_bytes
 from link1.desk_memory import DeskMemory

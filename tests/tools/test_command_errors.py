@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from device.config.config import load_config
 from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
-from device.ipc import call_blocking
+from device.platform.ipc import call_blocking
 from link1.errors import is_not_permitted, reason_of
 from link1.plain_file import read_plain_file
 from tools.palmctl import main

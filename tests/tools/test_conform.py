@@ -23,9 +23,9 @@ import link1.handshake
 import link1.link
 import link1.validator_desk
 import link1.validator_end
-from device.transactions import engine as transactions
-from device.transactions.effects import SendError
-from device.transactions.engine import TransactionEngine
+from device.passage import engine as transactions
+from device.passage.effects import SendError
+from device.passage.engine import TransactionEngine
 from link1.canonical import JsonObject, read_strict
 from link1.channels import ChannelReceiver, Taken
 from link1.device_end import DeviceEnd

@@ -28,9 +28,9 @@ import link1.link
 import link1.session
 import link1.validator_desk
 import link1.validator_end
-from device.transactions.decision import build_verdict
-from device.transactions.effects import SendError, SendVerdict
-from device.transactions.engine import TransactionEngine
+from device.passage.decision import build_verdict
+from device.passage.effects import SendError, SendVerdict
+from device.passage.engine import TransactionEngine
 from link1.bodies import Hello
 from link1.canonical import JsonObject
 from link1.channels import ChannelReceiver, Taken

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from whole_device import Device, make_device
 
-from device.clock import SystemClock
 from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from tools.palmctl import main

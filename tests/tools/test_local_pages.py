@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from device.errors import IpcRefused, IpcUnreachable
-from device.ipc import Packet
+from device.platform.ipc import Packet
 from tools.enrolment_words import WORDS
 from tools.pages.core_pages import preview_routes, totem_routes
 from tools.pages.server import MAX_BODY_BYTES, LocalPage

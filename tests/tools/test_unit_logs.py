@@ -17,7 +17,7 @@ def test_what_the_service_manager_says_of_a_unit_is_told_of_that_unit() -> None:
 def test_the_level_is_the_daemons_own_word() -> None:
     """They write to standard error, of which journald knows no level."""
     for word, level in (("WARNING", "warning"), ("ERROR", "err"), ("INFO", "info")):
-        line = read_line(entry(_SYSTEMD_UNIT="palmd.service", MESSAGE=f"{word} device.core: health"))
+        line = read_line(entry(_SYSTEMD_UNIT="palmd.service", MESSAGE=f"{word} device.core.core: health"))
         assert line is not None
         assert (line.unit, line.level) == ("palmd", level)
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device.clock import SystemClock
 from device.config.config import DeviceConfig, write_config
+from device.core.opening import boot_id
 from device.journal.journal import Journal
-from device.opening import boot_id
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now
 from device.trust.trust import save_trust, trust_from_registration

@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any, Final
 
 from device.config.config import DeviceConfig
-from device.ipc import IpcClient
+from device.platform.ipc import IpcClient
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.scene import empty_scene
 from tools.bench.board import Board, Known, snapshot_pages

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from device.clock import Clock, SystemClock
 from device.journal.journal import Journal, StoredVerdict
-from device.transactions.decision import Outcome, build_verdict
+from device.passage.decision import Outcome, build_verdict
+from device.platform.clock import Clock, SystemClock
 from device.trust.known_time import gallery_now
 from gallery.gallery import Gallery
 from gallery.stream import Head, head_zero

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from device.clock import SystemClock
 from device.journal.journal import Journal
+from device.platform.clock import SystemClock
 from link1.bodies import MailAck, MailState
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd

@@ -49,7 +49,7 @@ def running_palmd(config_path: Path) -> Iterator[Running]:
             channel.settimeout(READY_WITHIN_S)
             begun = time.perf_counter()
             process = subprocess.Popen(
-                [sys.executable, "-m", "device.palmd", "--config", str(config_path)],
+                [sys.executable, "-m", "device.core.main", "--config", str(config_path)],
                 env=os.environ | {"NOTIFY_SOCKET": address},
                 stderr=subprocess.PIPE,
                 text=True,

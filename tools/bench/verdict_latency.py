@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device.config.config import load_config
-from device.control import read_status
+from device.platform.control import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.transport.pty_pair import PtyPair

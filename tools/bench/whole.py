@@ -12,7 +12,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from device.clock import SystemClock
 from device.config.config import (
     CameraSection,
     DeviceConfig,
@@ -21,6 +20,7 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
+from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now
 from device.trust.trust import load_trust

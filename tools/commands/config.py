@@ -84,7 +84,7 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     """
     from device.config.change import change_member
     from device.config.config import config_path, read_config_file, read_toml
-    from device.files import replace_synced
+    from device.platform.files import replace_synced
 
     path = config_path(config)
     if "." not in member:

@@ -46,10 +46,10 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
 
     os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    from device.clock import SystemClock
     from device.config.config import config_path
     from device.doctor.case import take_case
     from device.doctor.examine import CHECKS, examine
+    from device.platform.clock import SystemClock
     from tools.live_terminal import is_live
 
     unknown = [name for name in checks if name not in CHECKS]

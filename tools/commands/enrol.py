@@ -52,8 +52,8 @@ def enrol(
     """
     from functools import partial
 
-    from device.control import ask_core
     from device.errors import IpcRefused
+    from device.platform.control import ask_core
     from tools.core_line import totem_socket_of
     from tools.enrolment_terminal import Ended, EnrolmentTerminal
     from tools.live_terminal import is_live

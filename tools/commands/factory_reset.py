@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from device.stock import Stock
+    from device.core.stock import Stock
 
 
 @click.command()

@@ -15,7 +15,7 @@ from link1.errors import is_not_permitted
 if TYPE_CHECKING:
     from device.config.config import DeviceConfig
     from device.config.values import Parser
-    from device.trust.provisioning import Provisioned, Registration
+    from device.provisioning.online import Provisioned, Registration
 
 _PATH = click.Path(path_type=Path)
 
@@ -110,9 +110,9 @@ def _online(path: Path, given: dict[str, Any], as_json: bool) -> None:
     import asyncio
     import random
 
-    from device.clock import SystemClock
-    from device.trust.provisioning import Surroundings
-    from device.trust.provisioning import provision as carry_out
+    from device.platform.clock import SystemClock
+    from device.provisioning.online import Surroundings
+    from device.provisioning.online import provision as carry_out
 
     around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
     settings = _settings(path, given)
@@ -142,9 +142,9 @@ def _fingerprint(kid: str) -> list[str]:
 
 
 def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
-    """Step 1 or step 3 of `device.trust.provisioning_offline`, by what FILE holds."""
+    """Step 1 or step 3 of `device.provisioning.offline`, by what FILE holds."""
     from device.errors import ProvisioningError
-    from device.trust.provisioning_offline import (
+    from device.provisioning.offline import (
         ANSWER_TYPE,
         MAX_FILE_BYTES,
         file_type,
@@ -184,7 +184,7 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
 def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
     """FILE may be written over only if it holds what was asked for here before."""
     from device.errors import ProvisioningError
-    from device.trust.provisioning_offline import PENDING_NAME
+    from device.provisioning.offline import PENDING_NAME
 
     kept = settings.device.state_dir / PENDING_NAME
     if not kept.exists() or kept.read_bytes() != held:
@@ -196,7 +196,7 @@ def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
 def _request(
     settings: "DeviceConfig", path: Path, file: Path, registration: "Registration", as_json: bool
 ) -> None:
-    from device.trust.provisioning_offline import request_registration
+    from device.provisioning.offline import request_registration
     from tools.stick import write_on_stick
 
     requested = request_registration(settings, path, registration)
@@ -250,7 +250,7 @@ def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
 
     from device.config import values
     from device.config.config import CloudSection, DeviceSection, ModelSection
-    from device.ownership import hand_over
+    from device.platform.ownership import hand_over
 
     found = _base(path, given)
     # However this ends: what root has made by then is the daemons'.
@@ -331,7 +331,7 @@ def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registr
     from importlib.metadata import version
 
     from device import APP_PACKAGE
-    from device.trust.provisioning import Registration
+    from device.provisioning.online import Registration
     from models.manifest import load_manifest, shipped_model_dir
 
     return Registration(

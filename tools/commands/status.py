@@ -28,7 +28,7 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers. 4: this user
     may not ask it.
     """
-    from device.control import read_status
+    from device.platform.control import read_status
     from tools.core_line import control_socket_of
 
     socket = control_socket_of(config)
@@ -44,8 +44,8 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     import time
     from datetime import datetime
 
-    from device.control import read_status
     from device.errors import IpcError, IpcNotPermitted
+    from device.platform.control import read_status
     from tools.live_status import Recent, plain_line, screen, summary
     from tools.live_terminal import is_live
 

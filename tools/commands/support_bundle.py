@@ -20,9 +20,9 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
     import os
 
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    from device.clock import SystemClock
     from device.config.config import config_path
     from device.doctor.case import take_case
+    from device.platform.clock import SystemClock
     from tools.live_terminal import is_live
     from tools.support_bundle import check_target, collect, write_bundle
 

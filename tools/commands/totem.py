@@ -27,9 +27,9 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
     """
     from functools import partial
 
-    from device.control import ask_core
     from device.errors import IpcError, IpcNotPermitted
-    from device.files import replace_synced
+    from device.platform.control import ask_core
+    from device.platform.files import replace_synced
     from tools.core_line import totem_socket_of
     from tools.pages.core_pages import totem_routes
     from tools.pages.server import LocalPage

@@ -38,7 +38,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
-    from device.control import ask_core, read_status
+    from device.platform.control import ask_core, read_status
     from tools.core_line import control_socket_of
     from tools.errors import NoPassage
 

@@ -127,7 +127,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     import asyncio
 
     from device.config.config import config_path, load_config
-    from device.ipc import IpcClient
+    from device.platform.ipc import IpcClient
 
     socket = load_config(config_path(config)).control_socket
     seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
@@ -156,7 +156,7 @@ def _is_live() -> bool:
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Any:
     from device.config.config import config_path, load_config
-    from device.control import ask_core
+    from device.platform.control import ask_core
 
     return ask_core(
         load_config(config_path(config)).control_socket,

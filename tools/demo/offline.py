@@ -76,7 +76,7 @@ def _start_gate(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> D
     key = provision(narrator, site, cloud)
     write_config(site.config, replace(load_config(site.config), cloud=None))
     validator_port = plug_cable(narrator, stage, site)
-    stage.start_daemon("palmd-offline", module("device.palmd", "--config", str(site.config)), 30)
+    stage.start_daemon("palmd-offline", module("device.core.main", "--config", str(site.config)), 30)
     narrator.say("offline", "its configuration has no [cloud]; palmd runs, palm-syncd is not even started")
     return Device(site, key, site.control_socket, validator_port)
 

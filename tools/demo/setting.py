@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from device.roles import Role, socket_path
+from device.platform.roles import Role, socket_path
 from link1.keys import PublicKey
 from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage, module, palmctl
@@ -133,8 +133,8 @@ def start_device(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> 
     key = provision(narrator, site, cloud)
     validator_port = plug_cable(narrator, stage, site)
     begun, config = time.monotonic(), str(site.config)
-    stage.start_daemon("palmd", module("device.palmd", "--config", config), 30)
-    stage.start_daemon("palm-syncd", module("device.syncd", "--config", config), 30)
+    stage.start_daemon("palmd", module("device.core.main", "--config", config), 30)
+    stage.start_daemon("palm-syncd", module("device.syncd.main", "--config", config), 30)
     took_s = time.monotonic() - begun
     narrator.say(
         "daemons",

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device.control import read_status
+from device.platform.control import read_status
 from models.crop_geometry import Handedness
 from models.synthesis.person import Person, make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr

@@ -86,7 +86,8 @@ def command_line() -> "click.Command":
 
 def manual_pages(version: str, epoch: int) -> Mapping[str, str]:
     """{file name: text} of every command and both daemons."""
-    from device import palmd, syncd
+    from device.core import main as palmd
+    from device.syncd import main as syncd
 
     return {
         **manual.of_click(command_line(), "palmctl", version, epoch),

@@ -24,8 +24,8 @@ UNITS = 2
 units with one user for both daemons; `palm-access-rollback` fits the units to it."""
 PROGRAMS = {
     "palmctl": ("tools.palmctl", "main"),
-    "palmd": ("device.palmd", "main"),
-    "palm-syncd": ("device.syncd", "main"),
+    "palmd": ("device.core.main", "main"),
+    "palm-syncd": ("device.syncd.main", "main"),
 }
 
 # -I: neither PYTHONPATH nor the folder one stands in can put other code under a daemon that holds keys.

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from device.control import read_status
 from device.errors import IpcError
+from device.platform.control import read_status
 from tools.bench.verdict_latency import FolderWriter
 from tools.demo.errors import DemoFailed
 from tools.demo.story import PLACE

@@ -101,8 +101,8 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     clock = make_wall_clock(folder)
     environment = {} if clock is None else clock.environment
     config = str(site.config)
-    palmd = Supervised("palmd", module("device.palmd", "--config", config), logs, environment)
-    syncd = Supervised("palm-syncd", module("device.syncd", "--config", config), logs, environment)
+    palmd = Supervised("palmd", module("device.core.main", "--config", config), logs, environment)
+    syncd = Supervised("palm-syncd", module("device.syncd.main", "--config", config), logs, environment)
     ending.callback(palmd.stop)
     ending.callback(syncd.stop)
     device = Device(site, key, site.control_socket, str(cable.validator))

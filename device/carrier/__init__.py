@@ -1,1 +1,0 @@
-"""The network's side: what palm-syncd fetches and brings, and where the core takes it in."""

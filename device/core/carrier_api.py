@@ -1,0 +1,415 @@
+"""The core's side of the carrier's socket: what the carrier may ask, and what it may bring.
+
+The carrier is trusted with nothing but delivery. A page or status that it brings is parsed and verified here
+or below, in the gallery's thread; what it takes away is signed already. Operations (framing: `platform.ipc`):
+
+    hello                                 → device_id, model_id, gallery {epoch, seq} or null, wipe_id or null
+    gallery.deltas     + page             → epoch, seq
+    gallery.snapshot   + page             → done, epoch, seq
+    verdicts.next      {wait_ms, limit}   → ticket, items + body of POST /v1/verdicts/batch; ticket 0: none
+    verdicts.done      {ticket, status, code} + answer   code "" for 2xx
+    enrolment.next     {wait_ms}          → ticket, idempotency_key, expires_in_ms + body; ticket 0: none
+    enrolment.done     {ticket, status, code} + answer   status 0: the service was not reached
+    redeem.next, redeem.done                             the same, for bodies of …/enrollment-sessions/redeem
+    status             + signed status    → wiped: the wipe_id to confirm to the service, or null
+    wiped              {wipe_id}          the service knows of the wipe
+    keys               + GET /v1/keys     rotated keys, pinned when they appear in time
+    time               {server_time_ms}
+    link_state         {online, detail}
+
+A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (verified head chain, one
+transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
+acknowledges.
+
+The `.next` operations wait for something to come, and end with the connection of a carrier that has gone
+away. Everything else is shielded from that: a page half way into the store is finished, and the core told.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from cloud_client.contract import MAX_BATCH_ITEMS
+from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
+from device.errors import DeviceError, IpcRefused, TrustError
+from device.journal.journal import Journal
+from device.journal.upload import UploadBatch
+from device.platform.clock import Clock
+from device.platform.ipc import Packet, reply
+from device.trust.service_status import ServiceStatus, StatusReader
+from device.values.carrier import WIPED_CODE, LinkState
+from gallery.errors import GalleryError, PageRefused
+from gallery.freshness import GalleryNow
+from gallery.gallery import Gallery
+from link1 import members
+from link1.canonical import JsonObject, read_strict
+from link1.errors import FormatError, Link1Error, SignatureError
+from link1.members import WORD
+from link1.signed import object_ref
+
+MAX_WAIT_MS: Final = 60_000
+"""A carrier asks again after this at the latest, so one that hangs is noticed."""
+
+_MAX_ANSWER_BYTES: Final = 256 * 1024
+_MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
+"""An answer about 100 items has under 8 KiB. The journal's thread parses it, where a verdict may wait."""
+_MAX_STATUS_BYTES: Final = 64 * 1024
+_MAX_SERVICE_KEYS: Final = 64
+SEQ_CONFLICT: Final = "seq_conflict"
+"""The service's code for a verdict_seq that it knows with another content (device surface §3)."""
+_MAX_DETAIL_CHARACTERS: Final = 200
+_CODE = re.compile(r"[a-z_]{1,64}")
+_WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class CoreEvents(Protocol):
+    """What the core does about what the carrier brought. Called on the core's loop."""
+
+    def gallery_changed(self) -> None:
+        """A page was applied: position, freshness or both are new."""
+        ...
+
+    async def status_received(self, status: ServiceStatus) -> str | None:
+        """The service's verified word about this device. Returns the wipe_id once everything but the http
+        key is destroyed, so that the carrier confirms it to the service; else None."""
+        ...
+
+    async def wipe_confirmed(self, wipe_id: str) -> None:
+        """The service knows that this device is wiped: the http key may go."""
+        ...
+
+    async def rolled_back(self, why: str) -> None:
+        """Somebody knows of a later state of this device than the one it holds. Raises JournalError."""
+        ...
+
+    async def keys_published(self, keys: list[JsonObject]) -> None:
+        """The items of GET /v1/keys. Raises TrustError."""
+        ...
+
+    def server_time(self, wall_ms: int) -> None:
+        """The service's clock in epoch ms, unsigned: a hint for health, never a time to act on."""
+        ...
+
+    def link_state(self, state: LinkState) -> None:
+        """Whether the service is reachable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeskParts:
+    """What the desk works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
+    Each database has its thread: the last page of a large snapshot keeps the gallery's busy for a second, and
+    no verdict may wait for that."""
+
+    device_id: str
+    model_id: str
+    gallery: Callable[[], Gallery | None]
+    journal: Journal
+    http_key: Callable[[], bytes | None]
+    """The 32 bytes that sign requests to the service; None once a wipe has taken them."""
+    statuses: StatusReader
+    journal_thread: Executor
+    gallery_thread: Executor
+    clock: Clock
+    events: CoreEvents
+    wipe_id: Callable[[], str | None] = lambda: None
+    """Of a wipe that is done and that the service has to be told of."""
+
+
+class CarrierDesk:
+    """Answers one carrier. `handle` is the handler of an `IpcServer`; everything runs on the core's loop but
+    what is named as a database thread's."""
+
+    def __init__(self, parts: DeskParts) -> None:
+        self._parts = parts
+        self._verdict_waiting = asyncio.Event()
+        self._enrolment_waiting = asyncio.Event()
+        self._redeem_waiting = asyncio.Event()
+        self.enrolments = EnrolmentOutbox(wake=self._enrolment_submitted)
+        self.redeems = EnrolmentOutbox(wake=self._redeem_waiting.set)
+        self.refused_uploads: Counter[str] = Counter()
+        """Since the start: code → how many items the service refused with it. The journal keeps them."""
+        self._last_ticket = 0
+        self._batch: tuple[int, UploadBatch] | None = None
+        self._waiting_ops: dict[str, _Op] = {
+            "verdicts.next": self._verdicts_next,
+            "enrolment.next": partial(self._errand_next, self.enrolments, self._enrolment_waiting),
+            "redeem.next": partial(self._errand_next, self.redeems, self._redeem_waiting),
+        }
+        self._shielded_ops: dict[str, _Op] = {
+            "hello": self._hello,
+            "http_key": self._http_key,
+            "gallery.deltas": self._gallery_deltas,
+            "gallery.snapshot": self._gallery_snapshot,
+            "verdicts.done": self._verdicts_done,
+            "enrolment.done": partial(self._errand_done, self.enrolments),
+            "redeem.done": partial(self._errand_done, self.redeems),
+            "status": self._status,
+            "wiped": self._wiped,
+            "keys": self._keys,
+            "time": self._time,
+            "link_state": self._link_state,
+        }
+
+    def _enrolment_submitted(self) -> None:
+        self._enrolment_waiting.set()
+        # Whether or not a carrier is there to ask: nobody's palms stay in memory longer than a session.
+        asyncio.get_running_loop().call_later(LONGEST_WAIT_MS / 1000 + 1, self._expire_enrolments)
+
+    def _expire_enrolments(self) -> None:
+        self.enrolments.expire(self._parts.clock.monotonic_ms())
+
+    def verdict_waiting(self) -> None:
+        """Something new stands in the journal for upload: a verdict, a decision, a passage, an outcome."""
+        self._verdict_waiting.set()
+
+    async def handle(self, request: Packet) -> Packet:
+        """Answer one request; raises IpcRefused."""
+        op = request.header.get("op")
+        try:
+            if isinstance(op, str) and op in self._waiting_ops:
+                return await self._waiting_ops[op](request)
+            if isinstance(op, str) and op in self._shielded_ops:
+                work = asyncio.ensure_future(self._shielded_ops[op](request))
+                work.add_done_callback(_heed)
+                return await asyncio.shield(work)
+        except PageRefused as error:
+            raise IpcRefused(str(error.code), str(error)) from error
+        except SignatureError as error:
+            raise IpcRefused("bad_signature", str(error)) from error
+        except Link1Error as error:
+            raise IpcRefused("malformed", str(error)) from error
+        except TrustError as error:
+            raise IpcRefused("untrusted", str(error)) from error
+        except IpcRefused:
+            raise
+        except (GalleryError, DeviceError) as error:
+            _log.error("%s cannot be carried out: %s", op, error)
+            raise IpcRefused("store", str(error)) from error
+        raise IpcRefused("unknown_op", "no such operation")
+
+    async def _hello(self, _request: Packet) -> Packet:
+        gallery = self._parts.gallery()
+        position = None if gallery is None else _position(gallery)
+        return reply(
+            device_id=self._parts.device_id,
+            model_id=self._parts.model_id,
+            gallery=position,
+            wipe_id=self._parts.wipe_id(),
+        )
+
+    async def _http_key(self, _request: Packet) -> Packet:
+        key = self._parts.http_key()
+        if key is None:
+            raise IpcRefused(WIPED_CODE, "this device is wiped; palmctl status says what to do")
+        return reply(key)
+
+    async def _gallery_deltas(self, request: Packet) -> Packet:
+        gallery = self._serving_gallery()
+        await self._on(
+            self._parts.gallery_thread, lambda: gallery.apply_deltas(request.payload, self._gallery_now())
+        )
+        self._parts.events.gallery_changed()
+        return reply(**_position(gallery))
+
+    async def _gallery_snapshot(self, request: Packet) -> Packet:
+        gallery = self._serving_gallery()
+        applied = await self._on(
+            self._parts.gallery_thread,
+            lambda: gallery.apply_snapshot_page(request.payload, self._gallery_now()),
+        )
+        if applied.done:
+            self._parts.events.gallery_changed()
+        return reply(done=applied.done, **_position(gallery))
+
+    async def _verdicts_next(self, request: Packet) -> Packet:
+        limit = members.integer(request.header, "limit", 1, MAX_BATCH_ITEMS)
+        batch = await _wait_for(
+            self._verdict_waiting,
+            lambda: self._on(self._parts.journal_thread, lambda: self._next_batch(limit)),
+            members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS),
+        )
+        if batch is None:
+            return reply(ticket=0, items=0)
+        items, body = batch
+        self._last_ticket += 1
+        # One batch is out at a time: whoever asks for the next has given the last one up.
+        self._batch = (self._last_ticket, items)
+        return reply(body, ticket=self._last_ticket, items=len(items.items))
+
+    def _next_batch(self, limit: int) -> tuple[UploadBatch, bytes] | None:
+        """In the journal's thread."""
+        batch = self._parts.journal.next_upload(limit)
+        if not batch.items:
+            return None
+        body = json.dumps({"items": batch.items}, ensure_ascii=False, separators=(",", ":"))
+        return batch, body.encode("utf-8")
+
+    async def _verdicts_done(self, request: Packet) -> Packet:
+        ticket = members.integer(request.header, "ticket", 1)
+        if self._batch is None or self._batch[0] != ticket:
+            raise IpcRefused("unknown_ticket", "this batch was given up before; ask for the next one")
+        batch = self._batch[1]
+        self._batch = None
+        status = members.integer(request.header, "status", 100, 599)
+        code = "" if status == 200 else members.text(request.header, "code", _CODE)
+        silent_on, codes = await self._on(
+            self._parts.journal_thread, lambda: self._settle(batch, code, request.payload)
+        )
+        self.refused_uploads.update(codes)
+        if SEQ_CONFLICT in codes:
+            await self._parts.events.rolled_back("the service holds another verdict with the same number")
+        if silent_on:
+            raise IpcRefused("malformed", f"the answer is silent on {silent_on} items")
+        return reply()
+
+    def _settle(self, batch: UploadBatch, code: str, answer: bytes) -> tuple[int, list[str]]:
+        """In the journal's thread. How many items the answer says nothing about, which are offered again, and
+        the codes of those that it refuses.
+
+        A `code` says that the service does not take this body at all; the carrier has cut it down to the one
+        item that is to blame before it comes to that.
+        """
+        if code:
+            taken, refused = frozenset[int](), dict.fromkeys(range(len(batch.items)), code)
+        else:
+            taken, refused = read_batch_answer(read_strict(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch)
+        settled = sorted(taken | refused.keys())
+        tickets = tuple(batch.tickets[index] for index in settled)
+        codes = {at: refused[index] for at, index in enumerate(settled) if index in refused}
+        self._parts.journal.uploaded(tickets, codes)
+        if codes:
+            words = ", ".join(sorted(set(codes.values())))
+            _log.error(
+                "the service refused %d uploaded items (%s); the journal keeps them", len(codes), words
+            )
+        return len(batch.items) - len(settled), list(codes.values())
+
+    async def _errand_next(
+        self, outbox: EnrolmentOutbox, submitted: asyncio.Event, request: Packet
+    ) -> Packet:
+        async def oldest() -> WaitingEnrolment | None:
+            return outbox.next(self._parts.clock.monotonic_ms())
+
+        wait_ms = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS)
+        upload = await _wait_for(submitted, oldest, wait_ms)
+        if upload is None:
+            return reply(ticket=0)
+        left_ms = max(0, upload.expires_at_ms - self._parts.clock.monotonic_ms())
+        return reply(
+            upload.body,
+            ticket=upload.ticket,
+            idempotency_key=upload.idempotency_key,
+            expires_in_ms=left_ms,
+        )
+
+    async def _errand_done(self, outbox: EnrolmentOutbox, request: Packet) -> Packet:
+        ticket = members.integer(request.header, "ticket", 1)
+        status = members.integer(request.header, "status", 0, 599)
+        code = "" if 200 <= status < 300 else members.text(request.header, "code", _CODE)
+        if len(request.payload) > _MAX_ANSWER_BYTES:
+            raise IpcRefused("malformed", "the answer to an enrolment is too long")
+        if not outbox.answered(ticket, EnrolmentAnswer(status, code, request.payload)):
+            raise IpcRefused("unknown_ticket", "this request was answered or given up before")
+        return reply()
+
+    async def _status(self, request: Packet) -> Packet:
+        wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
+        status = self._parts.statuses.read(wrapper)
+        return reply(wiped=await self._parts.events.status_received(status))
+
+    async def _wiped(self, request: Packet) -> Packet:
+        await self._parts.events.wipe_confirmed(members.text(request.header, "wipe_id", _WIPE_ID))
+        return reply()
+
+    async def _keys(self, request: Packet) -> Packet:
+        listed = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
+        await self._parts.events.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
+        return reply()
+
+    async def _time(self, request: Packet) -> Packet:
+        self._parts.events.server_time(members.integer(request.header, "server_time_ms"))
+        return reply()
+
+    async def _link_state(self, request: Packet) -> Packet:
+        detail = members.member(request.header, "detail")
+        if not isinstance(detail, str):
+            raise IpcRefused("malformed", "member detail is not a string")
+        online = members.boolean(request.header, "online")
+        self._parts.events.link_state(LinkState(online, detail[:_MAX_DETAIL_CHARACTERS]))
+        return reply()
+
+    def _serving_gallery(self) -> Gallery:
+        gallery = self._parts.gallery()
+        if gallery is None:
+            raise IpcRefused("no_gallery", "this device serves no gallery now; palmctl status says why")
+        return gallery
+
+    def _gallery_now(self) -> GalleryNow:
+        return GalleryNow(self._parts.clock.boottime_ms(), self._parts.clock.wall_ms())
+
+    async def _on(self, thread: Executor, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+_Op = Callable[[Packet], Awaitable[Packet]]
+
+
+def _heed(work: asyncio.Future[Packet]) -> None:
+    """Whoever asked may have left, and nobody else takes what it ended with."""
+    if not work.cancelled():
+        work.exception()
+
+
+async def _wait_for(
+    waiting: asyncio.Event, look: Callable[[], Awaitable[_T | None]], wait_ms: int
+) -> _T | None:
+    """What `look` finds, now or when `waiting` is set; None when the time is over."""
+    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+    while True:
+        # Cleared before looking: what is added while we look sets it again.
+        waiting.clear()
+        found = await look()
+        if found is not None:
+            return found
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiting.wait()
+        except TimeoutError:
+            return None
+
+
+def _position(gallery: Gallery) -> JsonObject:
+    position = gallery.position
+    return {"epoch": position.epoch, "seq": position.seq}
+
+
+def read_batch_answer(answer: JsonObject, batch: UploadBatch) -> tuple[frozenset[int], dict[int, str]]:
+    """What the service says of each item: the indices it took, and index → code of those it refused.
+
+    An item may be in both: its verdict is kept, and the decision beside it refused. Raises FormatError.
+    """
+    known = {
+        ref
+        for name in ("accepted", "duplicates")
+        for ref in members.array(answer, name, 0, MAX_BATCH_ITEMS)
+        if isinstance(ref, str)
+    }
+    refused = {}
+    for item in members.array(answer, "rejected", 0, MAX_BATCH_ITEMS):
+        if not isinstance(item, dict):
+            raise FormatError("an item of rejected is not an object")
+        index = members.integer(item, "index", 0, len(batch.items) - 1)
+        refused[index] = members.text(item, "code", WORD)
+    refs = [object_ref(item["signed_verdict"]) for item in batch.items]
+    return frozenset(index for index, ref in enumerate(refs) if ref in known), refused

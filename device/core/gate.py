@@ -1,0 +1,495 @@
+"""The gate: what happens between a sighting, the journal and the validator on the cable.
+
+The second half of a frame's journey, top to bottom: `sighted` (decision), `_journal_verdict` (verdict,
+numbered, chained and signed → journal, fsync, on its thread), `_send_verdict` (session → frame bytes →
+cable). The transaction engine decides; here its effects are carried out and its questions answered, and what
+touches the disk does so on the journal's thread, in the order in which it was asked for.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from device.core.opening import Opened
+from device.errors import JournalError, SequenceHalted
+from device.health import Health, HealthWord
+from device.journal.evidence import MAX_UNBACKED
+from device.passage.decision import build_verdict
+from device.passage.effects import (
+    Effect,
+    Guide,
+    JournalVerdict,
+    ListOpen,
+    RecordDecision,
+    RecordDisowned,
+    RecordEvidence,
+    RecordOutcomeUnknown,
+    RecordPassage,
+    RememberEnd,
+    Resolve,
+    SendError,
+    SendVerdict,
+    StartCapture,
+    StopCapture,
+)
+from device.passage.engine import TransactionEngine
+from device.passage.latency import Latencies
+from device.passage.settings import Conditions, EngineSettings
+from device.platform.clock import Clock
+from device.platform.threads import StoreThread
+from device.trust.policy import Policy
+from device.trust.trust import Trust
+from device.values.recognition import Sighting
+from device.values.transactions import TxnMemory
+from link1.bodies import MailChunk, MailPull
+from link1.canonical import JsonObject
+from link1.device_end import DeviceEnd
+from link1.envelope import MessageType
+from link1.events import (
+    Backing,
+    CancelReceived,
+    DecisionReceived,
+    DeviceEvent,
+    Down,
+    ErrorReceived,
+    MailPullReceived,
+    MailReceived,
+    PassageReceived,
+    Proven,
+    ReadyReceived,
+    RequestReceived,
+    UnknownReceived,
+    VerdictLeft,
+    WrongEvidence,
+)
+from link1.objects import GalleryMark, LastVerdict
+from link1.signed import Kind, sign_object
+
+_log = logging.getLogger(__name__)
+
+
+class Around(Protocol):
+    """What the gate needs of the rest of the core."""
+
+    @property
+    def trust(self) -> Trust:
+        """What is pinned now."""
+        ...
+
+    def gallery_mark(self) -> GalleryMark:
+        """The state of the gallery that is in force."""
+        ...
+
+    def capture_wanted(self, wanted: bool) -> None:
+        """Whether a request waits for a hand."""
+        ...
+
+    def validator_proven(self) -> None:
+        """A session stands: a signed status is due."""
+        ...
+
+    def session_ended(self) -> None:
+        """What was asked in the session is not answered any more."""
+        ...
+
+    def mail_received(self, chunk: MailChunk) -> None:
+        """The validator offers a piece of mail."""
+        ...
+
+    def mail_pulled(self, pull: MailPull) -> None:
+        """The validator asks for mail."""
+        ...
+
+    def news_for_upload(self) -> None:
+        """Something new stands in the journal."""
+        ...
+
+    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+        """A verdict's bytes are in the port, so long after its frame."""
+        ...
+
+    def kick_cable(self) -> None:
+        """Something was queued for the cable, or a deadline has changed."""
+        ...
+
+    def cannot_go_on(self, error: BaseException) -> None:
+        """A fault of this program: it ends, is started anew, and the journal knows where it was."""
+        ...
+
+
+@dataclass
+class _OnItsWay:
+    """A verdict between its decision and the cable, for the latency figures."""
+
+    frame_at_ms: int
+    decided_at_s: float
+    stage_ms: dict[str, float]
+
+
+class Gate:
+    """Every method runs on the loop's thread."""
+
+    def __init__(
+        self, opened: Opened, around: Around, *, health: Health, thread: StoreThread, clock: Clock
+    ) -> None:
+        self.latencies = Latencies()
+        self.last: LastVerdict | None = None
+        self.last_said: JsonObject | None = None
+        self.validator_kid: str | None = None
+        self._opened = opened
+        self._journal = opened.journal
+        self._around = around
+        self._health = health
+        self._thread = thread
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session = 0
+        self._on_its_way: dict[str, _OnItsWay] = {}
+        self._unbacked: dict[Backing, deque[RecordEvidence]] = {
+            backing: deque(maxlen=MAX_UNBACKED) for backing in (Backing.REVOKED, Backing.UNSIGNED)
+        }
+        self._keeping_unbacked = False
+        self.end = DeviceEnd(
+            device_id=opened.trust.device_id,
+            gate_id=opened.trust.gate_id,
+            dbd_id=opened.trust.dbd_id,
+            verdict_key=opened.keys.verdict,
+            validator_keys=lambda kid, at_ms: (
+                opened.pinned.validator_key(kid, clock.wall_ms())
+                if at_ms is None
+                else around.trust.dbd_key(kid, at_ms)
+            ),
+            once_pinned=opened.pinned.once_pinned,
+            random=os.urandom,
+        )
+        self._engine = TransactionEngine(
+            _settings(opened.policy, opened.trust), Conditions(camera=False, recogniser=False, gallery=False)
+        )
+        self._on_event: dict[type, Callable[[Any], object]] = {
+            Proven: self._proven,
+            Down: self._down,
+            RequestReceived: self._request,
+            CancelReceived: self._cancel,
+            DecisionReceived: self._decision,
+            PassageReceived: self._passage,
+            WrongEvidence: lambda event: self._do(
+                self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing)
+            ),
+            UnknownReceived: lambda event: self._do(self._engine.unknown(event.verdict_refs)),
+            ReadyReceived: self._ready,
+            VerdictLeft: self._verdict_left,
+            MailReceived: lambda event: around.mail_received(event.chunk),
+            MailPullReceived: lambda event: around.mail_pulled(event.pull),
+            ErrorReceived: self._complaint,
+        }
+        self._on_effect: dict[type, Callable[[Any], object]] = {
+            StartCapture: lambda _effect: around.capture_wanted(True),
+            StopCapture: lambda _effect: around.capture_wanted(False),
+            Guide: lambda effect: self.end.send_guide(effect.txn_id, effect.hint),
+            SendVerdict: lambda effect: self._send_verdict(effect.wrapper),
+            SendError: lambda effect: self.end.send_error(
+                effect.code, MessageType(effect.about), effect.txn_id
+            ),
+            Resolve: lambda effect: self.end.send_resolve(effect.verdict_refs),
+            JournalVerdict: lambda effect: self._spawn(self._journal_verdict(effect)),
+            RememberEnd: lambda effect: self._spawn(self._remember_end(effect)),
+            RecordDecision: lambda effect: self._spawn(self._record_decision(effect)),
+            RecordPassage: lambda effect: self._spawn(self._record_passage(effect)),
+            RecordOutcomeUnknown: lambda effect: self._spawn(self._record_unknown(effect)),
+            RecordDisowned: lambda effect: self._spawn(self._record_disowned(effect)),
+            RecordEvidence: self._take_evidence,
+            ListOpen: lambda effect: self._spawn(self._list_open(effect)),
+        }
+
+    async def start(self) -> None:
+        """Find out where the journal stands; before any event."""
+        self.last = await self._thread.do(self._journal.last)
+
+    async def finish(self) -> None:
+        """Let what is on its way to the disk arrive."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def open_txn_id(self) -> str | None:
+        """The transaction that waits for a hand."""
+        return self._engine.open_txn_id
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due (monotonic ms)."""
+        return self._engine.next_deadline_ms()
+
+    def tick(self) -> None:
+        self._do(self._engine.tick(self._now_ms()))
+
+    def conditions(self, conditions: Conditions) -> None:
+        """What the device can do has changed."""
+        self._do(self._engine.conditions(conditions, self._now_ms()))
+
+    def journal_is_back(self) -> None:
+        """What came while the journal could not be written is lost here; the validator still has it."""
+        if self.end.proven:
+            self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
+
+    def configure(self, policy: Policy) -> None:
+        """The service has sent a new configuration; what is being captured is finished with the old one."""
+        self._engine.configure(_settings(policy, self._opened.trust))
+
+    # The second half of a frame's journey
+
+    def sighted(self, sighting: Sighting) -> None:
+        """What a frame showed; the engine decides whether that settles an open request."""
+        self._do(self._engine.sighting(sighting, self._now_ms()))
+
+    async def _journal_verdict(self, decided: JournalVerdict) -> None:
+        """Number, chain, sign and store a verdict; only then may it leave."""
+        txn_id, outcome = decided.request.txn_id, decided.outcome
+        sighting, opened = outcome.sighting, self._opened
+        way = _OnItsWay(
+            frame_at_ms=sighting.at_ms if sighting else self._now_ms(),
+            decided_at_s=time.perf_counter(),
+            stage_ms=dict(sighting.stage_ms) if sighting else {},
+        )
+        decided_at_ms, gallery = self._clock.wall_ms(), self._around.gallery_mark()
+
+        def build(verdict_seq: int, prev_ref: str) -> JsonObject:
+            verdict = build_verdict(
+                decided.request,
+                outcome,
+                device_id=opened.trust.device_id,
+                verdict_seq=verdict_seq,
+                prev_ref=prev_ref,
+                decided_at_ms=decided_at_ms,
+                model_id=opened.model_id,
+                thr_id=decided.thr_id,
+                gallery=gallery,
+            )
+            return sign_object(Kind.VERDICT, verdict.to_obj(), opened.keys.verdict)
+
+        try:
+            stored = await self._thread.do(
+                lambda: self._journal.append_verdict(txn_id, decided.request_ref, build)
+            )
+        except JournalError as error:
+            if not isinstance(error, SequenceHalted):  # that one has a word of its own
+                self._store_failed(error)
+            self._do(self._engine.verdict_failed(txn_id))
+            return
+        way.stage_ms["sign_and_journal"] = (time.perf_counter() - way.decided_at_s) * 1000
+        self._on_its_way = {stored.ref: way}
+        self.last = LastVerdict(stored.seq, stored.ref)
+        self.last_said = {
+            "verdict_seq": stored.seq,
+            "verdict_ref": stored.ref,
+            "decision": str(outcome.result.decision),
+            "result": str(outcome.result),
+            "quality_q": outcome.quality_q,
+            "score_q": outcome.score_q,
+            "pad": outcome.pad.to_obj(),
+            "attempts": outcome.attempts,
+        }
+        self._do(self._engine.verdict_durable(txn_id, stored, self._now_ms()))
+        self._around.news_for_upload()
+
+    def _send_verdict(self, wrapper: JsonObject) -> None:
+        """A durable verdict goes out ahead of all that waits; if it is lost, the validator asks again."""
+        self.end.send_verdict(wrapper)
+        self._around.kick_cable()
+
+    def _verdict_left(self, event: VerdictLeft) -> None:
+        """The verdict's last byte has left the port: the journey is over, and its decision is due."""
+        self._engine.verdict_left(event.verdict_ref, self._now_ms())
+        self._around.kick_cable()
+        way = self._on_its_way.pop(event.verdict_ref, None)
+        if way is None:
+            return
+        done_ms = way.stage_ms["sign_and_journal"]
+        way.stage_ms["cable"] = max(0.0, (time.perf_counter() - way.decided_at_s) * 1000 - done_ms)
+        total_ms = float(self._now_ms() - way.frame_at_ms)
+        self.latencies.add(total_ms, way.stage_ms)
+        if self.last_said is not None:
+            self._around.passed(self.last_said, total_ms, way.stage_ms)
+
+    # What comes over the cable
+
+    def on_cable_event(self, event: DeviceEvent) -> None:
+        """One event of the device's end."""
+        handle = self._on_event.get(type(event))
+        if handle is not None:
+            handle(event)
+
+    def _proven(self, event: Proven) -> None:
+        self.validator_kid = event.validator_kid
+        self._health.clear(HealthWord.LINK_DOWN)
+        self._around.validator_proven()
+        self._do(self._engine.link_proven(self.last.verdict_seq if self.last else 0))
+
+    def _down(self, event: Down) -> None:
+        self._session += 1
+        self.validator_kid = None
+        self._around.session_ended()
+        self._health.report(
+            HealthWord.LINK_DOWN, f"the session with the validator ended: {event.reason.value}"
+        )
+        self._do(self._engine.link_down())
+
+    def _request(self, event: RequestReceived) -> None:
+        now_ms, request = self._now_ms(), event.request
+        self._with_memory(
+            request.txn_id, lambda memory: self._engine.request(request, event.wrapper, memory, now_ms)
+        )
+
+    def _cancel(self, event: CancelReceived) -> None:
+        self._with_memory(event.txn_id, lambda memory: self._engine.cancel(event.txn_id, memory))
+
+    def _decision(self, event: DecisionReceived) -> None:
+        now_ms, decision = self._now_ms(), event.decision
+        self._with_memory(
+            decision.txn_id, lambda memory: self._engine.decision(decision, event.wrapper, memory, now_ms)
+        )
+
+    def _passage(self, event: PassageReceived) -> None:
+        passage = event.passage
+        self._with_memory(passage.txn_id, lambda memory: self._engine.passage(passage, event.wrapper, memory))
+
+    def _ready(self, event: ReadyReceived) -> None:
+        self._health.put(
+            HealthWord.SENSOR_MISMATCH,
+            event.passage_sensor != self._opened.trust.passage_sensor,
+            "validator and registration disagree about the turn sensor; registration is followed",
+        )
+
+    def _complaint(self, event: ErrorReceived) -> None:
+        _log.warning("the validator complains: %s about %s", event.code, event.about)
+
+    def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[Effect]]) -> None:
+        """Ask the journal about a transaction, then take the step; let go when the session ends meanwhile."""
+        session = self._session
+
+        async def ask() -> None:
+            try:
+                memory = await self._thread.do(lambda: self._journal.find_txn(txn_id))
+            except JournalError as error:
+                # Without its memory the device cannot tell a replay from a new request: no answer is better.
+                self._store_failed(error)
+                return
+            if session == self._session:
+                self._do(step(memory))
+
+        self._spawn(ask())
+
+    # What the engine wants done
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._on_effect[type(effect)](effect)
+        self._around.kick_cable()
+
+    async def _remember_end(self, end: RememberEnd) -> None:
+        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
+        self._do(self._engine.end_remembered(end.txn_id))
+
+    async def _record_decision(self, effect: RecordDecision) -> None:
+        await self._keep(
+            lambda: self._journal.record_decision(
+                effect.verdict_ref, effect.wrapper, awaits_passage=effect.awaits_passage
+            )
+        )
+
+    async def _record_passage(self, effect: RecordPassage) -> None:
+        await self._keep(lambda: self._journal.record_passage(effect.verdict_ref, effect.wrapper))
+
+    async def _record_unknown(self, effect: RecordOutcomeUnknown) -> None:
+        await self._keep(lambda: self._journal.record_outcome_unknown(effect.verdict_ref))
+
+    async def _record_disowned(self, effect: RecordDisowned) -> None:
+        await self._keep(lambda: self._journal.record_disowned(effect.verdict_refs))
+
+    def _take_evidence(self, evidence: RecordEvidence) -> None:
+        """What a key of the validator's signed is kept at once. The rest, of which anybody in the cable can
+        make any number, is kept one at a time, the newest of it, so that no verdict waits behind it."""
+        if evidence.backing is Backing.SIGNED:
+            self._spawn(self._record_evidence(evidence))
+            return
+        self._unbacked[evidence.backing].append(evidence)
+        if not self._keeping_unbacked:
+            self._keeping_unbacked = True
+            self._spawn(self._record_unbacked())
+
+    async def _record_unbacked(self) -> None:
+        try:
+            while any(self._unbacked.values()):
+                for waiting in self._unbacked.values():
+                    if waiting:
+                        await self._record_evidence(waiting.popleft())
+        finally:
+            self._keeping_unbacked = False
+
+    async def _record_evidence(self, evidence: RecordEvidence) -> None:
+        recorded: list[bool] = []
+        await self._keep(
+            lambda: recorded.append(
+                self._journal.record_evidence(
+                    evidence.about, evidence.wrapper, evidence.txn_id, evidence.backing
+                )
+            )
+        )
+        if recorded:
+            # The journal knows what it keeps; the cable's end, for a while, also what was beyond its limits.
+            new = recorded[0] and (not evidence.answer or self.end.first_copy(evidence.wrapper))
+            self._do(self._engine.evidence_recorded(evidence, new=new))
+
+    async def _list_open(self, asked: ListOpen) -> None:
+        listed: list[list[LastVerdict]] = []
+        await self._keep(
+            lambda: listed.append(
+                self._journal.unacknowledged(
+                    after_seq=asked.after_seq, upto_seq=asked.upto_seq, limit=asked.limit
+                )
+            )
+        )
+        if listed:
+            self._do(self._engine.open_verdicts(asked, listed[0], self._now_ms()))
+
+    async def _keep(self, work: Callable[[], None]) -> None:
+        """Do `work` in the journal; a failure is reported in health, and the passage goes on."""
+        try:
+            await self._thread.do(work)
+        except JournalError as error:
+            self._store_failed(error)
+            return
+        self._around.news_for_upload()
+
+    def _store_failed(self, error: JournalError) -> None:
+        _log.error("%s", error)
+        self._health.report(HealthWord.STORE_FAULT, str(error))
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin `work`; places in the thread's queue are taken in the order of these calls."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._around.cannot_go_on(error)
+
+
+def _settings(policy: Policy, trust: Trust) -> EngineSettings:
+    return EngineSettings(
+        thresholds=policy.thresholds,
+        attempts=policy.attempts,
+        decision_timeout_ms=policy.decision_timeout_ms,
+        passage_timeout_ms=policy.passage_timeout_ms,
+        passage_sensor=trust.passage_sensor,
+    )

@@ -1,0 +1,73 @@
+"""What the core looks after every second: its stages, its gallery's age, its disk, and the watchdog.
+
+The watchdog is fed only while every stage shows life; a stage that is merely idle shows it too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from device.core.core import Core
+from device.core.store_watch import StoreWatch
+from device.health import HealthWord
+from device.platform import sd_notify
+from device.platform.clock import Clock
+from device.platform.heat import hottest_c, too_hot
+
+EVERY_S: Final = 1.0
+STORE_WITHIN_S: Final = 5.0
+"""A large page of the gallery keeps the store busy for a fraction of this."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A thread that tells when it last showed life (monotonic ms), and how long it may be silent."""
+
+    name: str
+    heartbeat_ms: Callable[[], int]
+    within_ms: int
+
+
+class Housekeeping:
+    """Runs beside everything else until cancelled."""
+
+    def __init__(self, core: Core, clock: Clock, stages: Sequence[Stage]) -> None:
+        self._core = core
+        self._clock = clock
+        self._stages = stages
+        self._fed_at_s = 0.0
+        self._store = StoreWatch(core, clock)
+
+    async def run(self) -> None:
+        while True:
+            silent = self._silent_stages()
+            try:
+                async with asyncio.timeout(STORE_WITHIN_S):
+                    await self._store.look()
+            except TimeoutError:
+                silent.append("store")
+            self._look_at_heat()
+            self._core.look_at_gallery()
+            self._core.tell_status()
+            if silent:
+                _log.error("no life from: %s; the watchdog is not fed", ", ".join(silent))
+            else:
+                sd_notify.watchdog()
+            await self._store.maintain()
+            await asyncio.sleep(EVERY_S)
+
+    def _silent_stages(self) -> list[str]:
+        now_ms = self._clock.monotonic_ms()
+        return [stage.name for stage in self._stages if now_ms - stage.heartbeat_ms() > stage.within_ms]
+
+    def _look_at_heat(self) -> None:
+        health, temperature_c = self._core.health, hottest_c()
+        health.put(
+            HealthWord.TEMPERATURE,
+            too_hot(temperature_c, stood=HealthWord.TEMPERATURE in health.words),
+            f"the board has {temperature_c} °C and slows itself down; shade it, clear its air way",
+        )

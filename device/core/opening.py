@@ -1,0 +1,183 @@
+"""What the core opens before it serves: keys, trust, journal, gallery, model.
+
+Keys, trust and journal are promises already made, so without them the core refuses to start and says the way
+out. A gallery or model that cannot be opened takes away recognition and nothing else: the device starts,
+says so in its health, and answers hands with NOT_READY.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from device.config.config import DeviceConfig
+from device.errors import TrustError
+from device.journal.journal import Journal
+from device.journal.mail import MailPosition
+from device.platform.bulk_turn import BulkTurn
+from device.platform.clock import Clock, has_kept_time
+from device.platform.threads import StoreThread
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now, known_time_ms
+from device.trust.policy import Policy, read_policy
+from device.trust.trust import Pinned, Trust, load_trust
+from device.updates.desk import APP_NAME, UpdateDesk, UpdateParts
+from device.updates.models import gallery_facts, open_models
+from gallery.errors import GalleryError
+from gallery.gallery import Gallery
+from models.embedding import Embedder
+from models.errors import ModelsError
+from models.pad_network import PadNetwork, open_pad_network
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Everything durable that the core works with, and the turn its gallery waits for.
+
+    A `*_fault` says why its neighbour is None."""
+
+    config: DeviceConfig
+    pinned: Pinned
+    policy: Policy
+    keys: KeyStore
+    journal: Journal
+    mail: MailPosition
+    model_id: str
+    embedder: Embedder | None
+    agree_cosine: float
+    """From which two captures count as of one palm, by this model."""
+    model_fault: str
+    gallery: Gallery | None
+    gallery_fault: str
+    bulk_turn: BulkTurn
+    updates: UpdateDesk
+    pad_network: PadNetwork | None
+
+    @property
+    def trust(self) -> Trust:
+        """What is pinned now."""
+        return self.pinned.trust
+
+
+async def open_device(
+    config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
+) -> Opened:
+    """Open everything, each database on its own thread. Raises StateError, which says the way out."""
+    keys = KeyStore.load(key_source(config.keys_dir))
+    pinned = Pinned(load_trust(config.trust_path))
+    trust = pinned.trust
+    _check_same_device(config, trust)
+    policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
+    journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
+    mail = await journal_thread.do(journal.mail.position)
+    facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
+    model, updates = await journal_thread.do(lambda: open_models(config, facts))
+    pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
+    bulk_turn = BulkTurn()
+    gallery, gallery_fault = await gallery_thread.do(
+        lambda: _open_gallery(config, pinned, keys, model.model_id, clock, pause=bulk_turn.wait)
+    )
+    pinned.now_ms = lambda: known_time_ms(gallery, clock)
+    if gallery is not None:
+        pinned.service_ms = max(pinned.service_ms, gallery.newest_head_ms)
+    return Opened(
+        config=config,
+        pinned=pinned,
+        policy=policy,
+        keys=keys,
+        journal=journal,
+        mail=mail,
+        model_id=model.model_id,
+        # Without the liveness network that its operator relies on, a device recognises nobody.
+        embedder=None if pad_fault else model.embedder,
+        agree_cosine=model.agree_cosine,
+        model_fault="; ".join(filter(None, (model.fault, pad_fault))),
+        gallery=gallery,
+        gallery_fault=gallery_fault,
+        bulk_turn=bulk_turn,
+        updates=UpdateDesk(
+            UpdateParts(
+                opened=updates,
+                roots=lambda: pinned.trust.roots,
+                now_ms=lambda: known_time_ms(gallery, clock),
+                app_version=version(APP_NAME),
+                model_pinned=config.model.dir is not None,
+            )
+        ),
+        pad_network=pad_network,
+    )
+
+
+def boot_id() -> str:
+    """Which start of the machine this is."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def _check_same_device(config: DeviceConfig, trust: Trust) -> None:
+    for name, configured, registered in (
+        ("id", config.device.id, trust.device_id),
+        ("gate_id", config.device.gate_id, trust.gate_id),
+        ("dbd_id", config.device.dbd_id, trust.dbd_id),
+    ):
+        if configured != registered:
+            raise TrustError(
+                f"[device] {name} in the configuration is {configured}, but this state directory was "
+                f"registered as {registered}; correct the configuration, or provision the device anew"
+            )
+
+
+def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clock) -> Journal:
+    journal = Journal.open(
+        config.journal_path,
+        device_id=trust.device_id,
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=clock,
+    )
+    journal.close_open_outcomes()
+    journal.mail.begin_inbox(trust.inbox_next_seq)
+    return journal
+
+
+def _open_pad_network(config: DeviceConfig) -> tuple[PadNetwork | None, str]:
+    """The network of `[liveness] model_dir`, if there is one, or why it cannot be used."""
+    folder = config.liveness.model_dir
+    if folder is None:
+        return None, ""
+    try:
+        return open_pad_network(folder, config.camera.look), ""
+    except ModelsError as error:
+        return None, f"[liveness] model_dir: {error}"
+
+
+def _open_gallery(
+    config: DeviceConfig,
+    pinned: Pinned,
+    keys: KeyStore,
+    model_id: str,
+    clock: Clock,
+    *,
+    pause: Callable[[], None],
+) -> tuple[Gallery | None, str]:
+    if pinned.trust.gallery is None:
+        return None, "the service registered this device without a gallery"
+    stream, epoch = pinned.trust.gallery
+    try:
+        gallery = Gallery.open(
+            config.gallery_dir,
+            data_key=keys.data_key,
+            model_id=model_id,
+            stream=stream,
+            epoch=epoch,
+            gallery_key=pinned.gallery_key,
+            now=gallery_now(clock),
+            boot_id=boot_id(),
+            clock_kept=has_kept_time(),
+            pause=pause,
+        )
+    except GalleryError as error:
+        return None, f"{error}; once {config.gallery_dir} is moved away, the service fills a new one"
+    return gallery, ""

@@ -1,0 +1,120 @@
+"""Whether what has to be kept can be kept: looked at every second, told in health, repaired where it can be.
+
+1. STORE_FAULT: the journal could not write, or a search could not read the gallery. It stands until a write,
+   or reading the same rows again, succeeds; that is tried every second.
+2. STORAGE_LOW: little room, the journal's reserve in use, a gallery that cannot be written. Passages go on.
+3. Housekeeping of the journal waits for a moment without a request, and is done anyway when none comes.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from device.errors import JournalError
+from device.health import HealthWord
+from device.journal.journal import PURGE_ROWS
+from device.journal.reserve import LOW_DISK_BYTES, free_bytes
+from device.platform.clock import Clock
+from device.trust.known_time import gallery_now
+from gallery.errors import GalleryError
+
+if TYPE_CHECKING:
+    from device.core.core import Core
+
+MAINTAIN_EVERY_S: Final = 600
+MAINTAIN_AT_LATEST_S: Final = 900
+"""Some validators always have a request waiting."""
+MAINTAIN_TIMES: Final = 20
+"""In one go: 2,000 rows forgotten every ten minutes are 288,000 a day, and the watchdog is fed in between."""
+
+_log = logging.getLogger(__name__)
+
+
+class StoreWatch:
+    """Every method runs on the loop's thread."""
+
+    def __init__(self, core: "Core", clock: Clock) -> None:
+        self._core = core
+        self._clock = clock
+        self._maintained_at_s = asyncio.get_running_loop().time()
+
+    async def look(self) -> None:
+        """See whether journal and gallery can be read and written, and how much room there is."""
+        if self._core.wiping.begun:
+            return  # nothing is kept any more
+        readable = await self._reread_gallery()
+        gallery_error = await self._try_gallery()
+        reserved = await self._try_journal(readable, also_write=bool(gallery_error))
+        self._tell_room(gallery_error, reserved)
+
+    async def maintain(self) -> None:
+        """Let the journal forget and tidy up, when it is time."""
+        waited_s = asyncio.get_running_loop().time() - self._maintained_at_s
+        idle = self._core.gate.open_txn_id is None
+        if waited_s < (MAINTAIN_EVERY_S if idle else MAINTAIN_AT_LATEST_S) or self._core.wiping.begun:
+            return
+        journal, thread = self._core.opened.journal, self._core.journal_thread
+        try:
+            for _ in range(MAINTAIN_TIMES if idle else 1):
+                if await thread.do(journal.maintain) < PURGE_ROWS:
+                    break
+        except JournalError as error:
+            self._core.health.report(HealthWord.STORE_FAULT, str(error))
+        self._maintained_at_s = asyncio.get_running_loop().time()
+
+    async def _reread_gallery(self) -> bool:
+        """Whether the gallery can be searched, as far as searches have found out."""
+        core = self._core
+        if core.gallery is None:
+            return not core.opened.gallery_fault
+        try:
+            await asyncio.to_thread(core.gallery.reread)
+        except GalleryError as error:
+            core.health.report(HealthWord.STORE_FAULT, str(error))
+            return False
+        return True
+
+    async def _try_journal(self, gallery_readable: bool, *, also_write: bool) -> bool:
+        """Whether the journal has its reserve."""
+        core, journal = self._core, self._core.opened.journal
+        fault_stands = HealthWord.STORE_FAULT in core.health.words and gallery_readable
+        try:
+            core.uploads_waiting = await core.journal_thread.do(journal.pending_uploads)
+            if fault_stands or also_write:
+                await core.journal_thread.do(journal.probe)
+            reserved = await core.journal_thread.do(journal.keep_reserve)
+        except JournalError as error:
+            core.health.report(HealthWord.STORE_FAULT, str(error))
+            return False
+        if fault_stands:
+            _log.warning("the store can be used again")
+            core.health.clear(HealthWord.STORE_FAULT)
+            core.gate.journal_is_back()
+        return reserved
+
+    async def _try_gallery(self) -> str:
+        """What keeps the gallery from noting the time, which it does once a minute."""
+        gallery = self._core.gallery
+        if gallery is None:
+            return ""
+        try:
+            # Not on the gallery's thread, where a page of a snapshot may be before it for a minute.
+            await asyncio.to_thread(gallery.remember_time, gallery_now(self._clock))
+        except GalleryError as error:
+            return str(error)
+        return ""
+
+    def _tell_room(self, gallery_error: str, reserved: bool) -> None:
+        try:
+            free = free_bytes(self._core.opened.config.device.state_dir)
+        except OSError as error:
+            self._core.health.report(HealthWord.STORAGE_LOW, f"the room cannot be told ({error.strerror})")
+            return
+        wanted = LOW_DISK_BYTES // 2**20
+        told = [f"{free // 2**20} MiB are free for the state directory, {wanted} are wanted: make room there"]
+        if not reserved:
+            told.append("the journal has no reserve left beside it")
+        if gallery_error:
+            told.append(gallery_error)
+        low = free < LOW_DISK_BYTES or not reserved or bool(gallery_error)
+        self._core.health.put(HealthWord.STORAGE_LOW, low, "; ".join(told))

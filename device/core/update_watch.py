@@ -1,0 +1,152 @@
+"""Looks after updates while the core runs: proves a model on trial, tells what failed, and says when it is
+time for a new start because another model belongs to the gallery now."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from device.core.housekeeping import Stage
+from device.errors import StateError, UpdateRefused
+from device.health import HealthWord
+from device.platform.clock import Clock
+from device.updates.desk import UpdateDesk
+from device.updates.state import GalleryFacts
+from gallery.errors import GalleryError
+
+if TYPE_CHECKING:
+    from device.core.core import Core
+
+EVERY_S: Final = 1.0
+OUTCOME_NAME: Final = "update.json"
+_MAX_OUTCOME_BYTES: Final = 16 * 1024
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """`steady_ms`: a model on trial has proved itself after serving so long; `trial_ms`: it gives way when it
+    has not by then; `quiet_ms`: how long a new start waits for a passage to end."""
+
+    steady_ms: int = 5_000
+    trial_ms: int = 60_000
+    quiet_ms: int = 10_000
+
+
+class UpdateWatch:
+    """`run` ends when the program should start anew."""
+
+    def __init__(
+        self,
+        core: "Core",
+        desk: UpdateDesk,
+        clock: Clock,
+        stages: Sequence[Stage],
+        *,
+        prefix: Path,
+        patience: Patience = Patience(),
+    ) -> None:
+        """`prefix`: where the software is installed, and palm-update.service leaves word of what it did."""
+        self._core = core
+        self._desk = desk
+        self._clock = clock
+        self._stages = stages
+        self._outcome = prefix / OUTCOME_NAME
+        self._patience = patience
+        self._model = desk.state.model if desk.state is not None else None
+        self._began_ms = self._ill_ms = clock.monotonic_ms()
+        self._wanted_ms: int | None = None
+
+    async def run(self) -> None:
+        while True:
+            if not self._core.wiping.begun:
+                try:
+                    if await self._new_start_due():
+                        return
+                except (StateError, UpdateRefused, GalleryError) as error:
+                    _log.error("updates: %s", error)
+            await asyncio.sleep(EVERY_S)
+
+    async def _new_start_due(self) -> bool:
+        desk = self._desk
+        await self._hear_of_app()
+        if desk.state is not None and desk.state.trial is not None:
+            await self._judge_trial()
+        self._tell()
+        state = desk.state
+        if state is None or (state.model == self._model and not desk.wants_other_model(await self.facts())):
+            self._wanted_ms = None
+            return False
+        return self._is_quiet()
+
+    def _tell(self) -> None:
+        state, failed = self._desk.state, None
+        detail = self._desk.fault
+        if state is not None and (failed := state.failed) is not None:
+            detail = (
+                f"release {failed.release_seq} ({failed.kind} {failed.version}) is not in force: "
+                f"{failed.code}; what was there before serves, and a higher release_seq is awaited"
+            )
+        self._core.health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
+
+    async def facts(self) -> GalleryFacts | None:
+        """What the gallery in use is of; None for a device without one."""
+        core = self._core
+        if core.trust.gallery is None:
+            return None
+        gallery = core.gallery
+        if gallery is None:
+            return GalleryFacts(core.trust.gallery[1], core.opened.model_id)
+        epoch = gallery.position.epoch
+        if gallery.model_mismatch:
+            return GalleryFacts(epoch, await core.gallery_thread.do(gallery.model_of_templates))
+        return GalleryFacts(epoch, core.opened.model_id if gallery.count else None)
+
+    def _is_quiet(self) -> bool:
+        """Whether nobody is disturbed by a new start, or it has waited long enough."""
+        now_ms = self._clock.monotonic_ms()
+        if self._wanted_ms is None:
+            self._wanted_ms = now_ms
+            _log.info("another model is due; a new start follows as soon as nobody passes")
+        serves_nobody = HealthWord.MODEL_MISMATCH in self._core.health.words
+        waited = now_ms - self._wanted_ms >= self._patience.quiet_ms
+        return serves_nobody or waited or self._core.gate.open_txn_id is None
+
+    async def _judge_trial(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        silent = any(now_ms - stage.heartbeat_ms() > stage.within_ms for stage in self._stages)
+        if silent or HealthWord.MODEL_FAULT in self._core.health.words:
+            self._ill_ms = now_ms
+        if now_ms - self._ill_ms >= self._patience.steady_ms:
+            await self._desk.prove()
+            _log.info("the new model has proved itself")
+        elif now_ms - self._began_ms >= self._patience.trial_ms:
+            await self._desk.give_way("unhealthy")
+            _log.error("the new model does not serve; the one before comes back")
+
+    async def _hear_of_app(self) -> None:
+        """What palm-update.service says of the software that waits for it."""
+        state = self._desk.state
+        if state is None or state.app is None:
+            return
+        outcome = await asyncio.to_thread(_read_outcome, self._outcome)
+        if outcome.get("release_seq") == state.app.release_seq and isinstance(outcome.get("code"), str):
+            await self._desk.app_outcome(state.app.release_seq, outcome["code"][:32])
+
+
+def install_prefix() -> Path:
+    """Where the package installs the software; PALM_ACCESS_PREFIX names another place for development."""
+    return Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access"))
+
+
+def _read_outcome(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            outcome = json.loads(file.read(_MAX_OUTCOME_BYTES))
+    except (OSError, ValueError):
+        return {}  # nothing was ever installed, or it is being written
+    return outcome if isinstance(outcome, dict) else {}

@@ -1,0 +1,202 @@
+"""The core of a device that was wiped: no camera, no cable, no keys but the one that tells the service.
+
+It says NOT_READY and what to do, lets the carrier acknowledge the wipe, and lets a technician reset the
+device. It cannot prove itself on the cable any more: the verdict key is gone.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Final
+
+from device import APP_PACKAGE
+from device.config.config import DeviceConfig
+from device.errors import IpcRefused, KeyStoreError
+from device.health import HealthWord
+from device.platform import sd_notify
+from device.platform.control import control_handler
+from device.platform.ipc import Packet, reply
+from device.platform.roles import Role, serve_roles
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyPurpose
+from device.values.carrier import WIPED_CODE
+from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
+from link1 import members
+from link1.canonical import JsonObject
+from link1.errors import FormatError
+
+_UNTOLD: Final = (
+    "; the service does not know yet that it is wiped: palm-syncd tells it as soon as it reaches the service "
+    "(without a network, the sealed record in wipe.json can be handed to the operator)"
+)
+_WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
+_MAX_WAIT_MS: Final = 60_000
+
+_log = logging.getLogger(__name__)
+
+
+class WipedCore:
+    """What is left of a device: answers at its sockets."""
+
+    def __init__(self, config: DeviceConfig, wipe: Wipe) -> None:
+        self._config = config
+        self._wipe = wipe
+        self.reset_done = asyncio.Event()
+        self._operations: dict[str, Callable[[Packet], Awaitable[Packet]]] = {
+            "hello": self._hello,
+            "http_key": self._http_key,
+            "status": self._order,
+            "wiped": self._wiped,
+            "verdicts.next": _nothing_to_carry,
+            "enrolment.next": _nothing_to_carry,
+            "redeem.next": _nothing_to_carry,
+            "link_state": _heard,
+        }
+
+    @property
+    def status_line(self) -> str:
+        return f"not serving: {HealthWord.REVOKED}, wiped"
+
+    async def carrier(self, request: Packet) -> Packet:
+        """The carrier's socket: of `device.core.carrier_api`'s operations those that a wiped device has."""
+        operation = self._operations.get(str(request.header.get("op")))
+        if operation is None:
+            raise IpcRefused("no_gallery", _WHAT_TO_DO)
+        try:
+            return await operation(request)
+        except FormatError as error:
+            raise IpcRefused("malformed", str(error)) from error
+
+    async def tell_status(self, _request: Packet) -> Packet:
+        """The technician's `status`, with the members of `device.core.report`."""
+        return reply(status=wiped_report(self._config, self._wipe))
+
+    async def factory_reset(self, _request: Packet) -> Packet:
+        """The technician's operation: the last traces go too; the process ends after it."""
+        wipe = self._wipe
+        reset_folder(self._config.device.state_dir, wipe.device_id, wipe.gate_id, wipe.dbd_id)
+        asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)
+        return reply(untold_wipe_id=self._untold)
+
+    @property
+    def _untold(self) -> str | None:
+        return self._wipe.wipe_id if self._wipe.stage is WipeStage.ERASED else None
+
+    async def _hello(self, _request: Packet) -> Packet:
+        return reply(device_id=self._wipe.device_id, model_id="none", gallery=None, wipe_id=self._untold)
+
+    async def _http_key(self, _request: Packet) -> Packet:
+        if self._untold is None:
+            raise IpcRefused(WIPED_CODE, _WHAT_TO_DO)
+        try:
+            return reply(key_source(self._config.keys_dir).read(KeyPurpose.HTTP))
+        except KeyStoreError as error:
+            raise IpcRefused("store", str(error)) from error
+
+    async def _order(self, _request: Packet) -> Packet:
+        return reply(wiped=self._untold)
+
+    async def _wiped(self, request: Packet) -> Packet:
+        if members.text(request.header, "wipe_id", members.NAME) != self._untold:
+            raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
+        confirmed = confirm_wipe(self._config.device.state_dir)
+        if confirmed is not None:
+            self._wipe = confirmed
+        _log.info("the service knows of the wipe; the http key is destroyed")
+        return reply()
+
+
+async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
+    """Serve every socket until SIGTERM, SIGINT or a factory reset."""
+    core = WipedCore(config, wipe)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, core.reset_done.set)
+    async with AsyncExitStack() as stack:
+        technician = control_handler({"status": core.tell_status, "factory_reset": core.factory_reset})
+        await serve_roles(
+            config.device.runtime_dir,
+            wipe.device_id,
+            {
+                Role.TECHNICIAN: technician,
+                Role.TOTEM: technician,
+                Role.INSTALLER: technician,
+                Role.CARRIER: core.carrier,
+            },
+            stack,
+        )
+        _log.warning("%s", WIPED)
+        sd_notify.ready(core.status_line)
+        interval_s = sd_notify.watchdog_interval_s()
+        while not core.reset_done.is_set():
+            sd_notify.watchdog()
+            try:
+                async with asyncio.timeout(interval_s):
+                    await core.reset_done.wait()
+            except TimeoutError:
+                continue
+        sd_notify.stopping()
+
+
+def wiped_report(config: DeviceConfig, wipe: Wipe) -> JsonObject:
+    """The answer to `palmctl status --json` on a wiped device: every member that a living one has."""
+    detail = WIPED + (_UNTOLD if wipe.stage is WipeStage.ERASED else "")
+    return {
+        "device_id": wipe.device_id,
+        "gate_id": wipe.gate_id,
+        "dbd_id": wipe.dbd_id,
+        "app": {"pkg": APP_PACKAGE, "version": version(APP_PACKAGE)},
+        "serving": False,
+        "health": [{"word": str(HealthWord.REVOKED), "detail": detail}],
+        "camera": {
+            "condition": "off",
+            "description": config.camera.source,
+            "message": "",
+            "frames": 0,
+            "dropped": 0,
+            "skipped": 0,
+            "opened": 0,
+            "examined": 0,
+            "faults": 0,
+        },
+        "cable": {
+            "state": "down",
+            "port": config.link.port,
+            "message": "a wiped device has no key to prove itself with",
+            "validator_kid": None,
+        },
+        "gallery": {
+            "stream": "none",
+            "epoch": 0,
+            "seq": 0,
+            "head16": "0" * 16,
+            "templates": 0,
+            "fresh": False,
+            "reason": "absent",
+            "left_s": 0,
+        },
+        "cloud": {"online": False, "detail": "wiped"},
+        "mail": {"in_applied_seq": 0, "out_seq": 0, "out_acked_seq": 0, "refused": None},
+        "updates": {"usable": False, "fault": "wiped", "software": version(APP_PACKAGE)},
+        "model_id": "none",
+        "thr_id": "none",
+        "txn_id": None,
+        "last_verdict": None,
+        "verdict_seq": 0,
+        "uploads_waiting": 0,
+        "enrolment": {"step": "off"},
+        "latency": {"count": 0},
+        "wipe": {"stage": str(wipe.stage), "wipe_id": wipe.wipe_id, "record": wipe.record},
+    }
+
+
+async def _heard(_request: Packet) -> Packet:
+    return reply()
+
+
+async def _nothing_to_carry(request: Packet) -> Packet:
+    await asyncio.sleep(members.integer(request.header, "wait_ms", 0, _MAX_WAIT_MS) / 1000)
+    return reply(ticket=0, items=0)

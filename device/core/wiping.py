@@ -1,0 +1,159 @@
+"""The wipe of a device that runs: what its parts let go of, in which order (device surface §4).
+
+    ordered → record sealed → wipe.json durable → nobody is recognised any more → databases closed
+            → keys and files destroyed → the service is told (network), or its record is handed over (mail)
+            → http key destroyed → the process begins anew, so that no key stays in its memory
+
+Until that last step the process still answers the validator, with NOT_READY, and offers it the record: with
+the verdict key gone from the disk, no later start could prove itself on the cable.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from device.errors import IpcRefused
+from device.health import HealthWord
+from device.journal.mail import OutboxRecord
+from device.platform.ipc import Packet, reply
+from device.wipe.wipe import (
+    REPLY_WITHIN_S,
+    WIPED,
+    Wipe,
+    WipeStage,
+    begin_wipe,
+    confirm_wipe,
+    finish_wipe,
+    reset_folder,
+)
+from link1.canonical import read_strict
+
+if TYPE_CHECKING:
+    from device.core.core import Core
+
+FAREWELL_S: Final = 30.0
+"""So long the validator still hears NOT_READY once the wipe is known; then the keys leave memory."""
+_MAX_RECORD_BYTES: Final = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class WipeEnd(StrEnum):
+    """Why the process ends after a wipe."""
+
+    CONFIRMED = "confirmed"
+    RESET = "reset"
+
+
+class Wiping:
+    """Carries the wipe out while the core runs. Every method runs on the loop's thread."""
+
+    def __init__(self, core: "Core", state_dir: Path) -> None:
+        self._core = core
+        self._state_dir = state_dir
+        self._one_at_a_time = asyncio.Lock()
+        self._wipe: Wipe | None = None
+        self._let_go_of = False
+        self._collected: asyncio.Task[None] | None = None
+        self.forget_people: Callable[[], None] = lambda: None
+        """Set by `device.core.main`: drops what an enrolment holds in memory."""
+        self.stop_updates: Callable[[], None] = lambda: None
+        """Set by `device.core.update_wiring`: no update writes to the disk from here on."""
+        self.over: asyncio.Future[WipeEnd] = asyncio.get_running_loop().create_future()
+        """Gets its result when the process has nothing more to do."""
+
+    @property
+    def begun(self) -> bool:
+        return self._wipe is not None
+
+    @property
+    def unconfirmed(self) -> str | None:
+        """The wipe_id that the service has to be told of, once everything else is destroyed."""
+        wipe = self._wipe
+        return wipe.wipe_id if wipe is not None and wipe.stage is WipeStage.ERASED else None
+
+    @property
+    def may_ask_service(self) -> bool:
+        """Whether the http key is still good for something."""
+        return not self._let_go_of or self.unconfirmed is not None
+
+    async def ordered(self, wipe_id: str) -> str | None:
+        """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
+        async with self._one_at_a_time:
+            if self._wipe is None:
+                await self._core.mail.wiped(wipe_id, lambda record: self._destroy(wipe_id, record))
+            return self.unconfirmed
+
+    async def confirmed(self, wipe_id: str) -> None:
+        """The service knows of it."""
+        async with self._one_at_a_time:
+            if wipe_id != self.unconfirmed:
+                raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
+            self._wipe = await self._core.journal_thread.do(lambda: confirm_wipe(self._state_dir))
+            asyncio.get_running_loop().call_later(FAREWELL_S, self._end, WipeEnd.CONFIRMED)
+
+    def collected(self) -> None:
+        """The validator has the record. A service that can be reached is told directly all the same."""
+        if not self._core.cloud.online and (wipe_id := self.unconfirmed) is not None:
+            self._collected = asyncio.create_task(self._after_collection(wipe_id), name="wipe")
+
+    async def factory_reset(self, _request: Packet) -> Packet:
+        """The technician's operation: empties the device, told to nobody; the process ends after it."""
+        async with self._one_at_a_time:
+            untold, trust = self.unconfirmed, self._core.trust
+            await self._let_go(
+                lambda: reset_folder(self._state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
+            )
+        _log.warning("reset by a technician: everything in %s is destroyed", self._state_dir)
+        asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self._end, WipeEnd.RESET)
+        return reply(untold_wipe_id=untold)
+
+    async def _after_collection(self, wipe_id: str) -> None:
+        try:
+            await self.confirmed(wipe_id)
+        except IpcRefused:
+            return  # the network was faster
+
+    async def _destroy(self, wipe_id: str, record: OutboxRecord) -> None:
+        core, trust = self._core, self._core.trust
+        wipe = Wipe(
+            WipeStage.ERASING,
+            wipe_id,
+            trust.device_id,
+            trust.gate_id,
+            trust.dbd_id,
+            read_strict(record.data, max_bytes=_MAX_RECORD_BYTES),
+        )
+        await core.journal_thread.do(lambda: begin_wipe(self._state_dir, wipe))
+        self._wipe = wipe
+        await self._let_go(self._finish)
+        _log.warning("revoked by the service: keys, gallery and journal are destroyed")
+
+    def _finish(self) -> None:
+        self._wipe = finish_wipe(self._state_dir)
+
+    async def _let_go(self, erase: Callable[[], None]) -> None:
+        """Have everybody drop what they hold, then erase. What fails here is finished by the next start."""
+        core = self._core
+        core.health.report(HealthWord.REVOKED, WIPED)
+        core.stop_pinning()
+        self.forget_people()
+        self.stop_updates()
+        try:
+            if not self._let_go_of:
+                if core.opened.gallery is not None:
+                    core.opened.gallery.interrupt()
+                    await core.gallery_thread.do(core.opened.gallery.destroy)
+                await core.journal_thread.do(core.opened.journal.leave_disk)
+                self._let_go_of = True
+            await core.journal_thread.do(erase)
+        except BaseException as error:
+            core.cannot_go_on(error)
+            raise
+
+    def _end(self, why: WipeEnd) -> None:
+        if not self.over.done():
+            self.over.set_result(why)

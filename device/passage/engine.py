@@ -1,0 +1,368 @@
+"""The transaction engine: requests and sightings in, verdicts and errors out (LINK/1 §4). No I/O, no clock.
+
+Invariants
+1. At most one verdict for each txn_id, and one for each hand.
+2. A verdict is sent only after it was made durable, in a session in which its request was made or repeated.
+3. An end without a verdict is told only after it was made durable; so a replayed request burns no verdict.
+4. No verdict without a hand, but for NOT_READY where the camera cannot tell.
+5. Memory is bounded: what lasts is in the journal, which the caller asks before it hands a message in.
+
+Every method takes `now_ms` (monotonic milliseconds) and returns the effects that it calls for, to be carried
+out in that order. Messages are handed in as they came, each with what the journal remembers of its txn_id;
+the engine goes by its own memory first, for a journal read may be a moment old.
+
+    engine.request(request, wrapper, None, now_ms)         → [StartCapture]
+    engine.sighting(Sighting(...good and live...), now_ms) → [StopCapture, JournalVerdict]
+    engine.verdict_durable(txn_id, stored, now_ms)         → [SendVerdict, Guide thanks]
+    engine.decision(decision, wrapper, memory, now_ms)     → [RecordDecision]
+"""
+
+from device.passage.after_verdict import AfterVerdict
+from device.passage.decision import Attempt, Outcome
+from device.passage.effects import (
+    Effect,
+    Guide,
+    JournalVerdict,
+    ListOpen,
+    RecordEvidence,
+    RecordOutcomeUnknown,
+    RememberEnd,
+    SendError,
+    SendVerdict,
+    StartCapture,
+    StopCapture,
+)
+from device.passage.guidance import Guidance
+from device.passage.live_txn import Ending, LiveTxn
+from device.passage.recent_txns import RecentTxns
+from device.passage.settings import (
+    CAPTURE_WINDOW_MS,
+    EXPIRES_BEFORE_TTL_MS,
+    FINISHED_AFTER_TTL_MS,
+    PASSING_BY_MS,
+    Conditions,
+    EngineSettings,
+)
+from device.passage.table import State, Trigger
+from device.values.recognition import Sighting
+from device.values.transactions import StoredVerdict, TxnMemory
+from link1.canonical import JsonObject
+from link1.events import Backing
+from link1.members import HEX32
+from link1.objects import (
+    Decision,
+    ErrorCode,
+    GuideHint,
+    LastVerdict,
+    Passage,
+    Request,
+    VerdictResult,
+)
+from link1.signed import object_ref
+
+
+class TransactionEngine:
+    """The device's side of all transactions of one cable."""
+
+    def __init__(self, settings: EngineSettings, conditions: Conditions) -> None:
+        self._settings = settings
+        self._conditions = conditions
+        self._session = 0
+        self._hand_present = False
+        self._hand_spent = False
+        self._current: LiveTxn | None = None
+        self._deciding: dict[str, LiveTxn] = {}
+        self._ending: dict[str, Ending] = {}
+        self._recent = RecentTxns()
+        self._after = AfterVerdict(settings, self._recent)
+        self._guidance = Guidance()
+
+    # What is asked of it
+
+    @property
+    def open_txn_id(self) -> str | None:
+        """The transaction that waits for a hand or captures it."""
+        return self._current.request.txn_id if self._current else None
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do, in monotonic milliseconds."""
+        deadlines = (self._current_deadline_ms(), self._after.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def configure(self, settings: EngineSettings) -> None:
+        """New settings; a transaction that is being captured is finished with the old ones."""
+        self._settings = settings
+        self._after.configure(settings)
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Time has passed."""
+        return [*self._tick_current(now_ms), *self._after.tick(now_ms)]
+
+    # The session
+
+    def link_proven(self, last_seq: int) -> list[Effect]:
+        """Both ends have proved themselves. `last_seq`: number of the newest verdict, 0 for none."""
+        return [*self._end_session(), *self._after.session_begins(last_seq)]
+
+    def journal_is_back(self, last_seq: int) -> list[Effect]:
+        """The journal, which could not be written, can be again. What the validator said meanwhile was not
+        kept, so it is asked again as after a handshake; what is armed stays armed."""
+        return self._after.session_begins(last_seq)
+
+    def link_down(self) -> list[Effect]:
+        """The session has ended: what is armed is forgotten, what is sent is not sent again unasked."""
+        return self._end_session()
+
+    def _end_session(self) -> list[Effect]:
+        self._session += 1
+        effects = self._after.session_ends()
+        for ending in self._ending.values():
+            ending.answers.clear()
+        if self._current is None:
+            return effects
+        self._current.step(Trigger.LINK_LOST)
+        self._current = None
+        return [*effects, StopCapture()]
+
+    # Messages of the validator
+
+    def request(
+        self, request: Request, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
+    ) -> list[Effect]:
+        """A request whose wrapper, signature, contract and gate were checked; ttl runs from `now_ms`."""
+        ref = object_ref(wrapper)
+        known = self._request_again(request.txn_id, ref, memory)
+        if known is not None:
+            return known
+        effects = self._end_current(Trigger.REPLACED, ErrorCode.CANCELLED, answers=[])
+        ttl_ends_ms = now_ms + request.ttl_ms
+        self._current = LiveTxn(
+            request,
+            ref,
+            self._session,
+            expires_ms=ttl_ends_ms - EXPIRES_BEFORE_TTL_MS,
+            finish_ms=ttl_ends_ms + FINISHED_AFTER_TTL_MS,
+            attempt=self._new_attempt(),
+        )
+        if not self._hand_spent:
+            effects.append(StartCapture(request.txn_id))
+        return [*effects, *self._look_at_hand(now_ms), *self._guide(None, now_ms)]
+
+    def _request_again(self, txn_id: str, ref: str, memory: TxnMemory | None) -> list[Effect] | None:
+        """What a request gets whose txn_id is known; None when it is not."""
+        conflict: list[Effect] = [SendError(ErrorCode.TXN_CONFLICT, "request", txn_id)]
+        live = self._deciding.get(txn_id)
+        if self._current and self._current.request.txn_id == txn_id:
+            live = self._current
+        if live is not None:
+            if live.ref != ref:
+                return conflict
+            live.session = self._session
+            return []
+        ending = self._ending.get(txn_id)
+        known = ending.memory if ending else self._recent.newest(txn_id, memory)
+        if known is None:
+            return None
+        if known.request_ref != ref:
+            return conflict
+        if known.verdict is not None:
+            return [SendVerdict(txn_id, known.verdict.wrapper)]
+        return self._tell_end(known, "request")
+
+    def cancel(self, txn_id: str, memory: TxnMemory | None) -> list[Effect]:
+        """A cancel, which nobody signs. A verdict that crossed it stands and is not answered again."""
+        if self._current and self._current.request.txn_id == txn_id:
+            return self._end_current(Trigger.CANCEL, ErrorCode.CANCELLED, answers=["cancel"])
+        if txn_id in self._deciding:
+            return []
+        ending = self._ending.get(txn_id)
+        known = ending.memory if ending else self._recent.newest(txn_id, memory)
+        if known is None:
+            return [SendError(ErrorCode.CANCELLED, "cancel", None)]
+        return [] if known.verdict is not None else self._tell_end(known, "cancel")
+
+    def decision(
+        self, decision: Decision, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
+    ) -> list[Effect]:
+        """A decision whose signature holds. A late one, also after `unknown`, completes its verdict too."""
+        return self._after.decision(decision, wrapper, memory, now_ms)
+
+    def passage(self, passage: Passage, wrapper: JsonObject, memory: TxnMemory | None) -> list[Effect]:
+        """What the turn sensor saw; the signature holds."""
+        return self._after.passage(passage, wrapper, memory)
+
+    def wrong_evidence(
+        self, about: str, wrapper: JsonObject, backing: Backing = Backing.UNSIGNED
+    ) -> list[Effect]:
+        """A decision or passage (`about`) whose signature alone says that it completes nothing; the link has
+        answered it."""
+        return [RecordEvidence(about, wrapper, _named_txn_id(wrapper), answer=False, backing=backing)]
+
+    def evidence_recorded(self, recorded: RecordEvidence, *, new: bool) -> list[Effect]:
+        """`new`: this very message was not kept before. Each distinct one is answered once."""
+        if not (new and recorded.answer):
+            return []
+        # Without txn_id: the one in it need not be that of a request that anybody signed.
+        return [SendError(ErrorCode.BAD_DECISION, recorded.about, None)]
+
+    def unknown(self, verdict_refs: tuple[str, ...]) -> list[Effect]:
+        """The validator has not acted on these and never will; a signed decision would still override it."""
+        return self._after.unknown(verdict_refs)
+
+    def open_verdicts(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
+        """The answer to ListOpen, which is handed back with it."""
+        return self._after.listed(asked, verdicts, now_ms)
+
+    # The hand
+
+    def sighting(self, sighting: Sighting, now_ms: int) -> list[Effect]:
+        """What a frame showed. `hand_present` must not flicker: false says that the hand has left."""
+        if not sighting.hand_present:
+            return [*self._hand_left(now_ms), *self._guide(None, now_ms)]
+        self._hand_present = True
+        effects = self._look_at_hand(now_ms)
+        txn = self._current
+        if txn is not None and txn.state is State.CAPTURING:
+            outcome = txn.attempt.add(sighting)
+            if outcome is not None:
+                effects += self._decide(txn, outcome)
+        return [*effects, *self._guide(sighting.hint, now_ms)]
+
+    def conditions(self, conditions: Conditions, now_ms: int) -> list[Effect]:
+        """What the device can do has changed."""
+        if not conditions.camera:
+            self._hand_present = False  # but one that has answered was not seen to leave
+        self._conditions = conditions
+        return [*self._look_at_hand(now_ms), *self._tick_current(now_ms)]
+
+    def _hand_left(self, now_ms: int) -> list[Effect]:
+        was_spent, self._hand_present, self._hand_spent = self._hand_spent, False, False
+        txn = self._current
+        if txn is None:
+            return []
+        if txn.state is State.ARMED:
+            return [StartCapture(txn.request.txn_id)] if was_spent else []
+        passing = txn.attempt.decisive == 0 and now_ms - txn.captured_from_ms < PASSING_BY_MS
+        if passing and now_ms < txn.expires_ms:
+            txn.step(Trigger.HAND_PASSED_BY)
+            txn.attempt = self._new_attempt()
+            return []
+        return self._decide(txn, txn.attempt.conclude())
+
+    def _look_at_hand(self, now_ms: int) -> list[Effect]:
+        """Begin with the hand that is there, if it has answered nothing; abstain if it cannot be judged."""
+        txn = self._current
+        if txn is None or self._hand_spent or not self._hand_present:
+            return []
+        if txn.state is State.ARMED:
+            txn.step(Trigger.HAND_CAME)
+            txn.captured_from_ms = now_ms
+        if not self._conditions.recogniser:
+            return self._decide(txn, txn.attempt.abstain(VerdictResult.NOT_READY))
+        if not self._conditions.gallery:
+            return self._decide(txn, txn.attempt.abstain(VerdictResult.GALLERY_EXPIRED))
+        return []
+
+    def _guide(self, hint: GuideHint | None, now_ms: int) -> list[Effect]:
+        txn = self._current
+        if txn is None:
+            return []
+        if self._hand_spent and self._hand_present:
+            hint = GuideHint.REMOVE_HAND
+        elif txn.state is State.ARMED:
+            hint = GuideHint.SHOW_HAND
+        if hint is None or not self._guidance.wants(txn.request.txn_id, hint, now_ms):
+            return []
+        return [Guide(txn.request.txn_id, hint)]
+
+    # The current transaction
+
+    def _current_deadline_ms(self) -> int | None:
+        txn = self._current
+        if txn is None:
+            return None
+        if txn.state is State.ARMED or not self._conditions.camera:
+            return txn.expires_ms
+        return min(txn.captured_from_ms + CAPTURE_WINDOW_MS, txn.finish_ms)
+
+    def _tick_current(self, now_ms: int) -> list[Effect]:
+        txn, deadline_ms = self._current, self._current_deadline_ms()
+        if txn is None or deadline_ms is None or now_ms < deadline_ms:
+            return []
+        if not self._conditions.camera:
+            return self._decide(txn, txn.attempt.abstain(VerdictResult.NOT_READY))
+        if txn.state is State.ARMED:
+            return self._end_current(Trigger.TIME_UP, ErrorCode.EXPIRED, answers=["request"])
+        return self._decide(txn, txn.attempt.conclude())
+
+    def _decide(self, txn: LiveTxn, outcome: Outcome) -> list[Effect]:
+        txn.step(Trigger.OUTCOME)
+        self._current = None
+        self._hand_spent = self._hand_spent or self._hand_present
+        self._deciding[txn.request.txn_id] = txn
+        return [StopCapture(), JournalVerdict(txn.request, txn.ref, outcome, txn.attempt.thr_id)]
+
+    def _end_current(self, trigger: Trigger, code: ErrorCode, *, answers: list[str]) -> list[Effect]:
+        txn = self._current
+        if txn is None:
+            return []
+        txn.step(trigger)
+        self._current = None
+        return [StopCapture(), *self._end(txn, code, answers)]
+
+    def _end(self, txn: LiveTxn, code: ErrorCode, answers: list[str]) -> list[Effect]:
+        txn_id = txn.request.txn_id
+        self._ending[txn_id] = Ending(TxnMemory(txn_id, txn.ref, ended=code), answers)
+        return [RememberEnd(txn_id, txn.ref, code)]
+
+    def _tell_end(self, known: TxnMemory, about: str) -> list[Effect]:
+        """How the transaction ended, now or as soon as that is durable."""
+        ending = self._ending.get(known.txn_id)
+        if ending is not None:
+            if about not in ending.answers:
+                ending.answers.append(about)
+            return []
+        return [SendError(known.ended or ErrorCode.CANCELLED, about, known.txn_id)]
+
+    def _new_attempt(self) -> Attempt:
+        return Attempt(self._settings.thresholds, attempts=self._settings.attempts)
+
+    # What became durable
+
+    def verdict_durable(self, txn_id: str, stored: StoredVerdict, now_ms: int) -> list[Effect]:
+        """JournalVerdict was done."""
+        txn = self._deciding.pop(txn_id)
+        self._recent.note(TxnMemory(txn_id, txn.ref, verdict=stored))
+        if txn.session != self._session:
+            # Never pushed into a session that did not ask: it could open a gate for someone long gone.
+            txn.step(Trigger.WITHHELD)
+            return [RecordOutcomeUnknown(stored.ref)]
+        txn.step(Trigger.DURABLE)
+        effects: list[Effect] = [SendVerdict(txn_id, stored.wrapper)]
+        if self._guidance.wants(txn_id, GuideHint.THANKS, now_ms):
+            effects.append(Guide(txn_id, GuideHint.THANKS))
+        return [*effects, *self._after.sent(stored.ref)]
+
+    def verdict_left(self, verdict_ref: str, now_ms: int) -> None:
+        """The last byte of a verdict has left the port: the time for its decision runs from here."""
+        self._after.left(verdict_ref, now_ms)
+
+    def verdict_failed(self, txn_id: str) -> list[Effect]:
+        """JournalVerdict could not be done: what is not durable must not leave, so the request just ends."""
+        txn = self._deciding.pop(txn_id)
+        txn.step(Trigger.STORE_FAILED)
+        return self._end(txn, ErrorCode.EXPIRED, ["request"] if txn.session == self._session else [])
+
+    def end_remembered(self, txn_id: str) -> list[Effect]:
+        """RememberEnd was done, or failed for good, which the store's own health word says."""
+        ending = self._ending.pop(txn_id)
+        self._recent.note(ending.memory)
+        code = ending.memory.ended or ErrorCode.CANCELLED
+        return [SendError(code, about, txn_id) for about in ending.answers]
+
+
+def _named_txn_id(wrapper: JsonObject) -> str | None:
+    """Whose transaction a decision or passage claims to be about."""
+    obj = wrapper.get("decision_obj", wrapper.get("passage"))
+    txn_id = obj.get("txn_id") if isinstance(obj, dict) else None
+    return txn_id if isinstance(txn_id, str) and HEX32.fullmatch(txn_id) else None

@@ -1,0 +1,1 @@
+"""What the device takes from Linux: clocks, files, sockets, memory, logs, threads, heat."""

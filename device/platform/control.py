@@ -1,0 +1,54 @@
+"""The technician's socket: what `palmctl` asks the core, and how it asks.
+
+`palmd` hands in the operations by name; `status` is the first of them. Framing: `device.platform.ipc`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from device.errors import IpcRefused
+from device.platform.ipc import Handler, Packet, call_blocking
+from link1.canonical import JsonObject
+
+ANSWER_WITHIN_S = 5.0
+
+Operation = Callable[[Packet], Awaitable[Packet]]
+"""Answers one request of a technician; runs on the loop, may raise IpcRefused."""
+
+
+def control_handler(operations: Mapping[str, Operation]) -> Handler:
+    """The core's side: each operation under the name by which it is asked for."""
+
+    async def handle(request: Packet) -> Packet:
+        operation = operations.get(str(request.header.get("op")))
+        if operation is None:
+            known = ", ".join(sorted(operations))
+            raise IpcRefused("unknown_op", f"the operation is not one of: {known}")
+        return await operation(request)
+
+    return handle
+
+
+def ask_core(
+    control_socket: Path,
+    op: str,
+    *,
+    timeout_s: float = ANSWER_WITHIN_S,
+    payload: bytes = b"",
+    **members: object,
+) -> Packet:
+    """Ask a running core one thing. Raises IpcUnreachable when none answers (IpcNotPermitted when this
+    user may not ask), IpcRefused when it refuses."""
+    return call_blocking(
+        control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members
+    )
+
+
+def read_status(control_socket: Path) -> JsonObject:
+    """What a running core is doing; raises IpcUnreachable when none answers."""
+    status = ask_core(control_socket, "status").header.get("status")
+    if not isinstance(status, dict):
+        raise IpcRefused(
+            "malformed", "the core answered without a status; are palmctl and palmd of one version?"
+        )
+    return status

@@ -1,0 +1,82 @@
+"""Keeps what is in memory (keys, templates) out of swap, core dumps and other processes' reach.
+
+1. No core dump: RLIMIT_CORE 0, which cannot be raised again, and PR_SET_DUMPABLE 0, which also keeps
+   processes of the same user from reading this one's memory (ptrace(2), /proc/PID/mem).
+2. No swap: mlockall(2), where the limit on locked memory is lifted (the units say LimitMEMLOCK=infinity).
+   With a limit, locking everything would make a later allocation fail, so nothing is locked and the device
+   says so.
+
+3. What is freed is overwritten: mallopt(M_PERTURB), for every library in the process. A template, its page
+   and all that was worked out from it on the way are gone from memory when they are no longer used,
+   wherever they were copied to.
+
+4. Large buffers, pictures above all, are mappings of their own: mallopt(M_MMAP_THRESHOLD). Left to itself,
+   glibc raises that limit to the largest buffer it has seen freed; pictures then come out of the heaps of the
+   threads, which grow with every new order of sizes and are not given back.
+
+What the C library never sees freed stays: objects of up to 512 bytes, which Python keeps in pools of its own,
+among them keys. What helps there is that a process which has no more use for its keys ends, or begins anew
+(`device.core.main` and `device.syncd.main`, after a wipe).
+"""
+
+import ctypes
+import errno
+import os
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+_PR_SET_DUMPABLE: Final = 4
+_M_PERTURB: Final = -6
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 128 * 1024
+"""What glibc begins with; said aloud, it stays."""
+_OVERWRITTEN: Final = 0xA5
+"""What freed memory is filled with; what is allocated is filled with its complement."""
+_MCL_CURRENT: Final = 1
+_MCL_FUTURE: Final = 2
+_MCL_ONFAULT: Final = 4
+"""Only pages that are used: threads reserve far more than they touch (Linux 4.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGuard:
+    """What is in force. `problem`: what could not be put in force, and what to do; empty if nothing."""
+
+    dumps_off: bool
+    locked: bool
+    problem: str
+
+
+def guard_memory() -> MemoryGuard:
+    """Put all of it in force for this process, as far as the system allows."""
+    problems: list[str] = []
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not libc.mallopt(_M_PERTURB, _OVERWRITTEN):
+        problems.append("freed memory is not overwritten (this C library knows no M_PERTURB); use glibc")
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+    if not dumps_off:
+        problems.append(f"core dumps cannot be switched off ({os.strerror(ctypes.get_errno())})")
+    locked, why = _lock_all(libc)
+    if not locked:
+        problems.append(
+            f"memory may be swapped out ({why}); set LimitMEMLOCK=infinity in the unit, or have no swap"
+        )
+    return MemoryGuard(dumps_off, locked, "; ".join(problems))
+
+
+def _lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if hard != resource.RLIM_INFINITY:
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        except (ValueError, OSError):
+            return False, f"at most {hard // 1024} KiB may be locked"
+    else:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
+        return True, ""
+    number = ctypes.get_errno()
+    return False, errno.errorcode.get(number, str(number))

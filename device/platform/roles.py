@@ -1,0 +1,156 @@
+"""Who may ask the core for what: a socket for each role, in a folder of its own, and one table of operations.
+
+    /run/palm-access/    folder and socket belong to palm-access and to the group
+      carrier/sock         palm-syncd     the carrier
+      control/sock         palm-access    the technician
+      totem/sock           palm-totem     the screen at which people enrol
+      control.sock         palm-access    the installer of an update from a version that knows this path alone
+
+1. Folder and socket admit their group and nobody else (0750 and 0660); root passes everywhere. The package
+   makes the folders with their groups. Where they are absent the core makes them as its own, so that without
+   a service manager everything works as one user.
+2. An operation that a socket's role does not have is refused there, whoever asks.
+3. What destroys something is for root alone, and the request names the device. A core that no service manager
+   started takes its own user for root: on a developer's machine nobody else is there.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from device.errors import IpcError, IpcRefused
+from device.platform.ipc import Handler, IpcServer, Packet
+
+
+class Role(StrEnum):
+    """Who is at a socket. The value is how people are told of it."""
+
+    CARRIER = "carrier"
+    TECHNICIAN = "control"
+    TOTEM = "totem"
+    INSTALLER = "installer"
+
+
+_SCREEN: Final = frozenset(
+    {
+        "enrolment.state",
+        "enrolment.begin",
+        "enrolment.terms",
+        "enrolment.accept",
+        "enrolment.refuse",
+        "enrolment.cancel",
+        "preview.frame",
+    }
+)
+OPERATIONS: Final[Mapping[Role, frozenset[str]]] = {
+    Role.CARRIER: frozenset(
+        {
+            "hello",
+            "http_key",
+            "gallery.deltas",
+            "gallery.snapshot",
+            "verdicts.next",
+            "verdicts.done",
+            "enrolment.next",
+            "enrolment.done",
+            "redeem.next",
+            "redeem.done",
+            "status",
+            "wiped",
+            "keys",
+            "time",
+            "link_state",
+        }
+    ),
+    Role.TECHNICIAN: _SCREEN
+    | {
+        "status",
+        "measure_picture",
+        "pass.next",
+        "pass.rehearse",
+        "update.status",
+        "update.manifest",
+        "update.chunk",
+        "update.rollback",
+        "factory_reset",
+    },
+    Role.TOTEM: _SCREEN,
+    Role.INSTALLER: frozenset({"status"}),
+}
+DESTRUCTIVE: Final = frozenset({"factory_reset", "update.rollback"})
+"""For root alone, with the member device_id."""
+
+_PATHS: Final[Mapping[Role, str]] = {
+    Role.CARRIER: "carrier/sock",
+    Role.TECHNICIAN: "control/sock",
+    Role.TOTEM: "totem/sock",
+    Role.INSTALLER: "control.sock",
+}
+LONGEST_PATH: Final = max(_PATHS.values(), key=len)
+_STARTED_AS_UNIT: Final = "RUNTIME_DIRECTORY"
+"""Set by the service manager for a unit that has one, as the core's has."""
+
+
+def socket_path(runtime_dir: Path, role: Role) -> Path:
+    return runtime_dir / _PATHS[role]
+
+
+async def serve_roles(
+    runtime_dir: Path, device_id: str, answers: Mapping[Role, Handler], stack: AsyncExitStack
+) -> None:
+    """Listen for every role of `answers`; `stack` ends it. Raises IpcError."""
+    for role, answer in answers.items():
+        path = socket_path(runtime_dir, role)
+        if path.parent != runtime_dir:
+            _make_folder(path.parent)
+        server = await IpcServer.start(path, admitting(role, answer, device_id))
+        stack.push_async_callback(server.close)
+
+
+def admitting(
+    role: Role, handler: Handler, device_id: str, environ: Mapping[str, str] = os.environ
+) -> Handler:
+    """`handler`, asked for nothing but what `role` may have."""
+    rulers = {0} if _STARTED_AS_UNIT in environ else {0, os.geteuid()}
+
+    async def handle(request: Packet) -> Packet:
+        op = request.header.get("op")
+        if not isinstance(op, str):
+            op = ""
+        if op not in OPERATIONS[role]:
+            raise _not_here(role, op)
+        if op in DESTRUCTIVE:
+            if request.peer_uid not in rulers:
+                raise IpcRefused("not_root", f"{op} is for root alone; run the command with sudo")
+            if request.header.get("device_id") != device_id:
+                raise IpcRefused(
+                    "wrong_device", f"{op} must name this device in device_id; found another name, or none"
+                )
+        return await handler(request)
+
+    return handle
+
+
+def _not_here(role: Role, op: str) -> IpcRefused:
+    others = [other for other in OPERATIONS if op in OPERATIONS[other] and other is not Role.INSTALLER]
+    if not others:
+        known = ", ".join(sorted(OPERATIONS[role]))
+        return IpcRefused("unknown_op", f"the operation is not one of: {known}")
+    places = " or ".join(_PATHS[other] for other in others)
+    return IpcRefused("wrong_socket", f"{op} is not for the {role} socket; it is asked at {places}")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o750, parents=True)
+        folder.chmod(0o750)  # whatever the umask
+    except FileExistsError:
+        if not folder.is_dir():
+            raise IpcError(f"{folder} exists and is no folder; remove it") from None
+    except OSError as error:
+        raise IpcError(
+            f"{folder} cannot be made ({error.strerror}); check the owner of its parent"
+        ) from error

@@ -1,0 +1,1 @@
+"""How a device gets its keys, its trust and its first gallery, with a network or without."""

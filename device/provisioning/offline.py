@@ -1,0 +1,196 @@
+"""Registration of a device that has no network: two files on a stick, in three steps.
+
+    1  here         keys and journal made (once) → request file: the body of POST /v1/devices/register
+    2  the service  its operator compares the verdict key's id with the one shown here, and takes it in
+                    (`palmctl cloud bundle create`) → answer file, signed by a bundle signer
+    3  here         root named by the technician → certificate → signature → answers this very request
+                    → everything that is checked of an online answer → pinned
+
+1. No file holds a secret. What stands for the token of an online registration is made here, names this one
+   request, and counts only once the operator has taken it in, and then for these keys alone.
+2. Nobody vouches for the connection, as TLS does online. So the technician names the root (its key id is
+   printed by `palmctl cloud root show`), and nothing is believed that this root does not vouch for.
+3. The request is kept in the state directory until it is answered: every step can be run again, and an
+   answer to another request, or to the keys of before a reset, is refused.
+"""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from device.config.config import DeviceConfig, write_config
+from device.errors import ProvisioningError, TrustError
+from device.platform.files import replace_synced
+from device.provisioning.online import (
+    Provisioned,
+    Registration,
+    check_registration,
+    check_same_roots,
+    check_writable,
+    earlier_trust,
+    own_keys,
+    pin,
+    registration_body,
+)
+from device.trust.keystore import KeyStore
+from link1 import members
+from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.errors import FormatError, SignatureError
+from link1.keys import PublicKey
+from link1.members import NAME
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, verify_object
+
+REQUEST_TYPE: Final = "palm-access.registration.request"
+ANSWER_TYPE: Final = "palm-access.registration.answer"
+PENDING_NAME: Final = "registration-request.json"
+MAX_FILE_BYTES: Final = 512 * 1024
+
+_TOKEN_BYTES = 32
+_TYPE = re.compile(r"[a-z.-]{1,64}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{8,512}")
+_KID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """Step 1 is done: `content` is for the stick, `registration` what it asks for."""
+
+    registration: Registration
+    content: bytes
+    keys: KeyStore = field(repr=False)
+    keys_made: bool
+
+
+def request_registration(config: DeviceConfig, config_path: Path, registration: Registration) -> Requested:
+    """Step 1; the same request again for the same facts. Raises ProvisioningError, StateError."""
+    check_writable(config, config_path)
+    keys, keys_made = own_keys(config, earlier_trust(config, registration))
+    pending = _read_pending(config)
+    token = pending[0] if pending is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+    body = read_strict(registration_body(registration, keys, token), max_bytes=MAX_FILE_BYTES)
+    content = canonical_bytes({"v": 1, "type": REQUEST_TYPE, "token": token, "body": body})
+    replace_synced(_pending_path(config), content, mode=0o600)
+    write_config(config_path, config)  # so that step 3 needs the answer alone; without trust no palmd starts
+    return Requested(registration, content, keys, keys_made)
+
+
+def pending_registration(config: DeviceConfig) -> Registration | None:
+    """What step 1 asked for, as long as it waits for its answer. Raises ProvisioningError."""
+    pending = _read_pending(config)
+    return None if pending is None else _registration_of(pending[1])
+
+
+def file_type(content: bytes) -> str:
+    """Which of the two files this is. Raises ProvisioningError."""
+    try:
+        obj = read_strict(content, max_bytes=MAX_FILE_BYTES)
+        members.version_1(obj)
+        return members.text(obj, "type", _TYPE)
+    except FormatError as error:
+        raise ProvisioningError(
+            f"this is no file of a registration ({error}); name the file that was made by this command or by "
+            "`palmctl cloud bundle create`"
+        ) from error
+
+
+def read_root_kid(text: str) -> str:
+    """A key id as a person types it: case, spaces and dashes do not matter. Raises ProvisioningError."""
+    kid = re.sub(r"[\s:-]", "", text).lower()
+    if not _KID.fullmatch(kid):
+        raise ProvisioningError(
+            "a root's key id has 32 hexadecimal digits; `palmctl cloud root show` prints it at the service"
+        )
+    return kid
+
+
+def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_kid: str) -> Provisioned:
+    """Step 3: believe the answer as far as the root `root_kid` vouches for it, and pin it.
+
+    Raises ProvisioningError, TrustError, KeyStoreError or ConfigError; then nothing was pinned.
+    """
+    registration = pending_registration(config)
+    if registration is None:
+        raise ProvisioningError(
+            "no registration was asked for here, or it was finished; begin with: palmctl provision "
+            "--offline-bundle FILE --device-id …, and a FILE that is not there yet"
+        )
+    check_writable(config, config_path)
+    keys, earlier = KeyStore.open(config.keys_dir), earlier_trust(config, registration)
+    try:
+        answered_at_ms, answer = _verified(content, root_kid, _pending_path(config).read_bytes())
+    except FormatError as error:
+        raise ProvisioningError(f"the answer is outside its form ({error}); have it made again") from error
+    except SignatureError as error:
+        raise TrustError(
+            f"the answer is not vouched for by root {root_kid}: {error}; compare the root with the operator, "
+            "and have the answer made again"
+        ) from error
+    trust = check_registration(canonical_bytes(answer), registration, keys, answered_at_ms)
+    check_same_roots(earlier, trust)
+    pin(config, config_path, trust)
+    _pending_path(config).unlink()
+    return Provisioned(trust, keys, keys_made=False)
+
+
+def _verified(content: bytes, root_kid: str, request: bytes) -> tuple[int, JsonObject]:
+    """When the service answered, and what, once root, certificate, signature and request fit together."""
+    obj = read_strict(content, max_bytes=MAX_FILE_BYTES)
+    signed = dict(members.nested(obj, "signed"))
+    certificate = SignerCertificate.from_b64(signed.pop("signer_cert_b64", None))
+    claimed = members.nested(signed, Kind.REGISTERED.member)
+    answered_at_ms, answer = members.integer(claimed, "answered_at_ms"), members.nested(claimed, "answer")
+    root = _named_root(answer, root_kid)
+    signer = certificate.check(SignerPurpose.BUNDLE, [root], answered_at_ms)
+    believed = verify_object(Kind.REGISTERED, signed, signer)
+    if members.member(believed, "request_sha256") != hashlib.sha256(request).hexdigest():
+        raise SignatureError("it answers another request than the one made here")
+    return answered_at_ms, answer
+
+
+def _named_root(answer: JsonObject, root_kid: str) -> PublicKey:
+    for item in members.array(answer, "roots", 1, 64):
+        if isinstance(item, dict):
+            key = PublicKey.from_b64(members.member(item, "pub_b64"))
+            if key.kid == root_kid:
+                return key
+    raise SignatureError("it is of a service with another root")
+
+
+def _pending_path(config: DeviceConfig) -> Path:
+    return config.device.state_dir / PENDING_NAME
+
+
+def _read_pending(config: DeviceConfig) -> tuple[str, JsonObject] | None:
+    """Token and body of the request that waits for its answer."""
+    path = _pending_path(config)
+    try:
+        obj = read_strict(path.read_bytes(), max_bytes=MAX_FILE_BYTES)
+        return members.text(obj, "token", _TOKEN), members.nested(obj, "body")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProvisioningError(f"{path} cannot be read ({error.strerror}); run this as root") from error
+    except FormatError as error:
+        raise ProvisioningError(
+            f"{path} is damaged ({error}); remove it and begin anew: the keys stay as they are"
+        ) from error
+
+
+def _registration_of(body: JsonObject) -> Registration:
+    try:
+        return Registration(
+            device_id=members.text(body, "device_id", NAME),
+            gate_id=members.text(body, "gate_id", NAME),
+            dbd_id=members.text(body, "dbd_id", NAME),
+            passage_sensor=members.boolean(body, "passage_sensor"),
+            app_version=str(members.member(members.nested(body, "app"), "version")),
+            model_id=members.text(body, "model_id", NAME),
+        )
+    except FormatError as error:
+        raise ProvisioningError(
+            f"the request kept in the state directory is damaged ({error}); remove {PENDING_NAME} there"
+        ) from error

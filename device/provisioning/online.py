@@ -1,0 +1,291 @@
+"""How a device becomes one of the service's: keys made here, registered with proof, and trust pinned.
+
+    keys/ and journal.db made (once) → POST /v1/devices/register → every member of the answer checked
+    → trust.json → configuration file → done
+
+Each step is durable before the next begins and is found again by the next run: the same keys with the same
+token get the same answer, so after an interruption anywhere the command is simply run again. Nothing is
+pinned before all of the answer has been checked: the service's root is trusted on this first meeting, on the
+strength of the TLS connection and the token, and vouches for everything after that.
+"""
+
+import asyncio
+import hashlib
+import re
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cloud_client.client import Answer, CloudClient, ServerAddress
+from cloud_client.contract import ProblemCode
+from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
+from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
+from device import APP_PACKAGE
+from device.config.config import DeviceConfig, load_config, write_config
+from device.errors import NotProvisioned, ProvisioningError, TrustError
+from device.journal.journal import Journal
+from device.platform.clock import Clock
+from device.trust.keystore import KeyStore
+from device.trust.policy import read_policy
+from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
+from device.wipe.wipe import FILE_NAME as WIPE_FILE
+from link1 import members
+from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.errors import FormatError, SignatureError
+from link1.keys import PublicKey
+from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
+from link1.signed import Kind, sign_object
+
+KIND: Final = "access"
+
+TRY_FOR_S: Final = 30.0
+"""Somebody stands beside the device and waits; after this they are told and may run the command again."""
+
+_MAX_ANSWER_BYTES: Final = 256 * 1024
+_TOKEN = re.compile(r"[\x21-\x7e]{8,512}")
+
+_REFUSALS: Final[dict[str, str]] = {
+    ProblemCode.UNAUTHENTICATED: (
+        "the token is wrong, has expired, belongs to another device_id, or was used with other keys; "
+        "ask the operator of the service for a new one for this device_id"
+    ),
+    ProblemCode.DEVICE_STATE_CONFLICT: (
+        "this device_id is active with other keys, or these keys are known under another device_id; "
+        "have the old device revoked, or run `palmctl factory-reset` here, and use a new token"
+    ),
+    ProblemCode.VALIDATION_FAILED: "the service does not take these values; check the options named",
+    ProblemCode.IDEMPOTENCY_KEY_MISMATCH: "the token was used for another registration; ask for a new one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Everything that a registration says about a device, but for its keys and the token."""
+
+    device_id: str
+    gate_id: str
+    dbd_id: str
+    passage_sensor: bool
+    app_version: str
+    model_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """What has been pinned, and whether the keys were made by this run or an earlier one."""
+
+    trust: Trust
+    keys: KeyStore = field(repr=False)
+    keys_made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What `provision` does not do by itself: time, chance, waiting, and telling a person how far it is."""
+
+    clock: Clock
+    random: Random
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    tell: Callable[[str], None] = lambda _text: None
+
+
+async def provision(
+    config: DeviceConfig,
+    config_path: Path,
+    registration: Registration,
+    token: str,
+    around: Surroundings,
+) -> Provisioned:
+    """Carry a device from nothing to provisioned, or on from wherever an earlier run stopped.
+
+    Raises ProvisioningError, ConfigError, KeyStoreError or TrustError when something is wrong here or with
+    the answer, CloudUnreachable when the service did not answer for half a minute.
+    """
+    if config.cloud is None:
+        raise ProvisioningError("registration needs [cloud] url")
+    if not _TOKEN.fullmatch(token):
+        raise ProvisioningError("that is no provisioning token: 8 to 512 printable characters are expected")
+    address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
+    await asyncio.to_thread(check_writable, config, config_path)
+    earlier = await asyncio.to_thread(earlier_trust, config, registration)
+    keys, keys_made = await asyncio.to_thread(own_keys, config, earlier)
+    around.tell("made this device's keys" if keys_made else "found this device's keys")
+
+    body = registration_body(registration, keys, token)
+    async with CloudClient(address, keys.http, around.clock.wall_ms) as cloud:
+        answer = await _register(cloud, body, token, around)
+    around.tell("registered with the service")
+
+    taken_at_ms = around.clock.wall_ms() if answer.server_time_ms is None else answer.server_time_ms
+    trust = check_registration(answer.body, registration, keys, taken_at_ms)
+    check_same_roots(earlier, trust)
+    await asyncio.to_thread(pin, config, config_path, trust)
+    around.tell(f"pinned the service's keys and wrote {config_path}")
+    return Provisioned(trust, keys, keys_made)
+
+
+def check_same_roots(earlier: Trust | None, trust: Trust) -> None:
+    """What was pinned once is not exchanged by registering again. Raises ProvisioningError."""
+    if earlier is not None and earlier.roots != trust.roots:
+        raise ProvisioningError(
+            "the service shows another root than the one pinned here; if the service really has a new one, "
+            "run `palmctl factory-reset` and provision again"
+        )
+
+
+def registration_body(registration: Registration, keys: KeyStore, token: str) -> bytes:
+    """The body of ``POST /v1/devices/register``, the same bytes for the same keys, token and facts."""
+    facts: JsonObject = {
+        "device_id": registration.device_id,
+        "kind": KIND,
+        "gate_id": registration.gate_id,
+        "dbd_id": registration.dbd_id,
+        "passage_sensor": registration.passage_sensor,
+        "app": {"pkg": APP_PACKAGE, "version": registration.app_version},
+        "model_id": registration.model_id,
+        "keys": [
+            {"purpose": "verdict", "alg": "ed25519", "pub_b64": keys.verdict.public.b64},
+            {"purpose": "http", "alg": "ed25519", "pub_b64": keys.http.public.b64},
+        ],
+        "seal_key": {"alg": "x25519", "pub_b64": keys.seal.public.b64},
+    }
+    token_sha256 = hashlib.sha256(token.encode("ascii")).hexdigest()
+    proof = sign_object(Kind.REGISTER, facts | {"token_sha256": token_sha256}, keys.verdict)
+    return canonical_bytes(facts | {"proof": proof})
+
+
+def check_registration(answer: bytes, asked: Registration, keys: KeyStore, taken_at_ms: int) -> Trust:
+    """Read the answer to a registration, and believe none of it unless all of it holds together.
+
+    `taken_at_ms`: epoch ms, by the service's clock if it told it. Raises TrustError.
+    """
+    try:
+        obj = read_strict(answer, max_bytes=_MAX_ANSWER_BYTES)
+        trust = trust_from_registration(
+            obj,
+            device_id=asked.device_id,
+            gate_id=asked.gate_id,
+            dbd_id=asked.dbd_id,
+            passage_sensor=asked.passage_sensor,
+            pinned_at_ms=taken_at_ms,
+        )
+        _check_device(members.nested(obj, "device"), asked, keys)
+        _check_service(trust, taken_at_ms)
+    except FormatError as error:
+        raise TrustError(f"the registration answer is outside the contract: {error}") from error
+    except SignatureError as error:
+        raise TrustError(f"the registration answer does not hold together: {error}") from error
+    read_policy(trust.config, roots=trust.roots, taken_at_ms=taken_at_ms)
+    return trust
+
+
+def _check_device(device: JsonObject, asked: Registration, keys: KeyStore) -> None:
+    expected = {"kind": KIND, "status": "active", "gate_id": asked.gate_id, "dbd_id": asked.dbd_id}
+    for name, value in expected.items():
+        if device.get(name) != value:
+            raise TrustError(f"the service registered something else than was asked: device.{name} differs")
+    registered = {_purpose_and_kid(item) for item in members.array(device, "keys", 0, 64)}
+    if not {("verdict", keys.verdict.kid), ("http", keys.http.kid)} <= registered:
+        raise TrustError("the service did not register this device's own keys")
+
+
+def _purpose_and_kid(item: Any) -> tuple[object, object]:
+    return (item.get("purpose"), item.get("kid")) if isinstance(item, dict) else (None, None)
+
+
+def _check_service(trust: Trust, taken_at_ms: int) -> None:
+    if trust.service_id != SERVICE_ID:
+        raise TrustError(f"mail.service_id is not {SERVICE_ID}")
+    if trust.gallery is None:
+        raise TrustError("the service gave this access device no gallery stream")
+    for use in ("gallery", "device_status"):
+        if not any(use in key.use for key in trust.keys):
+            raise TrustError(f"the service named no key for {use}")
+    roots: list[PublicKey] = list(trust.roots)
+    for certificate in trust.signer_certs:
+        SignerCertificate.from_b64(certificate).check(SignerPurpose.POST, roots, taken_at_ms)
+
+
+async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroundings) -> Answer:
+    """Repeat the same body with the same key until it is answered, for `TRY_FOR_S` seconds."""
+    idempotency_key = f"register-{hashlib.sha256(body).hexdigest()[:32]}"
+    backoff = Backoff(around.random)
+    started_ms = around.clock.monotonic_ms()
+    while True:
+        try:
+            return await cloud.register(body, token, idempotency_key)
+        except CloudProblem as error:
+            if not is_transient(error):
+                raise ProvisioningError(_explained(error)) from error
+            failure: CloudError = error
+        except CloudAnswerError as error:
+            raise ProvisioningError(str(error)) from error
+        except CloudError as error:
+            failure = error
+        delay_s = backoff.failed(retry_after_s(failure))
+        if (around.clock.monotonic_ms() - started_ms) / 1000 + delay_s > TRY_FOR_S:
+            raise failure
+        around.tell(f"{failure}; trying again in {delay_s:.0f} s")
+        await around.sleep(delay_s)
+
+
+def _explained(error: CloudProblem) -> str:
+    what_to_do = _REFUSALS.get(error.code)
+    return f"{error}: {what_to_do}" if what_to_do else str(error)
+
+
+def check_writable(config: DeviceConfig, config_path: Path) -> None:
+    """Find out before registering that the result could be kept, and would be read back the same."""
+    for folder in (config.device.state_dir, config_path.parent):
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".provision-") as aside:
+                write_config(Path(aside) / config_path.name, config)
+                load_config(Path(aside) / config_path.name)
+        except OSError as error:
+            raise ProvisioningError(
+                f"{folder} cannot be written ({error.strerror}); run this as the user of palmd, or as root"
+            ) from error
+
+
+def earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | None:
+    """What an earlier run pinned. A damaged file counts as none: this run replaces it."""
+    try:
+        earlier = load_trust(config.trust_path)
+    except (NotProvisioned, TrustError):
+        return None
+    if earlier.device_id != registration.device_id:
+        raise ProvisioningError(
+            f"{config.device.state_dir} already holds another device; "
+            "`palmctl factory-reset` empties it, --state-dir names another"
+        )
+    return earlier
+
+
+def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bool]:
+    """The device's keys and, beside new ones, their empty journal; whether the keys were made just now."""
+    if (config.device.state_dir / WIPE_FILE).exists():
+        raise ProvisioningError(
+            f"the device in {config.device.state_dir} was wiped; run `palmctl factory-reset` first, "
+            "which clears the last of it"
+        )
+    keys_made = not KeyStore.exists(config.keys_dir)
+    keys = KeyStore.create(config.keys_dir) if keys_made else KeyStore.open(config.keys_dir)
+    # Keys that were never registered have signed nothing yet, so a run that stopped between keys and journal
+    # goes on here. Once registered, a missing journal is a loss that must not be papered over.
+    if earlier is None and not config.journal_path.exists():
+        Journal.create(
+            config.journal_path,
+            device_id=config.device.id,
+            verdict_kid=keys.verdict.kid,
+            data_key=keys.data_key,
+        )
+    return keys, keys_made
+
+
+def pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
+    """Trust first, configuration last: with it a device is provisioned. Raises TrustError, ConfigError."""
+    save_trust(config.trust_path, trust)
+    write_config(config_path, config)

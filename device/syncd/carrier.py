@@ -1,0 +1,243 @@
+"""What the carrier does next: pure decisions about fetching, uploading and waiting.
+
+Nothing here reads a socket or a clock. Each course is told what happened and answers with the next request
+or with the seconds to wait before it; `device.syncd.main` does the talking.
+
+Invariants
+1. The position that a delta request names is always the one the core reported last: it is an
+   acknowledgement, so it never runs ahead of what the core has applied.
+2. Whatever the service or the core refuses is asked again only after a growing wait, so no answer, however
+   wrong, makes a busy loop.
+3. An upload is repeated with the same key and the same bytes until it is answered.
+4. The first request after a start or a failure does not wait at the service: it shows that the service is
+   there, and brings the fresh head that lets an expired gallery serve again.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
+from cloud_client.errors import CloudError, CloudProblem
+from cloud_client.retry import Backoff, is_transient, retry_after_s
+from device.values.carrier import LinkState
+
+QUICK_ANSWER_S: Final = 1.0
+"""A long poll that brings nothing sooner than this was ended by another one, not by time."""
+
+_SNAPSHOT_HEALS: Final = frozenset({"gap", "bad_chain", "wrong_epoch", "state_mismatch"})
+"""Refusals of the core that mean: these pages do not continue what it holds."""
+
+_NOT_THE_CONTENT: Final = frozenset(
+    {
+        ProblemCode.UNAUTHENTICATED,
+        ProblemCode.FORBIDDEN,
+        ProblemCode.LIVEMODE_MISMATCH,
+        ProblemCode.ROUTE_NOT_FOUND,
+        ProblemCode.METHOD_NOT_ALLOWED,
+        ProblemCode.NOT_IMPLEMENTED,
+        ProblemCode.IDEMPOTENCY_IN_PROGRESS,
+    }
+)
+"""Refusals that say nothing about the body, so the same body may be taken later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the core's gallery stands."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDeltas:
+    """Ask for what follows `position`; `wait_s` is 0, or the time of a long poll."""
+
+    position: Position
+    wait_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """Ask for a page of a snapshot; None begins one."""
+
+    cursor: str | None
+
+
+class GalleryCourse:
+    """Keeps one gallery in step: deltas by long poll, a snapshot where deltas cannot lead on.
+
+    deltas ──410 history_expired, or a refusal that a snapshot heals──▶ snapshot(first page)
+    snapshot ──page taken──▶ snapshot(next page) ──last page taken──▶ deltas
+    snapshot ──410 cursor_expired, page refused──▶ snapshot(first page), after a wait
+    """
+
+    def __init__(self, position: Position, backoff: Backoff) -> None:
+        self._position = position
+        self._backoff = backoff
+        self._next: FetchDeltas | FetchSnapshot = FetchDeltas(position, 0)
+
+    @property
+    def position(self) -> Position:
+        """Where the core was when it was last heard."""
+        return self._position
+
+    def next_request(self) -> FetchDeltas | FetchSnapshot:
+        """What to ask the service for."""
+        return self._next
+
+    def deltas_taken(self, position: Position, elapsed_s: float) -> float:
+        """The core applied a page of deltas, maybe an empty one; seconds to wait."""
+        moved = position != self._position
+        polled = isinstance(self._next, FetchDeltas) and self._next.wait_s > 0
+        self._position = position
+        self._next = FetchDeltas(position, MAX_WAIT_S)
+        if polled and not moved and elapsed_s < QUICK_ANSWER_S:
+            return self._backoff.failed()
+        self._backoff.succeeded()
+        return 0.0
+
+    def snapshot_page_taken(self, position: Position, *, done: bool, next_cursor: str | None) -> float:
+        """The core took a page of a snapshot; seconds to wait."""
+        self._position = position
+        if not done and next_cursor is None:
+            # More is said to come and there is no way to ask for it.
+            self._next = FetchSnapshot(None)
+            return self._backoff.failed()
+        self._next = FetchDeltas(position, 0) if done else FetchSnapshot(next_cursor)
+        return 0.0
+
+    def page_refused(self, code: str, position: Position) -> float:
+        """The core refused a page with `code` and, asked anew, stands at `position`; seconds to wait."""
+        moved = position != self._position
+        self._position = position
+        if isinstance(self._next, FetchSnapshot) or (code in _SNAPSHOT_HEALS and not moved):
+            self._next = FetchSnapshot(None)
+        else:
+            self._next = FetchDeltas(position, 0)
+        return self._backoff.failed()
+
+    def failed(self, error: CloudError) -> float:
+        """The service refused or did not answer; seconds to wait."""
+        code = error.code if isinstance(error, CloudProblem) else ""
+        if code == ProblemCode.HISTORY_EXPIRED and isinstance(self._next, FetchDeltas):
+            self._next = FetchSnapshot(None)
+            # The way on is known: at once, unless a snapshot led straight back here. Only a page of deltas
+            # ends the row of failures.
+            first = self._backoff.failures == 0
+            delay_s = self._backoff.failed()
+            return 0.0 if first else delay_s
+        if isinstance(self._next, FetchSnapshot) and code in (
+            ProblemCode.CURSOR_EXPIRED,
+            ProblemCode.INVALID_CURSOR,
+        ):
+            self._next = FetchSnapshot(None)
+        elif isinstance(self._next, FetchDeltas):
+            self._next = FetchDeltas(self._position, 0)
+        return self._backoff.failed(retry_after_s(error))
+
+
+def next_cursor_of(page: bytes) -> str | None:
+    """The cursor of the page after this snapshot page, None at the end or when there is no valid one."""
+    try:
+        members = json.loads(page)
+    except (ValueError, RecursionError):
+        return None
+    cursor = members.get("next_cursor") if isinstance(members, dict) else None
+    return cursor if isinstance(cursor, str) and CURSOR.fullmatch(cursor) else None
+
+
+class UploadFate(Enum):
+    """What becomes of a batch or an enrolment that the service did not take."""
+
+    AGAIN = auto()
+    """The same body with the same key, after a wait."""
+    REFUSED = auto()
+    """The service has judged this body and will not take it."""
+
+
+def fate_of(error: CloudError) -> UploadFate:
+    """Whether the service refused the content, or merely did not take it now.
+
+    Only a problem document of the service counts as a judgement: a proxy's page is no reason to give up
+    somebody's passage.
+    """
+    if not isinstance(error, CloudProblem) or not error.code or is_transient(error):
+        return UploadFate.AGAIN
+    return UploadFate.AGAIN if error.code in _NOT_THE_CONTENT else UploadFate.REFUSED
+
+
+class BatchSize:
+    """How many verdicts to take at a time: halved while whole batches are refused, so that one item the
+    service cannot read is found and set aside alone, and doubled again after each success."""
+
+    def __init__(self, largest: int = MAX_BATCH_ITEMS) -> None:
+        self._largest = largest
+        self._size = largest
+
+    @property
+    def size(self) -> int:
+        """Items to ask for."""
+        return self._size
+
+    def taken(self) -> None:
+        """A batch went through."""
+        self._size = min(self._largest, self._size * 2)
+
+    def refused(self, items: int) -> bool:
+        """A batch of `items` was refused as a whole. True when it was one item: that one is the culprit."""
+        if items <= 1:
+            return True
+        self._size = max(1, items // 2)
+        return False
+
+
+class Reachability:
+    """Watches all requests and says when the picture changes."""
+
+    def __init__(self) -> None:
+        self._state: LinkState | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether any request has ended yet."""
+        return self._state is not None
+
+    @property
+    def state(self) -> LinkState:
+        """The picture now."""
+        return self._state or LinkState(online=False, detail="no request has been answered yet")
+
+    def answered(self) -> LinkState | None:
+        """A request was answered; the new state if it changed."""
+        return self._change(LinkState(online=True, detail="online"))
+
+    def failed(self, error: CloudError) -> LinkState | None:
+        """A request failed; the new state if it changed.
+
+        A refusal with a word of the service's own is an answer too, except that of a device which the
+        service does not let in.
+        """
+        if isinstance(error, CloudProblem) and error.code and error.status < 500:
+            if error.code != ProblemCode.UNAUTHENTICATED:
+                return self.answered()
+            return self._change(
+                LinkState(
+                    online=True,
+                    detail="the service does not accept this device's key: revoked, or not registered there",
+                )
+            )
+        if isinstance(error, CloudProblem):
+            # Without the number of the request, which would make every failure a change.
+            return self._change(
+                LinkState(online=False, detail=f"the service answers {error.status} {error.code}".rstrip())
+            )
+        return self._change(LinkState(online=False, detail=str(error)))
+
+    def _change(self, state: LinkState) -> LinkState | None:
+        if state == self._state:
+            return None
+        self._state = state
+        return state

@@ -1,0 +1,206 @@
+"""`palm-syncd`, the carrier: the one process of the device that talks to the network.
+
+It holds the http key and nothing else of the device's secrets. The core hands it that key when it starts, and
+it writes it nowhere: another key, or the end of one, needs nothing but a start. Lanes
+(`device.syncd.tasks`) run beside each other; each survives the loss of the core and of the service, and
+goes on where it was. What is on its way when the process ends stays with the core: the journal, the enrolment
+outbox, the gallery's position.
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from cloud_client.client import CloudClient, ServerAddress
+from cloud_client.errors import ServerAddressError
+from cloud_client.retry import Backoff, Random
+from device.config.config import config_path, load_config
+from device.errors import ConfigError, IpcError, IpcRefused
+from device.platform import sd_notify
+from device.platform.clock import Clock, SystemClock
+from device.platform.logs import limit_repeats
+from device.platform.memory import guard_memory
+from device.syncd.enrolment_tasks import EnrolmentLane, RedeemLane
+from device.syncd.tasks import (
+    CoreLine,
+    DeviceWiped,
+    GalleryLane,
+    KeysLane,
+    Lane,
+    LinkStateLane,
+    StatusLane,
+    Surroundings,
+    VerdictLane,
+)
+from device.values.carrier import WIPED_CODE, LinkState
+from link1.keys import SigningKey
+
+CORE_FIRST_RETRY_S: Final = 0.2
+CORE_LONGEST_RETRY_S: Final = 5.0
+"""The core is on this machine: asking often costs nothing, and a restarted one gets its gallery at once."""
+
+_log = logging.getLogger(__name__)
+
+
+async def carry(
+    cloud: CloudClient, core_socket: Path, clock: Clock, chance: Random, tell: Callable[[str], None]
+) -> None:
+    """Run every lane until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
+    picture changes."""
+
+    def on_link_change(state: LinkState) -> None:
+        _log.info("service: %s", state.detail)
+        tell(f"service {'reachable' if state.online else 'away'}: {state.detail}")
+
+    around = Surroundings(cloud, clock, chance, on_link_change)
+    lanes: list[Lane] = [
+        GalleryLane(around),
+        VerdictLane(around),
+        EnrolmentLane(around),
+        RedeemLane(around),
+        StatusLane(around),
+        KeysLane(around),
+        LinkStateLane(around),
+    ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                group.create_task(_run(lane, around, core_socket), name=lane.name)
+    except* DeviceWiped:
+        # With the process go the http key and every page that it has carried.
+        _log.info("this device is wiped and the service knows it: nothing is left to carry")
+        tell("wiped: nothing is left to carry")
+
+
+async def _run(lane: Lane, around: Surroundings, core_socket: Path) -> None:
+    core = CoreLine(core_socket)
+    backoff = Backoff(around.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
+    try:
+        while True:
+            try:
+                delay_s = await lane.step(core)
+            except IpcError as error:
+                if backoff.failures == 0:
+                    _log.warning("%s: %s", lane.name, error)
+                core.close()
+                lane.core_lost()
+                # A core that was restarted does not know yet whether the service is there.
+                around.link_news.set()
+                await asyncio.sleep(backoff.failed())
+                continue
+            backoff.succeeded()
+            if delay_s > 0:
+                await around.pause(delay_s)
+    finally:
+        core.close()
+
+
+async def http_key_of(core_socket: Path, chance: Random) -> SigningKey:
+    """The key with which this device signs its requests, as the core has it; waits for a core.
+
+    Raises IpcRefused where there is no such key any more.
+    """
+    core = CoreLine(core_socket)
+    backoff = Backoff(chance, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
+    try:
+        while True:
+            try:
+                return SigningKey.from_seed((await core.call("http_key")).payload)
+            except IpcError as error:
+                if isinstance(error, IpcRefused) and error.code == WIPED_CODE:
+                    raise
+                if backoff.failures == 0:
+                    _log.warning("%s", error)
+                await asyncio.sleep(backoff.failed())
+    finally:
+        core.close()
+
+
+async def _serve(address: ServerAddress, core_socket: Path) -> None:
+    """Carry until SIGTERM or SIGINT. Raises IpcRefused where the core has no http key."""
+    carrying = asyncio.create_task(_carry_with_key(address, core_socket))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, carrying.cancel)
+    watched = asyncio.create_task(_feed_watchdog())
+    sd_notify.ready(f"waits for palmd at {core_socket}")
+    try:
+        await carrying
+    except asyncio.CancelledError:
+        _log.info("stopped by a signal")
+    finally:
+        sd_notify.stopping()
+        watched.cancel()
+
+
+async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
+    clock = SystemClock()
+    http_key = await http_key_of(core_socket, random.random)
+    _tell(f"carrying between {core_socket} and {address.origin}")
+    async with CloudClient(address, http_key, clock.wall_ms) as cloud:
+        await carry(cloud, core_socket, clock, random.random, _tell)
+
+
+async def _feed_watchdog() -> None:
+    """A loop that no longer comes round stops feeding; a service or a core that is away does not."""
+    interval_s = sd_notify.watchdog_interval_s()
+    while interval_s is not None:
+        sd_notify.watchdog()
+        await asyncio.sleep(interval_s)
+
+
+def _tell(text: str) -> None:
+    sd_notify.status(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
+        prog="palm-syncd", description="The network carrier of a palm access device."
+    )
+    options.add_argument(
+        "--config",
+        type=Path,
+        help="configuration file (default: PALM_ACCESS_CONFIG, or /etc/palm-access/device.toml)",
+    )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key."""
+    given = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    limit_repeats()
+    # One line a request, with its whole address, is not what a journal is for.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    guard = guard_memory()
+    if guard.problem:
+        _log.warning("%s", guard.problem)
+    try:
+        config = load_config(config_path(given.config))
+        if config.cloud is None:
+            _log.info("no [cloud] in the configuration: this device lives on mail, there is nothing to carry")
+            # Or systemd would take the end for a failed start, and try again for ever.
+            sd_notify.ready("nothing to carry: this device lives on mail")
+            return 0
+        address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
+        address.tls_context()
+        asyncio.run(_serve(address, config.carrier_socket))
+    except IpcRefused as error:
+        print(f"palm-syncd: {error}", file=sys.stderr)
+        return 3
+    except (ConfigError, ServerAddressError) as error:
+        print(f"palm-syncd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
