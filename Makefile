@@ -29,14 +29,14 @@ test-long: $(VENV)/ready ## what takes over half a minute each: whole key rotati
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
 
 test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)
-	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/test_carrier_with_server.py \
+	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/syncd/test_carrier_with_server.py \
 	  -n $(JOBS) --dist worksteal
 
 fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends, and every other early parser
-	$(BIN)/python tests/link1/fuzz.py 1000000
+	$(BIN)/python -m tests.link1.fuzz 1000000
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states (needs strace)
-	PYTHONPATH=tests/power:tests/device:tests/gallery $(BIN)/python tests/power/power_sweep.py --at-least 5000
+	$(BIN)/python -m tests.power.power_sweep --at-least 5000
 
 # How long the soak lasts: `make soak MINUTES=240` for half a night.
 soak: MINUTES = 10

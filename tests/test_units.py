@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from device.platform.roles import Role, socket_path
+from tests import REPOSITORY
 
-UNITS = Path(__file__).parent.parent / "systemd"
+UNITS = REPOSITORY / "systemd"
 EXPOSURE = {
     "palmd.service": 0.4,
     "palm-syncd.service": 1.2,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from scripted_http import Seen, http, problem, scripted
 
 from cloud_client import client as client_module
 from cloud_client.client import CloudClient, ServerAddress
@@ -22,6 +21,7 @@ from cloud_client.errors import (
 from cloud_client.http_signature import VerifiedRequest, verify_request
 from cloud_client.retry import Backoff, is_transient
 from link1.keys import SigningKey
+from tests.cloud_client.scripted_http import Seen, http, problem, scripted
 
 T = TypeVar("T")
 KEY = SigningKey.from_seed(bytes(range(32)))

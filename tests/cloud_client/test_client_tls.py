@@ -13,11 +13,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from scripted_http import http, scripted
 
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudUnreachable
 from link1.keys import SigningKey
+from tests.cloud_client.scripted_http import http, scripted
 
 KEY = SigningKey.from_seed(bytes(range(32)))
 NOW = datetime.datetime.now(datetime.UTC)

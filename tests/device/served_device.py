@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
-from reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
-from whole_device import nobody
 
 from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import IpcError
 from device.platform.control import read_status
 from device.trust.keystore import KeyStore
 from link1.transport.pty_pair import PtyPair
+from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
+from tests.device.whole_device import nobody
 from tools.bench.verdict_latency import FolderWriter
 from tools.commands.provision import provision
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reference_cloud import Server, running_server
-from served_device import ServedDevice, served_device
+
+from tests.device.reference_cloud import Server, running_server
+from tests.device.served_device import ServedDevice, served_device
 
 CORE_NEVER = (
     "httpx",

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from page_commands import Command
-
+from tests.docs.page_commands import Command
 from tools.demo.programs import Stage, module
 from tools.demo.setting import answers
 from tools.demo.waiting import wait_until

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+from tests import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
 REPOSITORY = DOCS.parent
 
 _BLOCK = re.compile(r"<!-- (on|said): ([^>]*?) -->\n```console\n(.*?)```", re.DOTALL)

@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 import yaml  # type: ignore[import-untyped]
-from page_commands import DOCS
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.docs.page_commands import DOCS
 
 RULES: list[dict[str, Any]] = [
     rule

@@ -5,10 +5,9 @@ The whole page is run by tests/docs/trees, on a Debian that is booted for it.
 
 from pathlib import Path
 
-from first_hour import Learned, Place, serve_cloud, told_apart
-from page_commands import DOCS, Command, blocks_of, check_shown
-
 from device.config.config import load_config
+from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
+from tests.docs.page_commands import DOCS, Command, blocks_of, check_shown
 from tools.demo.programs import Stage
 
 PAGE = DOCS / "INSTALL.md"

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from page_commands import DOCS
-
+from tests.docs.page_commands import DOCS
 from tools.demo.programs import Stage, module, palmctl
 
 TEXT = re.sub(r"\\\n *", "", (DOCS / "VALIDATOR.md").read_text(encoding="utf-8"))

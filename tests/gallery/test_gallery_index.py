@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gallery_service import exact_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from gallery.index import MAX_PROBES, Found, Index, check_scan
 from gallery.match import Match, joined
 from gallery.records import Position
 from gallery.seal import Template
+from tests.gallery.gallery_service import exact_scores
 
 CODER = Coder(bytes(range(64)))
 COSINE_ERROR = 5e-5

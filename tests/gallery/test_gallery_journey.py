@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gallery_service import MODEL_ID, NOW_MS, Service, at, encode, entry, palm, subject_ref, who
 
 from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
@@ -13,6 +12,7 @@ from gallery.gallery import Applied, Gallery
 from gallery.stream import head_zero
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
+from tests.gallery.gallery_service import MODEL_ID, NOW_MS, Service, at, encode, entry, palm, subject_ref, who
 
 HOUR = 3_600_000
 

@@ -7,19 +7,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from gallery_service import DATA_KEY, Service, entry, palm
 from numpy.typing import NDArray
 
 from gallery.codes import Coder
 from gallery.seal import Sealer
+from tests import REPOSITORY
+from tests.gallery.gallery_service import DATA_KEY, Service, entry, palm
 
 HOLDER = """
 import os, struct, sys
 from pathlib import Path
-sys.path[:0] = sys.argv[2:]
 from device.platform.memory import guard_memory
 guard_memory()
-from gallery_service import Service, at, palm, who
+from tests.gallery.gallery_service import Service, at, palm, who
 gallery = Service().open(Path(sys.argv[1]))
 def read(size):
     data = b""
@@ -47,10 +47,11 @@ class Holder:
     """A process with a gallery, and its memory."""
 
     def __init__(self, folder: Path) -> None:
-        here = Path(__file__).parent
-        paths = [str(here), str(here.parents[1])]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(folder), *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", HOLDER, str(folder)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     def do(self, op: bytes, body: bytes = b"") -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gallery_service import NOW_MS, Service, at, entry, exact_scores, palm, subject_ref
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -20,6 +19,7 @@ from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.store import Store
 from gallery.stream import Delta, Entry, Op
+from tests.gallery.gallery_service import NOW_MS, Service, at, entry, exact_scores, palm, subject_ref
 
 people = st.integers(0, 4)
 

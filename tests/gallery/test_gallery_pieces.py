@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from gallery_service import Service, at, entry, who
 
 from gallery.errors import StoreError
 from gallery.gallery import REMEMBER_TIME_MS, Gallery
 from gallery.pace import at_once, paced
+from tests.gallery.gallery_service import Service, at, entry, who
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from time import monotonic
 
 import numpy as np
 import pytest
-from gallery_service import Service, at, entry, palm, subject_ref, who
 
 from gallery import gallery as gallery_module
 from gallery.bench import _resident_bytes, fill_store, open_filled, random_templates
@@ -20,6 +19,7 @@ from gallery.match import Match
 from gallery.reader import RowReader
 from gallery.seal import Template
 from gallery.store import FILE_NAME, Store
+from tests.gallery.gallery_service import Service, at, entry, palm, subject_ref, who
 
 
 @pytest.fixture

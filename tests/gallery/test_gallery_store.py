@@ -1,6 +1,5 @@
 """What lies on the disk: sealed, bound to its place, gone when it is removed."""
 
-import os
 import shutil
 import sqlite3
 import stat
@@ -10,12 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gallery_service import DATA_KEY, MODEL_ID, STREAM, Service, at, entry, palm, subject_ref, who
 
 from gallery.codes import Coder
 from gallery.errors import StoreError
 from gallery.seal import Sealer, Template, pack_template, unpack_template
 from gallery.store import FILE_NAME
+from tests import REPOSITORY
+from tests.gallery.gallery_service import (
+    DATA_KEY,
+    MODEL_ID,
+    STREAM,
+    Service,
+    at,
+    entry,
+    palm,
+    subject_ref,
+    who,
+)
 
 
 def filled(folder: Path) -> Service:
@@ -117,7 +127,7 @@ def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
 
 _OPEN = """
 from pathlib import Path
-from gallery_service import Service
+from tests.gallery.gallery_service import Service
 from gallery.errors import StoreError
 try:
     Service().open(Path({folder!r})).close()
@@ -130,8 +140,7 @@ def opened_elsewhere(folder: Path) -> str:
     """What another process hears that opens the gallery."""
     done = subprocess.run(
         [sys.executable, "-c", _OPEN.format(folder=str(folder))],
-        cwd=Path(__file__).parent,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=True,

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gallery_service import NOW_MS, Service, encode, entry, subject_ref
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +37,7 @@ from link1.canonical import JsonObject, b64_encode
 from link1.errors import FormatError
 from link1.keys import SigningKey
 from link1.signed import Kind, sign_object
+from tests.gallery.gallery_service import NOW_MS, Service, encode, entry, subject_ref
 
 
 def filled() -> Service:

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gallery_service import Service, at, entry, subject_ref, who
 
 from gallery.errors import PageRefused, RefusalCode
 from gallery.freshness import FreshnessReason
 from gallery.slots import Slots
+from tests.gallery.gallery_service import Service, at, entry, subject_ref, who
 
 FILES = ("gallery.db", "gallery.db-wal")
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gallery_service import exact_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from gallery import population as population_module
 from gallery.codes import Coder
 from gallery.population import Population, Scoring
+from tests.gallery.gallery_service import exact_scores
 
 CODER = Coder(bytes(range(64)))
 

@@ -1,6 +1,6 @@
 """Generated and mutated bytes against the decoder, the envelope, both ends of the cable, and other parsers.
 
-    python tests/link1/fuzz.py 1000000 [SEED]
+    python -m tests.link1.fuzz 1000000 [SEED]
 
 Whatever comes in, only the declared errors come out, nothing held grows without bound, and the next honest
 frame or session is served. The same seed gives the same inputs, so a failure repeats.
@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cable import (
+from link1.canonical import canonical_bytes
+from link1.envelope import MessageRefused, MessageType, Role, encode_message, read_message
+from link1.frames import MAX_ENCODED_BYTES, Channel, Frame, FrameDecoder, FrameKind, encode_frame
+from link1.keys import SigningKey
+from link1.link_states import LinkState
+from link1.objects import ErrorCode
+from link1.signed import Kind, sign_object
+from tests.link1.cable import (
     DEVICE_KEY,
     Cable,
     Script,
@@ -26,17 +33,9 @@ from cable import (
     request,
     verdict_for,
 )
-from fuzz_both import fuzz_both
-from fuzz_parsers import fuzz_parsers
-from fuzz_validator import MadDevice, answers_a_verdict, messages_of_a_device, serves_again
-
-from link1.canonical import canonical_bytes
-from link1.envelope import MessageRefused, MessageType, Role, encode_message, read_message
-from link1.frames import MAX_ENCODED_BYTES, Channel, Frame, FrameDecoder, FrameKind, encode_frame
-from link1.keys import SigningKey
-from link1.link_states import LinkState
-from link1.objects import ErrorCode
-from link1.signed import Kind, sign_object
+from tests.link1.fuzz_both import fuzz_both
+from tests.link1.fuzz_parsers import fuzz_parsers
+from tests.link1.fuzz_validator import MadDevice, answers_a_verdict, messages_of_a_device, serves_again
 
 VALIDATOR_KEY = SigningKey.from_seed(b"v" * 32)
 PING = Frame(FrameKind.PING, sess=1)

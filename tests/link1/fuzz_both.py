@@ -9,9 +9,6 @@ order and once. At the end, on a good cable, everything that is owed is settled.
 import random
 from typing import Any
 
-from cable import DEVICE_KEY, Cable, make_device, verdict_for
-from fuzz_validator import Gate
-
 from link1.bodies import Box, MailAck, MailChunk, MailNone, MailState
 from link1.canonical import JsonObject
 from link1.events import (
@@ -24,6 +21,8 @@ from link1.events import (
 )
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator_mail import OutboxCollected
+from tests.link1.cable import DEVICE_KEY, Cable, make_device, verdict_for
+from tests.link1.fuzz_validator import Gate
 
 MAX_CHUNK = 2_880
 SETTLE_MS = 60_000

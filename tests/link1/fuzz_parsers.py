@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from test_sealed import RECORD, ROOT
-
 from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import sign_request, verify_request
 from cloud_client.reference_server.problems import Problem
@@ -25,6 +23,7 @@ from link1.canonical import canonical_bytes, read_strict
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import SigningKey
 from link1.sealed import check_inbox_record
+from tests.link1.test_sealed import RECORD, ROOT
 
 MOST_BYTES = 65_536
 LONGEST_S, LONGEST_S_A_BYTE = 0.05, 5e-6

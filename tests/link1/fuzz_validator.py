@@ -11,7 +11,18 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from cable import (
+from link1.canonical import JsonObject, b64_encode
+from link1.channels import MAX_WAITING
+from link1.desk_memory import MAX_ANSWERED, DeskMemory
+from link1.envelope import MessageType, encode_message
+from link1.events import RequestReceived
+from link1.frames import MAX_ENCODED_BYTES
+from link1.link_states import LinkState
+from link1.objects import Request
+from link1.signed import Kind, object_ref, sign_object
+from link1.validator_desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered
+from link1.validator_mail import MAX_OFFERED, ValidatorMail
+from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,
     VALIDATOR_KEY,
@@ -25,18 +36,6 @@ from cable import (
     seeded,
     verdict_for,
 )
-
-from link1.canonical import JsonObject, b64_encode
-from link1.channels import MAX_WAITING
-from link1.desk_memory import MAX_ANSWERED, DeskMemory
-from link1.envelope import MessageType, encode_message
-from link1.events import RequestReceived
-from link1.frames import MAX_ENCODED_BYTES
-from link1.link_states import LinkState
-from link1.objects import Request
-from link1.signed import Kind, object_ref, sign_object
-from link1.validator_desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered
-from link1.validator_mail import MAX_OFFERED, ValidatorMail
 from tools.validator_policy import accept_all
 
 TTL_MS = 15_000

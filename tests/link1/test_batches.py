@@ -1,8 +1,7 @@
 """What stands in one read is dealt with frame by frame: a reset in the middle is a reset in the middle."""
 
-from cable import Script, make_device
-
 from link1.frames import Frame, FrameKind, encode_frame
+from tests.link1.cable import Script, make_device
 
 
 def test_two_sessions_in_one_read_leave_one_hello() -> None:

@@ -13,19 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cable import (
-    DEVICE_KEY,
-    STRANGER_KEY,
-    VALIDATOR_KEY,
-    Manipulator,
-    device_status,
-    make_device,
-    mixed_faults,
-    pinned,
-    request,
-    verdict_for,
-    whole,
-)
 
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
@@ -46,6 +33,19 @@ from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
+from tests.link1.cable import (
+    DEVICE_KEY,
+    STRANGER_KEY,
+    VALIDATOR_KEY,
+    Manipulator,
+    device_status,
+    make_device,
+    mixed_faults,
+    pinned,
+    request,
+    verdict_for,
+    whole,
+)
 from tools.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
 
 WITHIN_S = 15.0

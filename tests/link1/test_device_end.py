@@ -3,23 +3,6 @@
 from typing import Any
 
 import pytest
-from cable import (
-    DEVICE_KEY,
-    NONCE,
-    STRANGER_KEY,
-    VALIDATOR_KEY,
-    Script,
-    decision_for,
-    device_status,
-    greeted,
-    hello,
-    make_device,
-    passage_for,
-    proof,
-    proven,
-    request,
-    verdict_for,
-)
 
 from link1.bodies import Box, MailAck, MailChunk, MailNone, MailPull, MailState
 from link1.canonical import JsonObject, b64_encode, read_strict
@@ -44,6 +27,23 @@ from link1.handshake import OncePinned
 from link1.keys import PublicKey, SigningKey
 from link1.objects import ErrorCode, GuideHint
 from link1.signed import Kind, object_ref, sign_object, verify_object
+from tests.link1.cable import (
+    DEVICE_KEY,
+    NONCE,
+    STRANGER_KEY,
+    VALIDATOR_KEY,
+    Script,
+    decision_for,
+    device_status,
+    greeted,
+    hello,
+    make_device,
+    passage_for,
+    proof,
+    proven,
+    request,
+    verdict_for,
+)
 
 REF = "ab" * 16
 GONE_KEY = SigningKey.from_seed(b"\x71" * 32)

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from fuzz import PARTS
+
+from tests.link1.fuzz import PARTS
 
 COUNTS = {
     "decoder": 20_000,

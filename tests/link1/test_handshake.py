@@ -3,7 +3,13 @@
 from typing import Any
 
 import pytest
-from cable import (
+
+from link1.canonical import JsonObject, b64_encode
+from link1.events import DeviceProven, Down, ErrorReceived, Proven, ReadyReceived
+from link1.frames import Channel, Frame, FrameKind
+from link1.link_states import DownReason
+from link1.signed import Kind, sign_object, verify_object
+from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,
     STRANGER_KEY,
@@ -20,12 +26,6 @@ from cable import (
     proven,
     request,
 )
-
-from link1.canonical import JsonObject, b64_encode
-from link1.events import DeviceProven, Down, ErrorReceived, Proven, ReadyReceived
-from link1.frames import Channel, Frame, FrameKind
-from link1.link_states import DownReason
-from link1.signed import Kind, sign_object, verify_object
 
 
 def test_both_prove_who_they_are() -> None:

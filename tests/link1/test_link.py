@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import pytest
-from cable import Cable, Script, byte_by_byte, damaging, doubled, mixed_faults, nothing, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from link1.link_states import (
     SessionDown,
     SessionUp,
 )
+from tests.link1.cable import Cable, Script, byte_by_byte, damaging, doubled, mixed_faults, nothing, seeded
 
 CONTROL, MAIL = Channel.CONTROL, Channel.MAIL
 

@@ -2,19 +2,6 @@
 
 from typing import Any
 
-from cable import (
-    DEVICE_KEY,
-    VALIDATOR_KEY,
-    Script,
-    device_status,
-    hello,
-    make_validator,
-    proof,
-    proven,
-    request,
-    seeded,
-    verdict_for,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +16,19 @@ from link1.link_states import DownReason
 from link1.objects import ErrorCode
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator_desk import STALE, RequestSent, ValidatorDesk
+from tests.link1.cable import (
+    DEVICE_KEY,
+    VALIDATOR_KEY,
+    Script,
+    device_status,
+    hello,
+    make_validator,
+    proof,
+    proven,
+    request,
+    seeded,
+    verdict_for,
+)
 
 
 def end_of(script: Script) -> DeviceEnd:

@@ -14,8 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cable import make_device, make_validator
-from usb_bus import IN, OUT, PACKET, Bus, Gadget, write
 
 from link1.errors import TransportError
 from link1.events import Proven
@@ -25,6 +23,8 @@ from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import Port, open_port
 from link1.transport.usb_bulk import open_usb
 from link1.transport.usbfs import Interface
+from tests.link1.cable import make_device, make_validator
+from tests.link1.usb_bus import IN, OUT, PACKET, Bus, Gadget, write
 
 WITHIN_S = 5.0
 USB = "usb:1d6b:0104"

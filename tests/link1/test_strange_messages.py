@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from cable import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from link1.canonical import JsonObject
+from link1.envelope import RULES, MessageType, Role
+from link1.events import RequestReceived
+from link1.frames import Channel
+from link1.signed import Kind, sign_object
+from tests.link1.cable import (
     DEVICE_KEY,
     VALIDATOR_KEY,
     Cable,
@@ -13,14 +21,6 @@ from cable import (
     request,
     verdict_for,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from link1.canonical import JsonObject
-from link1.envelope import RULES, MessageType, Role
-from link1.events import RequestReceived
-from link1.frames import Channel
-from link1.signed import Kind, sign_object
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cable import DEVICE_KEY, VALIDATOR_KEY, make_device, make_validator, request, verdict_for
 
 from link1.device_end import DeviceEnd
 from link1.errors import TransportError
@@ -21,6 +20,7 @@ from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
 from link1.validator_end import ValidatorEnd
+from tests.link1.cable import DEVICE_KEY, VALIDATOR_KEY, make_device, make_validator, request, verdict_for
 
 WITHIN_S = 10.0
 """Far above what anything here takes; a test that needs it has failed."""

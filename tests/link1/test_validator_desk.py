@@ -5,20 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from cable import (
-    DEVICE_KEY,
-    STRANGER_KEY,
-    VALIDATOR_KEY,
-    Cable,
-    Script,
-    make_device,
-    make_validator,
-    mixed_faults,
-    request,
-    seeded,
-    verdict_for,
-)
-from fuzz_validator import device_hello, device_proof
 
 from link1.canonical import JsonObject, b64_encode
 from link1.desk_memory import MAX_ANSWERED, DeskMemory
@@ -45,6 +31,20 @@ from link1.validator_desk import (
     ValidatorDesk,
     VerdictAnswered,
 )
+from tests.link1.cable import (
+    DEVICE_KEY,
+    STRANGER_KEY,
+    VALIDATOR_KEY,
+    Cable,
+    Script,
+    make_device,
+    make_validator,
+    mixed_faults,
+    request,
+    seeded,
+    verdict_for,
+)
+from tests.link1.fuzz_validator import device_hello, device_proof
 
 
 def open_for_accept(verdict: Verdict) -> Choice:

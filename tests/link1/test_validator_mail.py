@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from cable import device_status
 
 from link1.bodies import (
     MAX_CHUNK_BYTES,
@@ -39,6 +38,7 @@ from link1.validator_mail import (
     OutboxCollected,
     ValidatorMail,
 )
+from tests.link1.cable import device_status
 
 
 @dataclass

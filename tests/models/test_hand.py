@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strange_frames import frames
 
 from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import PixelsError
@@ -18,6 +17,7 @@ from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
 from models.synthesis.render import HandTruth, render_frame_with_truth
 from models.synthesis.scene import empty_scene, random_pose, random_setting, show_qr
+from tests.models.strange_frames import frames
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import cv2
 import numpy as np
 import pytest
-from simulated_attacks import fill_the_view, shone_upon, shown_on
 
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
@@ -22,6 +21,7 @@ from models.quality import assess
 from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, poor_capture
+from tests.models.simulated_attacks import fill_the_view, shone_upon, shown_on
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated_attacks import shown_on
 
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
@@ -17,6 +16,7 @@ from models.liveness import LivenessCheck, PadResult
 from models.liveness_cues import missing_in_nir, small_grey
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
+from tests.models.simulated_attacks import shown_on
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 Film = list[NDArray[np.uint8]]

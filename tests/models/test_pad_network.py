@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_bytes import mean_network, write_pad_folder
 
 from models.crop import cut_palm
 from models.errors import ManifestError, ModelFileError, ModelsError
@@ -16,6 +15,7 @@ from models.pad_network import PadNetwork, open_pad_network
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
+from tests.models.onnx_bytes import mean_network, write_pad_folder
 
 
 def held(look: Look = "rgb", *, seed: int = 3) -> list[tuple[Frame, Hand]]:

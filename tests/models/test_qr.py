@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strange_frames import frames
 
 from models.frames import Frame
 from models.qr import read_qr
@@ -14,6 +13,7 @@ from models.reed_solomon import correct
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
+from tests.models.strange_frames import frames
 
 
 def modules_of(text: str, version: int, level: int) -> np.ndarray | None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2]
+from tests import REPOSITORY
+
+SOURCE = REPOSITORY
 TREES = SOURCE / "build" / "trees"
 PACKAGES = SOURCE / "build" / "deb"
 SUITE = "bookworm"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from syscall_log import Change, Cut, Make, Mark, Remove, Rename, Sync, Write
+from tests.power.syscall_log import Change, Cut, Make, Mark, Remove, Rename, Sync, Write
 
 SECTOR_BYTES: Final = 512
 

@@ -10,17 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import gallery_service
-from core_makers import (
-    DBD_ID,
-    DEVICE_ID,
-    GALLERY_KEY,
-    GATE_ID,
-    NOW_MS,
-    HandClock,
-    registration_answer,
-)
-
 from device.config.config import (
     CameraSection,
     DeviceConfig,
@@ -34,6 +23,16 @@ from device.platform.threads import StoreThread
 from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
 from gallery.stream import Entry
+from tests.device.core_makers import (
+    DBD_ID,
+    DEVICE_ID,
+    GALLERY_KEY,
+    GATE_ID,
+    NOW_MS,
+    HandClock,
+    registration_answer,
+)
+from tests.gallery import gallery_service
 
 STREAM = "stream-1"
 

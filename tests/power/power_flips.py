@@ -15,12 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from core_makers import NOW_MS, REJECTED, HandClock, make_request, sign_verdict, txn_id_of
-from crash_disk import Tree, lay_out
-from gallery_service import who
-from power_device import opened
-from power_promises import Promises, Said
-
 from device.core.opening import Opened
 from device.errors import DeviceError, SequenceHalted
 from device.journal.journal import Journal
@@ -31,6 +25,11 @@ from gallery.errors import GalleryError
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from link1.signed import object_ref
+from tests.device.core_makers import NOW_MS, REJECTED, HandClock, make_request, sign_verdict, txn_id_of
+from tests.gallery.gallery_service import who
+from tests.power.crash_disk import Tree, lay_out
+from tests.power.power_device import opened
+from tests.power.power_promises import Promises, Said
 
 SQLITE_PAGE_BYTES = 512
 """Of the journal: frames of its log are so long, and 24 bytes more."""

@@ -10,19 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core_makers import (
-    DEVICE_ID,
-    NOW_MS,
-    REJECTED,
-    HandClock,
-    make_decision,
-    make_request,
-    sign_verdict,
-    txn_id_of,
-)
-from gallery_service import who
-from power_device import config_of, first_trust, opened
-
 from device.core.opening import Opened
 from device.errors import DeviceError
 from device.journal.journal import Journal, StoredVerdict
@@ -34,6 +21,18 @@ from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode
 from link1.signed import object_ref
+from tests.device.core_makers import (
+    DEVICE_ID,
+    NOW_MS,
+    REJECTED,
+    HandClock,
+    make_decision,
+    make_request,
+    sign_verdict,
+    txn_id_of,
+)
+from tests.gallery.gallery_service import who
+from tests.power.power_device import config_of, first_trust, opened
 
 Said = dict[str, Any]
 

@@ -6,10 +6,9 @@ python power_reopen.py STATE
 import sys
 from pathlib import Path
 
-from core_makers import HandClock
-from power_device import opened
-
 from device.wipe.wipe import finish_wipe
+from tests.device.core_makers import HandClock
+from tests.power.power_device import opened
 
 
 def main() -> None:

@@ -22,12 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crash_disk import CrashDisk, Tree, fingerprint, lay_out
-from power_flips import Flipped, sweep_flips
-from power_promises import broken_promises
-from syscall_log import NEEDS_STRACE, STRACE, Change, Mark, record
+from tests.power.crash_disk import CrashDisk, Tree, fingerprint, lay_out
+from tests.power.power_flips import Flipped, sweep_flips
+from tests.power.power_promises import broken_promises
+from tests.power.syscall_log import NEEDS_STRACE, STRACE, Change, Mark, record
 
-HERE = Path(__file__).parent
 RAM = Path("/dev/shm")
 """Where states are laid out: they are opened by the thousand, and nobody waits for a disk."""
 
@@ -55,7 +54,7 @@ def record_life(folder: Path, *, broken: str = "", rounds: int = 6) -> list[Chan
     """Record one run of the workload in `folder`, which is empty."""
     state = folder / "state"
     state.mkdir()
-    command = [sys.executable, str(HERE / "power_workload.py"), str(state), str(folder / "marks")]
+    command = [sys.executable, "-m", "tests.power.power_workload", str(state), str(folder / "marks")]
     command += ["--rounds", str(rounds), *(["--broken", broken] if broken else [])]
     return record(command, state=state, marks=folder / "marks", log=folder / "strace.txt")
 
@@ -65,7 +64,7 @@ def record_start(tree: Tree, folder: Path) -> list[Change]:
     state = folder / "state"
     state.mkdir(mode=0o700)
     lay_out(tree, state)
-    command = [sys.executable, str(HERE / "power_reopen.py"), str(state)]
+    command = [sys.executable, "-m", "tests.power.power_reopen", str(state)]
     return record(command, state=state, marks=folder / "marks", log=folder / "strace.txt")
 
 

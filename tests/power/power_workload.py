@@ -17,7 +17,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from core_makers import (
+from device.core.opening import Opened
+from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
+from device.mail.outbox import OutboxType, Sender
+from device.passage.decision import build_verdict
+from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now
+from device.trust.trust import reread, save_trust
+from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
+from gallery.gallery import Gallery
+from link1.canonical import JsonObject, read_strict
+from link1.objects import ErrorCode
+from link1.signed import Kind, object_ref, sign_object
+from tests.device.core_makers import (
     DEVICE_ID,
     GALLERY,
     MAIL_SEAL_KEY,
@@ -31,22 +43,9 @@ from core_makers import (
     make_request,
     signed_config,
 )
-from gallery_service import Service
-from power_breakage import BROKEN, break_it
-from power_device import config_of, entry, first_trust, opened, service
-
-from device.core.opening import Opened
-from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
-from device.mail.outbox import OutboxType, Sender
-from device.passage.decision import build_verdict
-from device.trust.keystore import KeyStore
-from device.trust.known_time import gallery_now
-from device.trust.trust import reread, save_trust
-from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
-from gallery.gallery import Gallery
-from link1.canonical import JsonObject, read_strict
-from link1.objects import ErrorCode
-from link1.signed import Kind, object_ref, sign_object
+from tests.gallery.gallery_service import Service
+from tests.power.power_breakage import BROKEN, break_it
+from tests.power.power_device import config_of, entry, first_trust, opened, service
 
 
 class Marks:

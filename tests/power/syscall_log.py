@@ -7,15 +7,15 @@ a write by a descriptor whose place is not known) ends the recording: it is neve
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests import REPOSITORY
 
 STRACE: Final = shutil.which("strace")
 NEEDS_STRACE: Final = "strace is not installed (Debian package strace)"
@@ -98,7 +98,7 @@ def record(command: Sequence[str], *, state: Path, marks: Path, log: Path) -> li
     assert STRACE is not None, NEEDS_STRACE
     done = subprocess.run(
         [STRACE, *_OPTIONS, f"trace={_CALLS}", "-o", str(log), *command],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,

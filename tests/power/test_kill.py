@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from power_promises import broken_promises
-from power_sweep import RAM
-from power_workload import Life, Marks, live_on
+
+from tests.power.power_promises import broken_promises
+from tests.power.power_sweep import RAM
+from tests.power.power_workload import Life, Marks, live_on
 
 KILLS = 12
 MAX_MARKS_A_LIFE = 40

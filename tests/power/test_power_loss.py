@@ -7,10 +7,11 @@ import random
 from pathlib import Path
 
 import pytest
-from crash_disk import CrashDisk, fingerprint
-from power_breakage import BROKEN
-from power_sweep import flip, on_disk, record_life, sweep, sweep_starts
-from syscall_log import NEEDS_STRACE, STRACE, Change, Cut, Make, Rename, Sync, Write
+
+from tests.power.crash_disk import CrashDisk, fingerprint
+from tests.power.power_breakage import BROKEN
+from tests.power.power_sweep import flip, on_disk, record_life, sweep, sweep_starts
+from tests.power.syscall_log import NEEDS_STRACE, STRACE, Change, Cut, Make, Rename, Sync, Write
 
 recorded = pytest.mark.skipif(STRACE is None, reason=NEEDS_STRACE)
 

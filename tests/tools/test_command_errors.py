@@ -17,6 +17,7 @@ from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
 from device.platform.ipc import call_blocking
 from link1.errors import is_not_permitted, reason_of
 from link1.plain_file import read_plain_file
+from tests import REPOSITORY
 from tools.palmctl import main
 
 CONFIG = """
@@ -100,11 +101,14 @@ def test_the_monitor_speaks_of_the_port_that_was_typed(config: Path) -> None:
 
 def test_no_hint_names_a_package_of_an_index() -> None:
     """A name that nobody holds on an index is one that anybody may take."""
-    here = Path(__file__).parents[2]
     told = [
         f"{path}:{number}"
         for folder in ("cloud_client", "device", "docs", "gallery", "link1", "models", "tools")
-        for path in (*(here / folder).rglob("*.py"), *(here / folder).rglob("*.md"), here / "README.md")
+        for path in (
+            *(REPOSITORY / folder).rglob("*.py"),
+            *(REPOSITORY / folder).rglob("*.md"),
+            REPOSITORY / "README.md",
+        )
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if "pip install" in line or "pipx " in line
     ]

@@ -6,15 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conform_ends import (
-    SimulatedDevice,
-    SimulatedValidator,
-    bench_for,
-    device,
-    findings_of,
-    not_passed,
-    validator,
-)
 
 import link1.channels
 import link1.envelope
@@ -37,6 +28,15 @@ from link1.objects import ErrorCode
 from link1.session import Session
 from link1.signed import Kind
 from link1.validator_desk import STALE
+from tests.tools.conform_ends import (
+    SimulatedDevice,
+    SimulatedValidator,
+    bench_for,
+    device,
+    findings_of,
+    not_passed,
+    validator,
+)
 from tools.conform.rules import Result
 from tools.conform.runner import chosen, rules_for, run_rules
 

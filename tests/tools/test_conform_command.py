@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from conform_ends import DEVICE_KEY
 
 from link1.envelope import Role
 from link1.errors import FormatError
 from link1.transport.pty_pair import PtyPair
+from tests.tools.conform_ends import DEVICE_KEY
 from tools.c_validator.driver import NoCompilerError, build
 from tools.conform.counters import Counters, load_counters
 from tools.conform.hands import HandError, ProgramHand

@@ -9,16 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import conform_ends
 import pytest
-from conform_ends import (
-    SimulatedDevice,
-    SimulatedValidator,
-    bench_for,
-    findings_of,
-    not_passed,
-    validator,
-)
 
 import link1.channels
 import link1.device_end
@@ -45,6 +36,15 @@ from link1.link import Link
 from link1.objects import ErrorCode
 from link1.session import Session
 from link1.validator_end import ValidatorEnd
+from tests.tools import conform_ends
+from tests.tools.conform_ends import (
+    SimulatedDevice,
+    SimulatedValidator,
+    bench_for,
+    findings_of,
+    not_passed,
+    validator,
+)
 from tools.conform.raw_frames import raw_frame
 from tools.conform.rules import Finding, Result
 from tools.conform.runner import rules_for, run_rules

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from whole_device import Device, make_device
 
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe
+from tests.device.whole_device import Device, make_device
 from tools.palmctl import main
 
 

@@ -1,14 +1,14 @@
 """docs/FIELD.md agrees with the program: health words, checks, commands, defaults."""
 
 import re
-from pathlib import Path
 
 from device.config.doc import defaults_text
 from device.doctor.examine import CHECKS
 from device.health import NOT_SERVING, HealthWord
+from tests import REPOSITORY
 from tools.palmctl import COMMANDS
 
-CARD = (Path(__file__).parents[2] / "docs" / "FIELD.md").read_text(encoding="utf-8")
+CARD = (REPOSITORY / "docs" / "FIELD.md").read_text(encoding="utf-8")
 
 
 def test_every_health_word_has_a_row_and_bold_ones_stop_recognition() -> None:

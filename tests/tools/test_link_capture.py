@@ -18,11 +18,12 @@ from link1.errors import FormatError
 from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import open_port
+from tests import REPOSITORY
 from tools.golden_vectors import FILE
 from tools.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
 
 PALMCTL = [sys.executable, "-m", "tools.palmctl"]
-DISSECTOR = Path(__file__).resolve().parents[2] / "tools" / "wireshark" / "link1.lua"
+DISSECTOR = REPOSITORY / "tools" / "wireshark" / "link1.lua"
 VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 BY_NAME = {"device": Direction.FROM_DEVICE, "validator": Direction.FROM_VALIDATOR}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_device import Device, make_device
 
+from tests.device.whole_device import Device, make_device
 from tools.live_status import Recent, plain_line, screen, summary
 
 

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conform_ends import (
+
+from link1.desk_memory import DeskMemory
+from link1.errors import FormatError
+from link1.events import DeviceProven, Down, ErrorReceived
+from link1.signed import object_ref
+from link1.validator_desk import PassageReported, VerdictAnswered
+from tests.tools.conform_ends import (
     DBD_ID,
     GATE_ID,
     VALIDATOR_KEY,
@@ -15,12 +21,6 @@ from conform_ends import (
     device,
     validator,
 )
-
-from link1.desk_memory import DeskMemory
-from link1.errors import FormatError
-from link1.events import DeviceProven, Down, ErrorReceived
-from link1.signed import object_ref
-from link1.validator_desk import PassageReported, VerdictAnswered
 from tools.commands.dbd import FAULTS
 from tools.validator_faults import Fault, FaultyDesk, in_turn
 from tools.validator_policy import accept_all, load_faults, load_policy

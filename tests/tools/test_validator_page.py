@@ -2,18 +2,18 @@
 
 import json
 import re
-from pathlib import Path
 
 import click
 
 from link1.envelope import Role
+from tests import REPOSITORY
 from tools.commands.dbd import conform, simulate
 from tools.commands.link import monitor
 from tools.conform.runner import rules_for
 from tools.golden_vectors import FILE
 from tools.validator_faults import Fault
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "VALIDATOR.md"
+PAGE = REPOSITORY / "docs" / "VALIDATOR.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 

@@ -2,9 +2,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_database import new_database
-from server_harness import Cloud, Partner, Tenant
-from server_process import Running, start
+
+from tests.cloud_client.server.server_database import new_database
+from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant
+from tests.cloud_client.server.server_process import Running, start
 
 
 @pytest.fixture(scope="session")

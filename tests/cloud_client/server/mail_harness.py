@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import httpx
-from server_harness import Partner, SimDevice
 
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
@@ -12,6 +11,7 @@ from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import PublicKey, SealPublicKey
 from link1.sealed import SERVICE_ID, Box, check_inbox_record, open_record, seal_record
 from link1.signed import Kind, verify_object
+from tests.cloud_client.server.server_harness import Partner, SimDevice
 
 Letter = tuple[str, JsonObject]
 

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from server_checks import check_answer
-from server_database import new_database
 
 from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request
@@ -28,6 +26,8 @@ from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import Decision, GalleryMark, Pad, Passage, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
+from tests.cloud_client.server.server_checks import check_answer
+from tests.cloud_client.server.server_database import new_database
 
 ORIGIN = "http://cloud.test"
 MODEL_ID = "model-1"

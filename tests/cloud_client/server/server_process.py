@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 from click.testing import CliRunner
-from server_database import database_words
 
 from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
@@ -24,6 +23,7 @@ from link1.canonical import b64_encode
 from link1.keys import SealKey, SealPublicKey, SigningKey
 from link1.sealed import SERVICE_ID, Box, seal_record
 from link1.signed import Kind, object_ref, sign_object
+from tests.cloud_client.server.server_database import database_words
 from tools.commands.cloud import cloud as command
 
 

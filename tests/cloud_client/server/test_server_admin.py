@@ -7,8 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from server_harness import Cloud, Partner, Tenant, decision
-from server_process import Running
 
 from cloud_client.reference_server import health, operator
 from cloud_client.reference_server.access_log import Served
@@ -21,6 +19,9 @@ from cloud_client.reference_server.operations import OPERATIONS
 from cloud_client.reference_server.operator_page.visits import IDLE_S, LONGEST_S, Visits
 from cloud_client.reference_server.serve import DataDirectory, ServeOptions
 from link1.keys import SigningKey
+from tests import REPOSITORY
+from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
+from tests.cloud_client.server.server_process import Running
 
 ORIGIN = "http://127.0.0.1:8711"
 SAME_SITE = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
@@ -110,7 +111,7 @@ def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "ADMIN.md").read_text()
+    page = (REPOSITORY / "docs" / "ADMIN.md").read_text()
     text = Metrics().page(STANDING, waiters=0, queued={}).decode()
     # A counter is sampled, and asked for, with `_total` behind its name.
     made = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE palm_")}

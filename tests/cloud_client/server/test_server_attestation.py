@@ -8,11 +8,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
-from server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 from cloud_client.reference_server import attestation
 from cloud_client.reference_server.errors import OperatorError
 from link1.canonical import b64_decode, b64_encode
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 PATH = "/v1/devices/attest"
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey

@@ -7,18 +7,18 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
-from server_harness import SimDevice, Tenant, decision, passage, vector
-from server_process import Board, Running
 
 from link1.keys import SigningKey
+from tests import REPOSITORY
+from tests.cloud_client.server.server_harness import SimDevice, Tenant, decision, passage, vector
+from tests.cloud_client.server.server_process import Board, Running
 
-PAGE = Path(__file__).parents[3] / "docs" / "BACKOFFICE.md"
+PAGE = REPOSITORY / "docs" / "BACKOFFICE.md"
 STEP = re.compile(
     r"^```sh\n(.*?)```(?:\n\n```json\n(.*?)```)?|^<!-- meanwhile: (.*?) -->", re.MULTILINE | re.DOTALL
 )

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from server_database import on_sqlite
-from server_harness import Cloud
-from server_process import Running, new_account, post
 
 from cloud_client.reference_server.backup import copy_database
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Store, Tx
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_harness import Cloud
+from tests.cloud_client.server.server_process import Running, new_account, post
 from tools.bench.many_verdicts import fill
 from tools.commands.cloud import cloud as command
 

@@ -5,11 +5,19 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from server_harness import Cloud, Partner, SimDevice, Tenant, code_of, decision, passage
-from test_server_verdicts import item
 
 from link1.keys import SigningKey
 from link1.signed import object_ref
+from tests.cloud_client.server.server_harness import (
+    Cloud,
+    Partner,
+    SimDevice,
+    Tenant,
+    code_of,
+    decision,
+    passage,
+)
+from tests.cloud_client.server.test_server_verdicts import item
 
 DAY_S = 24 * 3600
 

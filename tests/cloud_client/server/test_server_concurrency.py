@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from server_process import Board, Running, enrol, enrol_person, new_account, post
 
 from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Store
+from tests.cloud_client.server.server_process import Board, Running, enrol, enrol_person, new_account, post
 
 _MANY = 8
 

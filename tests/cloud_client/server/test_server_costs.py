@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from server_database import on_sqlite
-from server_harness import Cloud
 
 from cloud_client.http_signature import new_nonce
 from cloud_client.reference_server.bodies import VerdictBatch, read_model
@@ -18,6 +16,8 @@ from cloud_client.reference_server.operation import MAX_VALUES, MAX_VALUES_OF_A_
 from cloud_client.reference_server.operations import OPERATIONS
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.strict_json import read_body
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_harness import Cloud
 
 MIB = 2**20
 MOST = 8.0

@@ -4,13 +4,13 @@ import json
 import os
 
 import pytest
-from server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 from cloud_client.reference_server.errors import OperatorError
 from link1.canonical import b64_encode
 from link1.keys import PublicKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object, verify_object
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 
 def keys_of(cloud: Cloud) -> dict[str, PublicKey]:

@@ -5,15 +5,15 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-from server_process import Board, Running
 
 from cloud_client.reference_server.operations_partner import PARTNER_OPERATIONS, WEBHOOKS
+from tests import REPOSITORY
+from tests.cloud_client.server.server_process import Board, Running
 
-PAGE = Path(__file__).parents[3] / "docs" / "API.md"
+PAGE = REPOSITORY / "docs" / "API.md"
 EXAMPLE = re.compile(
     r"^(\w+)(?: \(`([a-z:]+)`\))?[^\n]*\n(?:[^\n`]+\n)*\n```sh\n(.*?)```", re.MULTILINE | re.DOTALL
 )

@@ -1,10 +1,10 @@
 """Enrollment sessions: short codes, every way they end, palms that are refused or held."""
 
 import pytest
-from server_database import everything_in
-from server_harness import Partner, Tenant, code_of, vector
 
 from cloud_client.reference_server import enrollments, operator
+from tests.cloud_client.server.server_database import everything_in
+from tests.cloud_client.server.server_harness import Partner, Tenant, code_of, vector
 
 
 def test_a_short_code_stands_for_the_token(tenant: Tenant, partner: Partner) -> None:

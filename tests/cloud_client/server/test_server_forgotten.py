@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from server_database import on_sqlite
-from server_process import Board, Running, start
 
 from cloud_client.http_signature import new_nonce
 from link1.canonical import b64_encode
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_process import Board, Running, start
 
 pytestmark = on_sqlite
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, code_of, vector
 
 from cloud_client.reference_server import gallery_log, operator
 from cloud_client.reference_server import persons as people
@@ -15,6 +14,15 @@ from gallery.gallery import Gallery
 from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of
 from link1.canonical import b64_encode
 from link1.keys import PublicKey
+from tests.cloud_client.server.server_harness import (
+    MODEL_ID,
+    Cloud,
+    Partner,
+    SimDevice,
+    Tenant,
+    code_of,
+    vector,
+)
 
 
 def keys_of(cloud: Cloud) -> dict[str, PublicKey]:

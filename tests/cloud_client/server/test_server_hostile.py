@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from raw_http import MARKER, Reply, exchange, request
-from server_process import Board, Running, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request
+from tests.cloud_client.server.raw_http import MARKER, Reply, exchange, request
+from tests.cloud_client.server.server_process import Board, Running, new_account, post, start
 
 MIB = 2**20
 _keys = count()

@@ -4,12 +4,12 @@ import json
 import time
 
 import pytest
-from server_database import on_sqlite
-from server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 
 from gallery.stream import read_delta_page, read_snapshot_page, state_of
 from link1.keys import PublicKey, SigningKey
 from link1.signed import Kind, object_ref, verify_object
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, decision, vector
 
 
 def gallery_key(cloud: Cloud) -> dict[str, PublicKey]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from server_database import cluster
-from server_harness import Cloud, Partner
 
 from cloud_client.reference_server.pages import SCAN_ROWS
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.times import rfc3339
+from tests.cloud_client.server.server_database import cluster
+from tests.cloud_client.server.server_harness import Cloud, Partner
 from tools.bench.many_verdicts import DEVICE, FIRST_MS, GATE, fill
 
 T = TypeVar("T")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mail_harness import Mailbox
-from server_harness import Cloud, Partner, SimDevice, Tenant, code_of, decision
 
 from cloud_client.reference_server import mail_listing, operator, retention
 from link1.canonical import b64_decode, b64_encode
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, object_ref, sign_object, verify_object
+from tests.cloud_client.server.mail_harness import Mailbox
+from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of, decision
 
 RECEIPT = "svc.post.receipt"
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mail_harness import Mailbox, MailedGallery
-from server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, vector
-from test_server_gallery import fill, keys_of
 
 from cloud_client.reference_server import mail_gallery, operator, retention
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
+from tests.cloud_client.server.mail_harness import Mailbox, MailedGallery
+from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, Partner, SimDevice, Tenant, vector
+from tests.cloud_client.server.test_server_gallery import fill, keys_of
 
 DELTAS, PAGE, HEAD = "svc.gallery.deltas", "svc.gallery.snapshot.page", "svc.gallery.head"
 

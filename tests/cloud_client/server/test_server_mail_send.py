@@ -8,8 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from mail_harness import Mailbox
-from server_harness import ORIGIN, Cloud, Partner, Tenant
 
 from cloud_client.reference_server import device_config, mail_send, operator, signers
 from cloud_client.reference_server.app import make_app
@@ -24,6 +22,8 @@ from link1.canonical import JsonObject, b64_encode
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
+from tests.cloud_client.server.mail_harness import Mailbox
+from tests.cloud_client.server.server_harness import ORIGIN, Cloud, Partner, Tenant
 from tools.commands.cloud import cloud as command
 
 

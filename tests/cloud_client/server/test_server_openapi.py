@@ -15,13 +15,14 @@ import httpx
 import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from server_harness import Partner, code_of
-from server_process import Board, Running, start
 
 from cloud_client.contract import CONTRACT_VERSION
 from cloud_client.reference_server.examples import example
 from cloud_client.reference_server.openapi import document
 from cloud_client.reference_server.operations import OPERATIONS
+from tests import REPOSITORY
+from tests.cloud_client.server.server_harness import Partner, code_of
+from tests.cloud_client.server.server_process import Board, Running, start
 
 HERE = Path(__file__).parent
 EXAMPLES_AN_OPERATION = "10"
@@ -96,8 +97,13 @@ def schemathesis(running: Running, folder: Path, tags: list[str], **credential: 
         *("--max-examples", EXAMPLES_AN_OPERATION),
         *(word for tag in tags for word in ("--include-tag", tag)),
     ]
-    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "fuzz_hooks", "NO_PROXY": "*", **credential}
-    environment["PYTHONPATH"] = str(HERE)
+    environment = {
+        **os.environ,
+        "SCHEMATHESIS_HOOKS": "tests.cloud_client.server.fuzz_hooks",
+        "NO_PROXY": "*",
+        **credential,
+    }
+    environment["PYTHONPATH"] = str(REPOSITORY)
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,

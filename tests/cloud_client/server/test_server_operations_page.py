@@ -8,10 +8,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from server_database import Cluster, binaries, cluster, query
-from server_harness import MODEL_ID, Cloud, code_of
 
-_PAGE = Path(__file__).parents[3] / "docs" / "OPERATIONS.md"
+from tests import REPOSITORY
+from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
+from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
+
+_PAGE = REPOSITORY / "docs" / "OPERATIONS.md"
 _BLOCK = re.compile(r"^( *)<!-- rehearsed: (\S+) -->\n\1```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 

@@ -15,9 +15,6 @@ import httpx
 import psycopg
 import pytest
 from click.testing import CliRunner
-from server_database import Cluster, cluster, everything_in, query
-from server_harness import Cloud, SimDevice, Tenant, decision, vector
-from server_process import Board, Running, enrol, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
 from cloud_client.reference_server import port
@@ -26,6 +23,9 @@ from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Store
 from cloud_client.reference_server.store_postgresql import translated
 from link1.keys import SigningKey
+from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
+from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant, decision, vector
+from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
 from tools.commands.cloud import cloud as command
 
 Pair = tuple[Running, Running]

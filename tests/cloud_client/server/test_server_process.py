@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from server_process import Board, Running, enrol, post
 
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.store import Store
 from link1.keys import SigningKey
+from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tools.commands.cloud import cloud as command
 from tools.palmctl import main
 

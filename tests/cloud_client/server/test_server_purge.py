@@ -11,8 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_database import on_sqlite
-from server_process import Running, new_account, post, start
+
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_process import Running, new_account, post, start
 
 pytestmark = on_sqlite
 

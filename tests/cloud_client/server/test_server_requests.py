@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_harness import Cloud, Partner, Tenant, code_of
 
 from cloud_client.reference_server.openapi import codes_of
 from cloud_client.reference_server.operations import OPERATIONS
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.strict_json import read_body
+from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
 
 BODY = {"external_ref": "p-1"}
 

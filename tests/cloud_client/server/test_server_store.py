@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import psycopg
 import pytest
-from server_database import cluster, query
-from server_harness import Cloud
 
 from cloud_client.reference_server import migrations, schema
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Change, Database, Store, Tx
+from tests.cloud_client.server.server_database import cluster, query
+from tests.cloud_client.server.server_harness import Cloud
 
 T = TypeVar("T")
 INSERT = "INSERT INTO nonces (kid, nonce, expires_ms) VALUES ('k', :nonce, 1)"

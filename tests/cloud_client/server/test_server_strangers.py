@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from raw_http import exchange, request
-from server_database import on_sqlite
-from server_process import Board, Running, enrol, new_account, post, start
 
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.connections import KEPT_BACK, SWEEPS, Connections
 from cloud_client.reference_server.serve import DataDirectory
 from link1.keys import SigningKey
+from tests.cloud_client.server.raw_http import exchange, request
+from tests.cloud_client.server.server_database import on_sqlite
+from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
 
 pytestmark = on_sqlite
 

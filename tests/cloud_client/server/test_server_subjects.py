@@ -5,12 +5,12 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_harness import Cloud, Partner, Tenant, code_of
 
 from cloud_client.reference_server import idempotency, operator
 from cloud_client.reference_server.cpf import carries_cpf, is_valid_cpf
 from cloud_client.reference_server.retention import sweep
 from cloud_client.reference_server.times import parse_rfc3339, rfc3339
+from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
 
 CPF = "52998224725"
 EVIDENCE = {

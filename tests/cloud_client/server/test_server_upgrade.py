@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_database import cluster
-from server_harness import Cloud, code_of, decision
-from test_server_verdicts import item
 
 from cloud_client.reference_server import persons
 from cloud_client.reference_server.errors import ServerError
 from cloud_client.reference_server.store import Store, Tx
 from cloud_client.reference_server.vault import Vault, unseal
 from link1.keys import SigningKey
+from tests.cloud_client.server.server_database import cluster
+from tests.cloud_client.server.server_harness import Cloud, code_of, decision
+from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK = (

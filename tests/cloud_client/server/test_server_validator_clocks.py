@@ -1,10 +1,9 @@
 """A validator whose clock is wrong, or whose key is made known late: what it signed counts all the same."""
 
-from server_harness import Tenant, decision, passage
-from test_server_verdicts import item, states
-
 from link1.keys import SigningKey
 from link1.signed import object_ref
+from tests.cloud_client.server.server_harness import Tenant, decision, passage
+from tests.cloud_client.server.test_server_verdicts import item, states
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from server_harness import Partner, SimDevice, Tenant, code_of, decision, passage
 
 from cloud_client.reference_server import operator
 from link1.keys import SigningKey
 from link1.signed import Kind, object_ref, sign_object
+from tests.cloud_client.server.server_harness import Partner, SimDevice, Tenant, code_of, decision, passage
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
-from first_hour import Learned, Place, serve_cloud, told_apart
-from page_commands import DOCS, Block, Command, blocks_of, check_shown, rewritten
 
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
+from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
+from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_shown, rewritten
+from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 from tools.demo.programs import Stage
 from tools.demo.waiting import wait_until
 from tools.virtual_camera import VirtualCamera

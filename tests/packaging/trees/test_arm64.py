@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian_tree import DEBIAN_TREES, PACKAGES, emulated, unpacked
+
+from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, emulated, unpacked
 
 pytestmark = DEBIAN_TREES
 

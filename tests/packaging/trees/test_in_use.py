@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 
 from link1.keys import PublicKey
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
+from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 from tools.demo.back_office import BackOffice
 from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage, module, palmctl

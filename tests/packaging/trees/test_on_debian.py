@@ -11,8 +11,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 
+from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 from tools.demo.programs import module, palmctl
 from tools.demo.setting import answers
 from tools.demo.waiting import wait_until

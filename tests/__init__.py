@@ -1,0 +1,5 @@
+"""The tests, in folders that mirror the packages."""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]

@@ -1,0 +1,193 @@
+"""The validator in C against the real daemon: good cables, damaged ones, cut ones, and restarts of either."""
+
+import asyncio
+import random
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from device.journal.journal import Journal
+from device.platform.clock import SystemClock
+from device.trust.keystore import KeyStore
+from link1.canonical import JsonObject
+from link1.transport.pty_pair import PtyPair
+from link1.transport.serial_port import Port, open_port
+from tests.device.whole_device import Device, make_device, pictures
+from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID
+from tools.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+
+WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("c") / "validator"
+    try:
+        build(path, *SANITIZERS)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    except subprocess.CalledProcessError as error:
+        pytest.fail(error.stderr)
+    return path
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return make_device(tmp_path)
+
+
+def options(device: Device, port: str) -> list[str]:
+    key = device.folder / "dbd.key"
+    if not key.exists():
+        key.write_bytes(device.board.validator_key.seed)
+    return [
+        "--port", port, "--device-pub-b64", device.board.verdict_key.b64, "--key-file", str(key),
+        "--state", str(device.folder / "dbd.state"), "--dbd-id", DBD_ID, "--gate-id", GATE_ID, "--manual",
+    ]  # fmt: skip
+
+
+async def passage(device: Device, validator: CValidator, occasion: int) -> JsonObject:
+    """One hand: asked for, shown, decided."""
+    validator.command("a")
+    await validator.told("request", within_s=WITHIN_S)
+    device.show(pictures(occasion=occasion))
+    return await validator.told("verdict", within_s=WITHIN_S)
+
+
+async def serving(validator: CValidator) -> None:
+    await validator.told("status", lambda line: line["detail"] == "serving", within_s=WITHIN_S)
+
+
+def journaled(device: Device) -> list[JsonObject]:
+    """Everything that the daemon would upload; only while it is not running."""
+    keys = KeyStore.open(device.config.keys_dir)
+    journal = Journal.open(
+        device.config.journal_path,
+        device_id=DEVICE_ID,
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=SystemClock(),
+    )
+    try:
+        return list(journal.next_upload(100).items)
+    finally:
+        journal.close()
+
+
+class Relay:
+    """Two virtual cables joined by a thread that may damage, drop and double what passes."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self.cut = False
+        self.damaged = 0
+        self._rng = random.Random(7)
+        self._stop = threading.Event()
+
+    @contextmanager
+    def joined(self) -> Iterator[tuple[str, str]]:
+        with ExitStack() as stack:
+            near, far = stack.enter_context(PtyPair()), stack.enter_context(PtyPair())
+            ports = open_port(near.right), open_port(far.left)
+            thread = threading.Thread(target=self._carry, args=ports)
+            thread.start()
+            try:
+                yield near.left, far.right
+            finally:
+                self._stop.set()
+                thread.join()
+                for port in ports:
+                    port.close()
+
+    def _carry(self, left: Port, right: Port) -> None:
+        others = {left: right, right: left}
+        while not self._stop.is_set():
+            for port in select.select([left, right], [], [], 0.02)[0]:
+                for piece in self._spoil(port.read(4096)):
+                    while piece and not self._stop.is_set():
+                        piece = piece[others[port].write(piece) :]  # noqa: PLW2901
+
+    def _spoil(self, data: bytes) -> list[bytes]:
+        if self.cut:
+            return []
+        first = self.share > 0 and not self.damaged  # always damaged: a short run may draw none
+        if not first and self._rng.random() >= self.share:
+            return [data]
+        self.damaged += 1
+        start = self._rng.randrange(len(data))
+        burst = data[:start] + self._rng.randbytes(len(data[start : start + 64])) + data[start + 64 :]
+        return self._rng.choice([[burst], [], [data, data], [data[:start]]])
+
+
+def join(device: Device, left: str) -> None:
+    (device.folder / "cable").unlink(missing_ok=True)
+    (device.folder / "cable").symlink_to(left)
+
+
+def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, program: Path) -> None:
+    """And is cut for a while: every verdict is decided once, and the device has every decision."""
+    relay = Relay()
+
+    async def story(port: str) -> None:
+        async with running(program, *options(device, port)) as validator:
+            await serving(validator)
+            first = await passage(device, validator, 9000)
+            assert (first["said"], first["actuated"], first["reason"]) == ("MATCH", True, "ok")
+            relay.share = 0.15
+            second = await passage(device, validator, 9001)
+            assert second["actuated"]
+            relay.share = 0.0
+            relay.cut = True
+            await validator.told("link_down", within_s=WITHIN_S)
+            relay.cut = False
+            await validator.told("link_up", within_s=2.5)
+            third = await passage(device, validator, 9002)
+            assert third["actuated"]
+            assert [answer["decision_seq"] for answer in (first, second, third)] == [1, 2, 3]
+
+    with relay.joined() as (left, right), device.running() as palmd:
+        join(device, left)
+        asyncio.run(story(right))
+        palmd.send_signal(signal.SIGTERM)
+        assert palmd.wait(20) == 0
+    assert relay.damaged > 0
+    items = journaled(device)
+    assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
+    assert all(item["signed_decision"]["decision_obj"]["actuated"] for item in items)
+
+
+def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program: Path) -> None:
+    """The daemon is killed between its verdict and the decision; the validator forgets nothing."""
+
+    async def first(port: str, kill: Callable[[], None]) -> None:
+        async with running(program, *options(device, port)) as validator:
+            await serving(validator)
+            said = await passage(device, validator, 9000)
+            kill()
+            assert said["decision_seq"] == 1
+
+    async def second(port: str) -> None:
+        async with running(program, *options(device, port)) as validator:
+            await serving(validator)
+            assert (await passage(device, validator, 9001))["decision_seq"] == 2
+            validator.command("r")
+            await serving(validator)
+            assert (await passage(device, validator, 9002))["decision_seq"] == 3
+
+    with PtyPair() as pair:
+        join(device, pair.left)
+        with device.running() as palmd:
+            asyncio.run(first(pair.right, palmd.kill))
+        with device.running() as palmd:
+            asyncio.run(second(pair.right))
+            palmd.send_signal(signal.SIGTERM)
+            assert palmd.wait(20) == 0
+    items = journaled(device)
+    assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
+    assert [item["signed_decision"]["decision_obj"]["decision_seq"] for item in items] == [1, 2, 3]

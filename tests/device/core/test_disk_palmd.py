@@ -1,0 +1,183 @@
+"""The whole daemon on a disk that fills up, refuses, or turns read-only while somebody stands at the gate."""
+
+import asyncio
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from link1.objects import PREV_REF_OF_FIRST, VerdictResult
+from link1.transport.pty_pair import PtyPair
+from link1.validator_desk import RequestEnded, VerdictAnswered
+from tests.device.core.small_disk import card, fill, repair, small_disk, wear_out
+from tests.device.whole_device import Device, Validator, make_device, pictures, until, validator_at
+
+pytestmark = pytest.mark.slow
+
+
+def joined(device: Device, pair: PtyPair) -> str:
+    (device.folder / "cable").unlink(missing_ok=True)
+    (device.folder / "cable").symlink_to(pair.left)
+    return pair.right
+
+
+def device_on(disk: Path, beside: Path) -> Device:
+    """A device whose state directory, and nothing else, lies on `disk`."""
+    device = make_device(beside)
+    shutil.copytree(beside / "state", disk / "state")
+    shutil.rmtree(beside / "state")
+    (beside / "state").symlink_to(disk / "state")
+    subprocess.run(["sync", "-f", str(disk)], check=True)  # the copy is no promise of the device's
+    return device
+
+
+class Gate:
+    """A validator, and the chain of the verdicts that it was told."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.refs = [PREV_REF_OF_FIRST]
+
+    async def passes(self, validator: Validator) -> None:
+        """Somebody known comes and is told so, next in the chain."""
+        validator.arm(20_000)
+        self.device.show(pictures(occasion=9_000 + len(self.refs)))
+        said = await validator.wait_for(VerdictAnswered)
+        assert said.verdict.result is VerdictResult.MATCH
+        assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (len(self.refs), self.refs[-1])
+        self.refs.append(said.verdict_ref)
+
+    async def is_turned_away(self, validator: Validator) -> None:
+        """What cannot be kept is not said: the request ends without a verdict."""
+        validator.arm(20_000)
+        self.device.show(pictures(occasion=9_500))
+        ended = await validator.wait_for(RequestEnded)
+        assert ended.why == "expired"
+
+    async def hears(self, word: str, *, stands: bool) -> None:
+        await until(lambda: (word in self.device.health()) is stands)
+
+
+def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 160) as disk:
+        device = device_on(disk, tmp_path)
+        reserve = disk / "state" / "journal.db.reserve"
+        gate = Gate(device)
+
+        async def story(port: str) -> None:
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                await until(reserve.exists)
+                await gate.passes(validator)
+                assert "STORAGE_LOW" not in await asyncio.to_thread(device.health)
+                fill(disk)
+                await gate.hears("STORAGE_LOW", stands=True)
+                await gate.passes(validator)
+                assert not reserve.exists()
+                assert (await asyncio.to_thread(device.status))["serving"] is True
+                ballast = fill(disk)  # somebody else takes the room that was the reserve's
+                await gate.is_turned_away(validator)
+                await gate.hears("STORE_FAULT", stands=True)
+                ballast.unlink()
+                await gate.hears("STORE_FAULT", stands=False)
+                await gate.hears("STORAGE_LOW", stands=False)
+                assert reserve.exists()
+                await gate.passes(validator)
+
+        with PtyPair() as pair, device.running():
+            asyncio.run(story(joined(device, pair)))
+
+
+def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
+    device = make_device(tmp_path)
+    gate = Gate(device)
+
+    def refuse(how: str) -> None:
+        files = [path for path in (tmp_path / "state").iterdir() if path.name.startswith("journal.db")]
+        words = ["chattr", how, *map(str, files)]
+        if subprocess.run(words, check=False, capture_output=True).returncode:
+            pytest.skip("only root may make files immutable, and not on every file system")
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            await gate.passes(validator)
+            refuse("+i")
+            try:
+                await gate.is_turned_away(validator)
+                await gate.hears("STORE_FAULT", stands=True)
+            finally:
+                refuse("-i")
+            await gate.hears("STORE_FAULT", stands=False)
+            await gate.passes(validator)
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(joined(device, pair)))
+
+
+async def serves_again(device: Device, gate: Gate, port: str) -> None:
+    """A device that was started anew lets the next one pass."""
+    async with validator_at(port, device.board) as validator:
+        await validator.wait_serving()
+        await gate.passes(validator)
+
+
+def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
+    """What cannot be scored exactly is not answered: NOT_READY, for as long as the rows do not open."""
+    device = make_device(tmp_path)
+    gate = Gate(device)
+    file = tmp_path / "state" / "gallery" / "gallery.db"
+    whole = file.read_bytes()
+    with closing(sqlite3.connect(file)) as connection:
+        rows = [row[0] for row in connection.execute("SELECT sealed FROM template")]
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            damaged = whole
+            for sealed in rows:
+                damaged = damaged.replace(sealed[100:140], bytes(40))
+            file.write_bytes(damaged)
+            validator.arm(20_000)
+            device.show(pictures(occasion=9_600))
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NOT_READY
+            assert said.verdict.subject_ref is None
+            gate.refs.append(said.verdict_ref)
+            assert "does not open" in (await asyncio.to_thread(device.health))["STORE_FAULT"]
+            assert (await asyncio.to_thread(device.status))["serving"] is False
+
+    with PtyPair() as pair:
+        port = joined(device, pair)
+        with device.running():
+            asyncio.run(story(port))
+        file.write_bytes(whole)
+        with device.running():
+            asyncio.run(serves_again(device, gate, port))
+
+
+def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
+    """It is told and nothing is said that could not be kept; after a restart the chain goes on."""
+    with card(tmp_path / "card", tmp_path / "image", 120) as folder:
+        device = device_on(folder, tmp_path)
+        gate = Gate(device)
+
+        async def before(port: str) -> None:
+            async with validator_at(port, device.board) as validator:
+                await validator.wait_serving()
+                await gate.passes(validator)
+                wear_out(folder)
+                await gate.is_turned_away(validator)
+                await gate.hears("STORE_FAULT", stands=True)
+                assert (await asyncio.to_thread(device.status))["serving"] is False
+
+        with PtyPair() as pair:
+            port = joined(device, pair)
+            with device.running():
+                asyncio.run(before(port))
+            repair(folder, tmp_path / "image")
+            with device.running():
+                asyncio.run(serves_again(device, gate, port))

@@ -1,0 +1,267 @@
+"""The daemon as its users meet it: a process, a camera that is a folder, a cable that is a pty."""
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from link1.events import DeviceProven, ErrorReceived
+from link1.objects import PREV_REF_OF_FIRST, VerdictResult
+from link1.transport.pty_pair import PtyPair
+from link1.validator_desk import RequestEnded, VerdictAnswered
+from models.manifest import shipped_model_dir
+from tests.device.whole_device import Device, make_device, pictures, until, validator_at
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return make_device(tmp_path)
+
+
+def joined(device: Device, pair: PtyPair) -> str:
+    """Plug the device's end in; the validator's end is returned."""
+    (device.folder / "cable").unlink(missing_ok=True)
+    (device.folder / "cable").symlink_to(pair.left)
+    return pair.right
+
+
+def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) -> None:
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            refs = [PREV_REF_OF_FIRST]
+            for seq in (1, 2):
+                validator.arm(20_000)
+                device.show(pictures())
+                said = await validator.wait_for(VerdictAnswered)
+                assert said.verdict.result is VerdictResult.MATCH
+                assert said.verdict.subject_ref == "0" * 32
+                assert said.choice.actuated
+                assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (seq, refs[-1])
+                refs.append(said.verdict_ref)
+            status = await asyncio.to_thread(device.status)
+            assert status["serving"] is True
+            assert status["verdict_seq"] == 2
+            assert status["latency"]["count"] == 2
+
+    with PtyPair() as pair, device.running() as process:
+        asyncio.run(story(joined(device, pair)))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(tmp_path: Path) -> None:
+    # A rejection takes three good captures: the hand is held for four seconds, for a machine that is busy.
+    device = make_device(tmp_path, camera_fps=10)
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            validator.arm(500)
+            ended = await validator.wait_for(RequestEnded)
+            assert ended.why == "expired"
+            validator.arm(20_000)
+            device.show(pictures(seed=77, occasion=1, held=40))
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NO_MATCH
+            assert said.verdict.subject_ref is None
+            assert said.verdict.verdict_seq == 1
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(joined(device, pair)))
+
+
+def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
+    """After SIGKILL the chain goes on where it was, and what was open is asked about."""
+
+    async def first(port: str) -> str:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            validator.arm(20_000)
+            device.show(pictures())
+            return (await validator.wait_for(VerdictAnswered)).verdict_ref
+
+    async def second(port: str, ref: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            status = (await validator.wait_serving()).status
+            assert status.last is not None
+            assert (status.last.verdict_seq, status.last.verdict_ref) == (1, ref)
+            validator.arm(20_000)
+            device.show(pictures(occasion=9001))
+            said = await validator.wait_for(VerdictAnswered)
+            assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (2, ref)
+
+    with PtyPair() as pair:
+        port = joined(device, pair)
+        with device.running() as process:
+            ref = asyncio.run(first(port))
+            process.kill()
+            process.wait(20)
+        with device.running():
+            asyncio.run(second(port, ref))
+
+
+def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
+    async def before(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+
+    async def cut() -> None:
+        await until(lambda: "LINK_DOWN" in device.health())
+        assert (await asyncio.to_thread(device.status))["cable"]["state"] == "down"
+
+    async def after(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            validator.arm(20_000)
+            device.show(pictures())
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.MATCH
+
+    with PtyPair(show_close=True) as pair, device.running():
+        asyncio.run(before(joined(device, pair)))
+        pair.close()
+        asyncio.run(cut())
+        with PtyPair() as again:
+            asyncio.run(after(joined(device, again)))
+
+
+def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) -> None:
+    device = make_device(tmp_path, fill_camera=False)
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_for(DeviceProven)
+            await until(lambda: "is absent" in device.health().get("CAMERA_FAULT", ""))
+            validator.arm(1_000)
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NOT_READY
+            device.writer.make_folder()
+            device.show(())
+            await validator.wait_serving()
+            validator.arm(20_000)
+            device.show(pictures())
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.MATCH
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(joined(device, pair)))
+
+
+def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_path: Path) -> None:
+    spoilt = tmp_path / "model"
+    shutil.copytree(shipped_model_dir(), spoilt)
+    onnx = next(spoilt.glob("*.onnx"))
+    data = bytearray(onnx.read_bytes())
+    data[len(data) // 2] ^= 1
+    onnx.write_bytes(data)
+    device = make_device(tmp_path, model_dir=spoilt)
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_for(DeviceProven)
+            await until(lambda: "MODEL_FAULT" in device.health())
+            health = await asyncio.to_thread(device.health)
+            assert "install the model again" in health["MODEL_FAULT"]
+            validator.arm(20_000)
+            device.show(pictures())
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NOT_READY
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(joined(device, pair)))
+
+
+def test_garbage_on_the_cable_is_counted_and_survived(device: Device) -> None:
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            assert not [event for event in validator.events if isinstance(event, ErrorReceived)]
+
+    with PtyPair() as pair, device.running():
+        port = joined(device, pair)
+        Path(port).write_bytes(bytes(range(256)) * 40)
+        asyncio.run(story(port))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "says"),
+    [
+        ("keys/verdict.key", 3, "palmctl provision"),
+        ("trust.json", 3, "palmctl provision"),
+        ("journal.db", 1, "journal"),
+    ],
+)
+def test_what_is_missing_from_the_state_is_never_made_anew(
+    device: Device, spoil: str, code: int, says: str
+) -> None:
+    """A silent new start would fork the chain of verdicts."""
+    path = device.config.device.state_dir / spoil
+    path.unlink()
+    for extra in path.parent.glob(f"{path.name}-*"):
+        extra.unlink()
+    exit_code, said = device.run_to_end()
+    assert exit_code in {1, code}
+    assert says in said
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["keys/verdict.key", "trust.json", "journal.db"])
+def test_a_half_written_state_is_refused_with_the_way_out(device: Device, name: str) -> None:
+    path = device.config.device.state_dir / name
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
+    exit_code, said = device.run_to_end()
+    assert exit_code == 1
+    assert path.name in said
+    assert "regist" in said  # the way out: register it again, with new keys
+    assert path.read_bytes() == half
+
+
+def test_a_configuration_with_wrong_members_is_named_member_by_member(device: Device) -> None:
+    path = device.board.config_path
+    text = (
+        path.read_text().replace("[camera]\n", "[camera]\nfsp = 7\n").replace('look = "rgb"', 'look = "uv"')
+    )
+    path.write_text(text)
+    for extra in ([], ["--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "device.core.main", "--config", str(path), *extra],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "fsp" in done.stderr
+        assert "look" in done.stderr
+
+
+def test_check_says_that_a_good_configuration_can_be_used(device: Device) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "device.core.main", "--config", str(device.board.config_path), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_palmctl_status_tells_programs_and_people(device: Device) -> None:
+    command = [sys.executable, "-m", "tools.palmctl", "status", "--config", str(device.board.config_path)]
+    absent = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert absent.returncode == 3
+    assert "is palmd running?" in absent.stderr
+    with device.running():
+        asyncio.run(until(lambda: device.status()["camera"]["condition"] == "ok"))
+        asyncio.run(until(lambda: device.status()["serving"]))
+        told = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=30, check=True)
+        assert json.loads(told.stdout)["device_id"] == "palm-bench"
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        assert "serving" in shown.stdout

@@ -1,0 +1,139 @@
+"""Updates of the daemon itself: a process, a pty, and a validator that carries the releases as mail."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from device.platform.control import ask_core
+from link1.bodies import MailState
+from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.objects import VerdictResult
+from link1.transport.pty_pair import PtyPair
+from tests.device.core.test_mail_palmd import carried, joined, record, shown
+from tests.device.updates.update_setting import (
+    OTHER_MODEL,
+    model_payload,
+    now_ms,
+    release,
+    shipped_id,
+    signed,
+)
+from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
+from tools.bench.board import snapshot_pages
+from tools.palmctl import main
+from tools.release import CHUNK_BYTES, chunk_bodies, write_release
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return make_device(tmp_path)
+
+
+def updates(device: Device) -> dict[str, Any]:
+    told = ask_core(device.control_socket, "update.status").header["updates"]
+    assert isinstance(told, dict)
+    return told
+
+
+def manifest(device: Device, payload: bytes, release_seq: int) -> JsonObject:
+    return signed(release(payload, release_seq, chunk_bytes=CHUNK_BYTES), device.board.root_key)
+
+
+def epoch_page(device: Device, epoch: int, model_id: str) -> JsonObject:
+    (page,) = snapshot_pages(
+        known_people(), len(known_people()), model_id, device.board.service_key, now_ms(), epoch=epoch
+    )
+    return read_strict(page, max_bytes=len(page))
+
+
+async def mailed(validator: Validator, device: Device, seq: int, type_: str, body: JsonObject) -> None:
+    settled = await carried(validator, seq, record(device, seq, type_, body))
+    assert settled.state is MailState.APPLIED, settled.code
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_kills_while_a_release_comes_from_a_stick_lose_nothing(device: Device) -> None:
+    payload = model_payload(shipped_id())
+    wrapper = manifest(device, payload, 7)
+    chunks = [payload[start : start + CHUNK_BYTES] for start in range(0, len(payload), CHUNK_BYTES)]
+    rng = random.Random(7)
+
+    def hand_over(upto: int) -> None:
+        ask_core(device.control_socket, "update.manifest", payload=canonical_bytes(wrapper), timeout_s=60)
+        for index, chunk in enumerate(chunks[:upto]):
+            ask_core(
+                device.control_socket,
+                "update.chunk",
+                payload=chunk,
+                timeout_s=60,
+                release_seq=7,
+                index=index,
+            )
+
+    had = 0
+    for upto in (rng.randrange(2, 8), rng.randrange(8, len(chunks)), len(chunks)):
+        with device.running():  # killed at the end, and not asked
+            receiving = updates(device)["receiving"]
+            assert (receiving["chunks"] if receiving else 0) >= had
+            hand_over(upto)
+            had = min(upto, len(chunks) - 1)
+    with device.running():
+        # The same model_id needs no epoch: it switches as soon as it is tested, and proves itself.
+        asyncio.run(until(lambda: updates(device)["model"]["release_seq"] == 7))
+        asyncio.run(until(lambda: not updates(device)["model"]["on_trial"]))
+        assert updates(device)["failed"] is None
+
+
+@pytest.mark.slow
+def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Path) -> None:
+    payload = model_payload(shipped_id())
+    stick = tmp_path / "model.palm"
+    write_release(stick, manifest(device, payload, 7), payload)
+
+    def install() -> Any:
+        return CliRunner().invoke(
+            main, ["model", "install", str(stick), "--config", str(device.board.config_path)]
+        )
+
+    with device.running():
+        done = install()
+        assert done.exit_code == 0, done.stderr
+        asyncio.run(until(lambda: updates(device)["model"]["release_seq"] == 7))
+        asyncio.run(until(lambda: not updates(device)["model"]["on_trial"]))
+        assert updates(device)["failed"] is None
+        again = install()
+        assert again.exit_code == 0, again.stderr
+        assert "taken before" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -> None:
+    payload = model_payload()
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board, carries_mail=True) as validator:
+            await validator.wait_serving()
+            await mailed(validator, device, 1, "svc.update.manifest", manifest(device, payload, 7))
+            bodies = list(chunk_bodies(payload, 7))
+            for seq, body in enumerate(bodies[:-1], start=2):
+                await mailed(validator, device, seq, "svc.update.chunk", body)
+            said = await shown(validator, device, 9000)
+            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
+            await mailed(validator, device, len(bodies) + 1, "svc.update.chunk", bodies[-1])
+            # Whole and tested, it waits: the gallery is still of the model before.
+            await until(lambda: updates(device)["model"]["waiting"] is not None)
+            page = epoch_page(device, 2, OTHER_MODEL)
+            await mailed(validator, device, len(bodies) + 2, "svc.gallery.snapshot.page", page)
+            await until(lambda: updates(device)["model"]["model_id"] == OTHER_MODEL)
+            await validator.wait_serving()
+            said = await shown(validator, device, 9001)
+            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
+            await until(lambda: not updates(device)["model"]["on_trial"])
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(joined(device, pair)))

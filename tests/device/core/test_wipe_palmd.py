@@ -1,0 +1,125 @@
+"""The wipe of the daemon itself: ordered by the service over the network or the mail, or by a technician."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.core.wipe_control import Reset, reset_device
+from device.platform.ipc import IpcClient
+from link1.canonical import canonical_bytes
+from link1.objects import VerdictResult
+from link1.signed import Kind, sign_object
+from link1.transport.pty_pair import PtyPair
+from link1.validator_desk import VerdictAnswered
+from tests.device.state_scan import files_of, found_in
+from tests.device.whole_device import Device, make_device, pictures, validator_at
+from tools.bench.board import DEVICE_ID
+from tools.commands.status import lines
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return make_device(tmp_path)
+
+
+def joined(device: Device, pair: PtyPair) -> str:
+    """Plug the device's end in; the validator's end is returned."""
+    (device.folder / "cable").unlink(missing_ok=True)
+    (device.folder / "cable").symlink_to(pair.left)
+    return pair.right
+
+
+def wipe_order(device: Device) -> bytes:
+    status = {
+        "v": 1,
+        "device_id": DEVICE_ID,
+        "status": "revoked",
+        "issued_at_ms": 1_800_000_000_000,
+        "challenge_b64": "AAAA",
+        "gallery": None,
+        "config_seq": 1,
+        "dbd_keys": [],
+        "wipe": {"wipe_id": "w-1", "reason": "stolen"},
+    }
+    return canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
+
+
+async def ask_carrier(device: Device, op: str, payload: bytes = b"", **members: object) -> dict[str, Any]:
+    core = await IpcClient.connect(device.config.carrier_socket)
+    try:
+        return (await core.call(op, payload, timeout_s=10, **members)).header
+    finally:
+        core.close()
+
+
+def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(device: Device) -> None:
+    state = device.config.device.state_dir
+    secrets = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
+    http = {"http.key": secrets.pop("http.key")}
+
+    async def first(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            assert (await ask_carrier(device, "status", wipe_order(device)))["wiped"] == "w-1"
+            assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
+            assert found_in(state, secrets) == []
+            # While this process lives it can still say why it recognises nobody.
+            validator.arm(20_000)
+            device.show(pictures())
+            said = await validator.wait_for(VerdictAnswered)
+            assert said.verdict.result is VerdictResult.NOT_READY
+            assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
+            told = await asyncio.to_thread(device.status)
+            assert (told["serving"], told["gallery"]["templates"]) == (False, 0)
+            assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
+
+    async def second() -> None:
+        told = await asyncio.to_thread(device.status)
+        assert not told["serving"]
+        assert "palmctl factory-reset" in "\n".join(lines(told))
+        assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
+        await ask_carrier(device, "wiped", wipe_id="w-1")
+        assert (await ask_carrier(device, "hello"))["wipe_id"] is None
+        assert set(files_of(state)) == {"wipe.json"}
+        assert found_in(state, secrets | http) == []
+
+    with PtyPair() as pair:
+        port = joined(device, pair)
+        with device.running():
+            asyncio.run(first(port))
+        with device.running():
+            asyncio.run(second())
+        with device.running():
+            assert "REVOKED" in device.health()
+
+
+def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
+    state = device.config.device.state_dir
+    with PtyPair() as pair:
+        joined(device, pair)
+        with device.running() as process:
+            assert reset_device(device.config, device.config.device.id) == Reset(
+                by_core=True, untold_wipe_id=None
+            )
+            assert list(state.iterdir()) == []
+            assert process.wait(20) == 0
+        assert reset_device(device.config, device.config.device.id) == Reset(
+            by_core=False, untold_wipe_id=None
+        )
+        code, said = device.run_to_end()
+        assert (code, "palmctl provision" in said) == (3, True)
+
+
+def test_a_reset_of_a_wiped_device_says_whom_nobody_told(device: Device) -> None:
+    with PtyPair() as pair:
+        joined(device, pair)
+        with device.running():
+            asyncio.run(ask_carrier(device, "status", wipe_order(device)))
+        with device.running() as process:
+            assert reset_device(device.config, device.config.device.id) == Reset(
+                by_core=True, untold_wipe_id="w-1"
+            )
+            assert process.wait(20) == 0
+        assert list(device.config.device.state_dir.iterdir()) == []

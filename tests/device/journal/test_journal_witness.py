@@ -1,0 +1,261 @@
+"""A journal whose files are damaged: what was promised is put back, or nothing more is numbered."""
+
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from device.errors import JournalError, SequenceHalted
+from device.journal.journal import Journal
+from device.journal.mail import OutboxRecord
+from device.journal.seal import RowSeal
+from device.journal.witness import VERDICTS, Witness
+from device.platform.files import with_checksum, without_checksum
+from link1.errors import FormatError
+from tests.device.core_makers import DATA_KEY, make_decision, txn_id_of
+from tests.device.journal.test_journal_power import append, chain_of, make_journal, open_journal
+
+MADE = 12
+
+
+def taken_from(journal: Journal, folder: Path, to: Path) -> Path:
+    """What lies on the disk when the power goes now."""
+    shutil.copytree(folder, to)
+    journal.close()
+    return to
+
+
+def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:place] + bytes((data[place] ^ 0x10,)) + data[place + 1 :]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> tuple[Journal, Path]:
+    folder = tmp_path / "running"
+    folder.mkdir()
+    return make_journal(folder), folder
+
+
+def test_no_flipped_bit_in_the_log_gives_a_number_twice(
+    running: tuple[Journal, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, folder = running
+    stored = [append(journal, str(number)) for number in range(MADE)]
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    log = (taken / "journal.db-wal").read_bytes()
+    frames = range(32, len(log) - 536, 536)
+    places = [*range(0, 32, 3), *(frame + random.Random(frame).randrange(536) for frame in frames[::3])]
+    for number, place in enumerate(places):
+        damaged = shutil.copytree(taken, tmp_path / str(number))
+        edit(damaged / "journal.db-wal", flipped(place))
+        with caplog.at_level(logging.ERROR, "device.journal.restore"):
+            again = open_journal(damaged)
+        assert not again.halted
+        assert chain_of(again, MADE) == stored, place
+        following = append(again, "after")
+        assert (following.seq, following.wrapper["verdict"]["prev_ref"]) == (MADE + 1, stored[-1].ref)
+        again.close()
+        shutil.rmtree(damaged)
+    assert "put them back" in caplog.text
+
+
+def test_what_came_of_a_verdict_that_was_put_back_is_asked_for_again(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    stored = append(journal, "0")
+    _, decision = make_decision(stored)
+    journal.record_decision(stored.ref, decision, awaits_passage=False)
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    (taken / "journal.db-wal").unlink()
+    again = open_journal(taken)
+    memory = again.find_txn(txn_id_of("0"))
+    assert memory is not None
+    assert (memory.verdict, memory.decision_ref) == (stored, None)
+    assert again.close_open_outcomes() == 1
+    waiting = again.unacknowledged(after_seq=0, upto_seq=9, limit=9)
+    assert [one.verdict_ref for one in waiting] == [stored.ref]
+    again.record_decision(stored.ref, decision, awaits_passage=False)
+    assert again.next_upload(9).items == ({"signed_verdict": stored.wrapper, "signed_decision": decision},)
+    again.close()
+
+
+def test_a_verdict_that_is_in_neither_place_halts_the_journal(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    for number in range(MADE):
+        append(journal, str(number))
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    (taken / "journal.db-wal").unlink()
+    edit(
+        taken / "journal.db.witness", flipped((2 + 5) * 2_048 + 40)
+    )  # verdict_seq 5 is gone, 6 to 12 are not
+    for _again in range(2):
+        journal = open_journal(taken)
+        assert "verdict_seq 12 was given" in journal.halted
+        with pytest.raises(SequenceHalted):
+            append(journal, "after")
+        journal.close()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "of another key"])
+def test_a_damaged_witness_alone_stops_nothing(
+    running: tuple[Journal, Path], tmp_path: Path, damage: str
+) -> None:
+    journal, folder = running
+    stored = [append(journal, str(number)) for number in range(3)]
+    journal.close()
+    witness = folder / "journal.db.witness"
+    match damage:
+        case "flipped":
+            for slot in range(6):
+                edit(witness, flipped(slot * 2_048 + 60))
+        case "gone":
+            witness.unlink()
+        case "cut":
+            edit(witness, lambda data: data[:5_000])
+        case _:
+            witness.unlink()
+            Witness(folder / "journal.db", RowSeal(bytes(32), "journal")).close()
+    again = open_journal(folder)
+    assert not again.halted
+    assert append(again, "after").seq == 4
+    again.close()
+    kept = Witness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
+    assert {3, 4} <= set(kept.verdicts)
+    assert kept.verdicts[3].wrapper == stored[2].wrapper
+    kept.close()
+
+
+def test_an_older_journal_beside_a_newer_witness_goes_on_or_halts(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    append(journal, "0")
+    older = shutil.copytree(folder, tmp_path / "older")
+    for number in range(1, VERDICTS + 20):
+        append(journal, str(number))
+    journal.close()
+    shutil.copyfile(folder / "journal.db.witness", older / "journal.db.witness")
+    again = open_journal(older)
+    assert f"verdict_seq {VERDICTS + 20} was given" in again.halted
+    again.close()
+
+
+def test_more_verdicts_than_the_witness_has_are_never_in_the_log_alone(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    stored = [append(journal, str(number)) for number in range(VERDICTS + 20)]
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    (taken / "journal.db-wal").unlink()
+    again = open_journal(taken)
+    assert chain_of(again, VERDICTS + 20) == stored
+    again.close()
+
+
+def mailed(journal: Journal) -> None:
+    for seq in (1, 2):
+        journal.mail.append(OutboxRecord(seq, b"record %d" % seq), "svc.device.report")
+    journal.mail.applied(1, acked_upto_seq=1)
+    journal.mail.append(OutboxRecord(3, b"record 3"), "svc.device.report")
+    journal.mail.applied(2)
+
+
+def test_no_flipped_bit_in_the_log_takes_a_number_of_the_mail_back(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    journal, folder = running
+    mailed(journal)
+    before = journal.mail.position()
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    for number, place in enumerate(range(0, (taken / "journal.db-wal").stat().st_size, 131)):
+        damaged = shutil.copytree(taken, tmp_path / str(number))
+        edit(damaged / "journal.db-wal", flipped(place))
+        again = open_journal(damaged)
+        assert (again.mail.position(), again.halted) == (before, "")
+        for seq in (2, 3):
+            assert again.mail.next_record(seq - 1) == OutboxRecord(seq, b"record %d" % seq)
+        again.close()
+        shutil.rmtree(damaged)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("in_applied_seq", 1), ("in_applied_seq", 3), ("in_applied_seq", 130), ("out_seq", 2), ("out_seq", 7)],
+)
+def test_a_number_that_changed_in_the_file_is_put_right(
+    running: tuple[Journal, Path], name: str, value: int
+) -> None:
+    journal, folder = running
+    mailed(journal)
+    before = journal.mail.position()
+    journal._execute("UPDATE mail_state SET value = ? WHERE name = ?", (value, name))
+    journal.close()
+    again = open_journal(folder)
+    assert (again.mail.position(), again.halted) == (before, "")
+    again.close()
+
+
+def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: tuple[Journal, Path]) -> None:
+    journal, folder = running
+    mailed(journal)
+    journal._execute("DELETE FROM outbox WHERE seq = 3")
+    journal._execute("UPDATE mail_state SET value = 2 WHERE name = 'out_seq'")
+    journal.close()
+    again = open_journal(folder)
+    assert "outbox records up to 3" in again.halted
+    assert again.mail.position().out_seq == 3
+    again.close()
+
+
+def test_a_halt_outlives_its_row(running: tuple[Journal, Path]) -> None:
+    journal, folder = running
+    journal.halt("the service knows more")
+    journal._execute("DELETE FROM meta WHERE name = 'halted'")
+    journal.close()
+    again = open_journal(folder)
+    assert again.halted == "the service knows more"
+    again.close()
+
+
+def test_a_verdict_that_the_witness_does_not_take_is_not_said(
+    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, folder = running
+    append(journal, "0")
+
+    def refuse(*_: object) -> None:
+        raise JournalError("the journal's witness cannot be written (EIO); check the disk")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Witness, "_write", refuse)
+        with pytest.raises(JournalError, match="witness"):
+            append(journal, "1")
+        with pytest.raises(JournalError, match="witness"):
+            journal.probe()
+    journal.probe()
+    assert append(journal, "2").seq == 3
+    journal.close()
+    again = open_journal(folder)
+    assert not again.halted
+    assert [one.seq for one in chain_of(again, 3)] == [1, 2, 3]
+    again.close()
+
+
+def test_an_object_with_a_checksum_is_taken_as_it_was_or_not_at_all() -> None:
+    obj = {"v": 1, "bundle_seq": 7}
+    kept = with_checksum(obj)
+    assert without_checksum(kept) == obj
+    assert without_checksum(obj) == obj, "as written before there were checksums"
+    for changed in (kept | {"bundle_seq": 5}, kept | {"more": 1}, kept | {"sha256": "0" * 64}):
+        with pytest.raises(FormatError):
+            without_checksum(changed)

@@ -1,0 +1,349 @@
+"""The carrier between a real core and a service that fails in ways the reference server cannot.
+
+The service is a function inside httpx; what a real one does over a real network is in
+`test_carrier_with_server`.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+from cloud_client.client import CloudClient, ServerAddress
+from device.enrolment.outbox import EnrolmentAnswer
+from device.platform.clock import SystemClock
+from device.syncd.main import carry
+from link1.canonical import canonical_bytes
+from link1.keys import SigningKey
+from link1.signed import object_ref
+from tests.device.carrier_setting import Core, Service, device_status, running_core
+
+T = TypeVar("T")
+HTTP_KEY = SigningKey.from_seed(bytes([21]) * 32)
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(40):
+            return await work()
+
+    return asyncio.run(limited())
+
+
+def respond(status: int, body: Any = None, **headers: str) -> httpx.Response:
+    media_type = "application/json" if status < 400 else "application/problem+json"
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.Response(
+        status, stream=httpx.ByteStream(content), headers={"Content-Type": media_type} | headers
+    )
+
+
+def problem(status: int, code: str, *, retryable: bool = False) -> httpx.Response:
+    return respond(status, {"code": code, "retryable": retryable, "instance": "r"})
+
+
+@dataclass
+class Cloud:
+    """The service. `faults` of a path are what its next requests come to instead of the answer."""
+
+    stream: Service = field(default_factory=Service)
+    asked: list[tuple[float, str, httpx.Request]] = field(default_factory=list)
+    faults: dict[str, list[Callable[[httpx.Request], httpx.Response]]] = field(default_factory=dict)
+    away: bool = False
+    unreadable: str = ""
+    stored: list[Any] = field(default_factory=list)
+    status: Callable[[], bytes] = field(default=lambda: device_status(SystemClock().wall_ms()))
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self, work: Callable[[], None]) -> None:
+        work()
+        self.changed.set()
+
+    def requests(self, path: str) -> list[httpx.Request]:
+        return [request for _, asked, request in self.asked if asked == path]
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.asked.append((asyncio.get_running_loop().time(), path, request))
+        if self.away:
+            raise httpx.ConnectError("refused")
+        if faults := self.faults.get(path):
+            return faults.pop(0)(request)
+        answer: httpx.Response = await getattr(self, path.replace("/", "_").replace("-", "_"))(request)
+        return answer
+
+    async def _v1_gallery_deltas(self, request: httpx.Request) -> httpx.Response:
+        after_seq, wait_s = (int(request.url.params[name]) for name in ("after_seq", "wait_s"))
+        if after_seq == len(self.stream.deltas):
+            self.changed.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self.changed.wait()
+            except TimeoutError:
+                pass
+        return respond(200, self.stream.page(after_seq))
+
+    async def _v1_verdicts_batch(self, request: httpx.Request) -> httpx.Response:
+        items = json.loads(request.content)["items"]
+        if self.unreadable in [object_ref(item["signed_verdict"]) for item in items]:
+            return problem(422, "validation_failed")
+        # As the service does: what came before is a duplicate. A core that ends before it hears the answer
+        # sends again.
+        known = {object_ref(item["signed_verdict"]) for item in self.stored}
+        news = {object_ref(item["signed_verdict"]): item for item in items}
+        accepted = [ref for ref in news if ref not in known]
+        self.stored += [news[ref] for ref in accepted]
+        return respond(
+            200,
+            {"accepted": accepted, "duplicates": [ref for ref in news if ref in known], "rejected": []},
+        )
+
+    async def _v1_devices_self_status(self, _request: httpx.Request) -> httpx.Response:
+        return respond(200, self.status(), **{"Svc-Server-Time": "2027-01-15T08:00:00.000Z"})
+
+    async def _v1_keys(self, _request: httpx.Request) -> httpx.Response:
+        return respond(200, {"keys": []})
+
+    async def _v1_devices_self_wiped(self, _request: httpx.Request) -> httpx.Response:
+        return httpx.Response(204, stream=httpx.ByteStream(b""))
+
+    async def _v1_enrollments(self, _request: httpx.Request) -> httpx.Response:
+        return respond(201, {"status": "completed"})
+
+
+OVER = "wiped: nothing is left to carry"
+
+
+@asynccontextmanager
+async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
+    """The carrier's lanes, with a link of our own making; yields its status lines."""
+    told: list[str] = []
+    clock = SystemClock()
+    client = CloudClient(ServerAddress.parse("http://127.0.0.1:8710"), HTTP_KEY, clock.wall_ms)
+    client._http = httpx.AsyncClient(transport=httpx.MockTransport(cloud))
+    # 0.99999: the shortest waits that the jitter allows.
+    task = asyncio.create_task(carry(client, socket, clock, lambda: 0.99999, told.append))
+    try:
+        yield told
+    finally:
+        if not task.done():  # it ends by itself when the device is wiped
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await client.close()
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> float:
+    """Wait for a condition; how long it took."""
+    begun = asyncio.get_running_loop().time()
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.002)
+    return asyncio.get_running_loop().time() - begun
+
+
+async def settled(core: Core) -> bool:
+    """Wait until the journal has nothing left to upload."""
+    async with asyncio.timeout(10):
+        while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    return True
+
+
+def with_everything(
+    folder: Path, scenario: Callable[[Core, Cloud, list[str]], Awaitable[None]], cloud: Cloud | None = None
+) -> None:
+    async def whole() -> None:
+        service = cloud or Cloud()
+        async with running_core(folder) as core, carrying(service, core.socket) as told:
+            await scenario(core, service, told)
+
+    run(whole)
+
+
+def test_an_erasure_is_on_the_device_and_acknowledged_within_a_second(tmp_path: Path) -> None:
+    cloud = Cloud()
+    cloud.stream.enrol(1)
+    cloud.stream.enrol(2)
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        deltas = "/v1/gallery/deltas"
+        await until(lambda: len(cloud.requests(deltas)) == 2)
+        assert core.gallery.count == 2
+        first, second = (request.url.params for request in cloud.requests(deltas))
+        assert (first["after_seq"], first["wait_s"]) == ("0", "0")
+        assert (second["after_seq"], second["wait_s"]) == ("2", "55")
+        cloud.change(lambda: cloud.stream.erase(1))
+        took_s = await until(lambda: len(cloud.requests(deltas)) == 3)
+        assert core.gallery.count == 1
+        assert cloud.requests(deltas)[2].url.params["after_seq"] == "3"
+        assert took_s < 1.0
+
+    with_everything(tmp_path, scenario, cloud)
+
+
+def test_a_verdict_is_at_the_service_within_a_second_of_the_journal(tmp_path: Path) -> None:
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        await until(lambda: core.heard.links != [])
+        for number in range(3):
+            stored = await core.decide(number)
+            assert await until(lambda: len(cloud.stored) == number + 1) < 1.0  # noqa: B023 - awaited inside
+            assert cloud.stored[-1] == {"signed_verdict": stored.wrapper}
+        assert await settled(core)
+
+    with_everything(tmp_path, scenario)
+
+
+def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
+    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+        await core.decide(0)
+        await until(lambda: len(cloud.stored) == 1)
+        cloud.away = True
+        for number in range(1, 6):
+            await core.decide(number)
+        await until(lambda: told[-1].startswith("service away"))
+        await until(lambda: not core.heard.links[-1].online)
+        # Whatever answered first lets every lane go on at once.
+        await until(lambda: len(cloud.requests("/v1/verdicts/batch")) >= 3)
+        cloud.away = False
+        await until(lambda: len(cloud.stored) == 6)
+        assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in cloud.stored] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+        ]
+        await until(lambda: core.heard.links[-1].online)
+        retries = cloud.requests("/v1/verdicts/batch")[1:-1]
+        first = [request for request in retries if request.content == retries[0].content]
+        assert len({request.headers["Idempotency-Key"] for request in first}) == 1
+        assert len({request.headers["Signature-Input"] for request in first}) == len(first)
+
+    with_everything(tmp_path, scenario)
+
+
+def test_one_item_that_the_service_cannot_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        # Away until the service knows which one it will not read, however slowly they are decided.
+        cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(503, "service_unavailable")] * 99
+        stored = [await core.decide(number) for number in range(8)]
+        cloud.unreadable = stored[5].ref
+        cloud.faults.clear()
+        await until(lambda: len(cloud.stored) == 7, within_s=20)
+        refs = {object_ref(item["signed_verdict"]) for item in cloud.stored}
+        assert refs == {each.ref for each in stored} - {stored[5].ref}
+        assert await settled(core)
+        asked = len(cloud.requests("/v1/verdicts/batch"))
+        await core.decide(8)
+        await until(lambda: len(cloud.stored) == 8)
+        assert len(cloud.requests("/v1/verdicts/batch")) == asked + 1
+
+    with_everything(tmp_path, scenario)
+
+
+def test_a_core_that_restarts_gets_its_gallery_and_the_link_state_again(tmp_path: Path) -> None:
+    async def whole() -> None:
+        cloud = Cloud()
+        cloud.stream.enrol(1)
+        async with carrying(cloud, tmp_path / "carrier.sock"):
+            async with running_core(tmp_path) as core:
+                await until(lambda: core.gallery.position.seq == 1)
+                await core.decide(0)
+                await until(lambda: len(cloud.stored) == 1)
+            cloud.change(lambda: cloud.stream.enrol(2))
+            async with running_core(tmp_path) as core:
+                assert core.gallery.position.seq == 1
+                await until(lambda: core.gallery.position.seq == 2)
+                await until(lambda: core.heard.links != [] and core.heard.links[-1].online)
+                await core.decide(1)
+                await until(lambda: len(cloud.stored) == 2)
+
+    run(whole)
+
+
+def test_a_revoked_device_is_told_at_once_and_confirms_its_wipe(tmp_path: Path) -> None:
+    async def scenario(core: Core, cloud: Cloud, told: list[str]) -> None:
+        await until(lambda: core.heard.statuses != [])
+        wipe = {"wipe_id": "0f" * 16, "reason": "stolen"}
+        cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
+        cloud.faults["/v1/verdicts/batch"] = [lambda _request: problem(401, "unauthenticated")] * 99
+        await core.decide(0)
+        await until(lambda: core.heard.wiped == ["0f" * 16], within_s=15)
+        assert json.loads(cloud.requests("/v1/devices/self/wiped")[0].content) == {"wipe_id": "0f" * 16}
+        assert any("revoked" in line for line in told)
+        await until(lambda: told[-1] == OVER)
+
+    with_everything(tmp_path, scenario)
+
+
+def test_a_second_confirmation_that_is_answered_with_401_counts_as_done(tmp_path: Path) -> None:
+    cloud = Cloud()
+    wipe = {"wipe_id": "w", "reason": "lost"}
+    cloud.status = lambda: device_status(SystemClock().wall_ms(), status="revoked", wipe=wipe)
+    cloud.faults["/v1/devices/self/wiped"] = [lambda _request: problem(401, "unauthenticated")]
+
+    async def scenario(core: Core, _cloud: Cloud, told: list[str]) -> None:
+        await until(lambda: core.heard.wiped == ["w"])
+        await until(lambda: told[-1] == OVER)
+
+    with_everything(tmp_path, scenario, cloud)
+
+
+def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        answers: list[EnrolmentAnswer] = []
+        cloud.faults["/v1/enrollments"] = [
+            lambda _request: problem(503, "service_unavailable", retryable=True)
+        ]
+        now_ms = SystemClock().monotonic_ms()
+        core.desk.enrolments.submit(
+            bytearray(canonical_bytes({"token": "tok", "vector_b64": "UEFMTQ"})), answers.append, now_ms
+        )
+        await until(lambda: answers != [])
+        assert answers == [EnrolmentAnswer(201, "", b'{"status": "completed"}')]
+        first, second = cloud.requests("/v1/enrollments")
+        assert first.content == second.content == b'{"token":"tok","vector_b64":"UEFMTQ"}'
+        assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+
+        refusal = problem(403, "enrollment_session_invalid")
+        cloud.faults["/v1/enrollments"] = [lambda _request: refusal]
+        core.desk.enrolments.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
+        await until(lambda: len(answers) == 2)
+        assert answers[1] == EnrolmentAnswer(403, "enrollment_session_invalid")
+
+    with_everything(tmp_path, scenario)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert b"UEFMTQ" not in path.read_bytes()
+    assert "UEFMTQ" not in caplog.text and "tok" not in caplog.text.split()
+
+
+def test_a_captive_portal_and_a_broken_service_change_nothing_and_make_no_storm(tmp_path: Path) -> None:
+    cloud = Cloud()
+    page = httpx.ByteStream(b"<html>")
+    for path in ("/v1/gallery/deltas", "/v1/verdicts/batch", "/v1/devices/self/status"):
+        cloud.faults[path] = [
+            lambda _request: httpx.Response(200, stream=page, headers={"Content-Type": "text/html"}),
+            lambda _request: respond(200, {"surprise": True}),
+            lambda _request: respond(200, []),
+        ]
+
+    async def scenario(core: Core, cloud: Cloud, _told: list[str]) -> None:
+        await core.decide(0)
+        await until(lambda: len(cloud.stored) == 1, within_s=15)
+        assert core.gallery.position.seq == 0
+        assert len(cloud.requests("/v1/verdicts/batch")) == 4
+
+    with_everything(tmp_path, scenario, cloud)

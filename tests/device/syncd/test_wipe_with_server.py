@@ -1,0 +1,163 @@
+"""A revocation to its end: the device empty, the service knowing it, over the network and by mail alone."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_client.client import CloudClient, ServerAddress
+from device.platform.clock import SystemClock
+from device.platform.ipc import IpcClient
+from tests.device.reference_cloud import Server, running_server
+from tests.device.served_device import ServedDevice, served_device
+from tests.device.state_scan import files_of, found_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+WITHIN_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+def until(what: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.1)
+
+
+def revoke(server: Server, device: ServedDevice) -> None:
+    server.post(f"/v1/devices/{device.device_id}/revoke", {"reason": "stolen"})
+
+
+def status_at_service(server: Server, device: ServedDevice) -> str:
+    listed = server.get("/v1/devices")["data"]
+    return str(next(item["status"] for item in listed if item["device_id"] == device.device_id))
+
+
+def nothing_left(device: ServedDevice, secrets: dict[str, bytes]) -> bool:
+    return set(files_of(device.state)) == {"wipe.json"} and found_in(device.state, secrets) == []
+
+
+def key_bytes(device: ServedDevice) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (device.state / "keys").iterdir()}
+
+
+def test_over_the_network(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-7-left") as (device, _port):
+        secrets = key_bytes(device)
+        device.start("palmd")
+        device.start("syncd")
+        until(lambda: device.status().get("cloud", {}).get("online", False))
+        revoke(server, device)
+        # The carrier asks every minute; one that starts asks at once.
+        device.kill("syncd")
+        device.start("syncd")
+        until(lambda: status_at_service(server, device) == "wiped")
+        until(lambda: nothing_left(device, secrets))
+        assert device.processes["syncd"].wait(20) == 0, "with it the http key leaves memory"
+        assert "REVOKED" in device.health()
+        device.kill("palmd")
+        device.start("palmd")
+        until(lambda: "REVOKED" in device.health())
+        assert device.status()["wipe"]["stage"] == "confirmed"
+        # There is no key to carry with any more.
+        device.kill("syncd")
+        device.start("syncd")
+        assert device.processes["syncd"].wait(30) == 3
+
+
+def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-7-right") as (device, _port):
+        secrets = key_bytes(device)
+        device.start("palmd")
+        until(lambda: device.status() != {})
+        revoke(server, device)
+
+        async def carry_the_order() -> str:
+            address = ServerAddress.parse(server.url)
+            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
+                order = await cloud.device_status()
+                core = await IpcClient.connect(device.config.carrier_socket)
+                told = await core.call("status", order.body, timeout_s=30)
+                core.close()
+                return str(told.header["wiped"])
+
+        wipe_id = asyncio.run(carry_the_order())
+        device.kill("palmd")  # nobody was told, and the verdict key is gone
+        assert status_at_service(server, device) == "revoked"
+        device.start("palmd")
+        until(lambda: device.status() != {})
+        assert device.status()["wipe"] == {
+            "stage": "erased",
+            "wipe_id": wipe_id,
+            "record": json.loads((device.state / "wipe.json").read_bytes())["record"],
+        }
+        device.start("syncd")
+        until(lambda: status_at_service(server, device) == "wiped")
+        until(lambda: nothing_left(device, secrets))
+
+
+def test_an_answer_that_was_lost_is_made_good_by_a_401(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-8") as (device, _port):
+        device.start("palmd")
+        until(lambda: device.status() != {})
+        revoke(server, device)
+
+        async def tell_and_lose_the_answer() -> None:
+            address = ServerAddress.parse(server.url)
+            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
+                core = await IpcClient.connect(device.config.carrier_socket)
+                told = await core.call("status", (await cloud.device_status()).body, timeout_s=30)
+                core.close()
+                body = json.dumps({"wipe_id": told.header["wiped"]}).encode()
+                assert (await cloud.wiped(body, "a-key")).status == 204
+
+        asyncio.run(tell_and_lose_the_answer())
+        assert status_at_service(server, device) == "wiped"
+        device.start("syncd")
+        until(lambda: set(files_of(device.state)) == {"wipe.json"})
+
+
+def test_by_mail_alone(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-9", network=False) as (device, port):
+        secrets = key_bytes(device)
+        device.start("palmd")
+        device.start_validator(port, server)
+        until(lambda: device.status().get("gallery", {}).get("fresh", False))
+        revoke(server, device)
+        until(lambda: status_at_service(server, device) == "wiped")
+        until(lambda: nothing_left(device, secrets))
+        assert "REVOKED" in device.health()
+        device.kill("palmd")
+        device.start("palmd")
+        until(lambda: "REVOKED" in device.health())
+        assert nothing_left(device, secrets)
+
+
+def test_the_record_of_a_cut_off_device_can_be_handed_in_by_hand(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-10", network=False) as (device, _port):
+        device.start("palmd")
+        until(lambda: device.status() != {})
+        revoke(server, device)
+
+        async def carry_the_order() -> None:
+            address = ServerAddress.parse(server.url)
+            async with CloudClient(address, device.keys.http, SystemClock().wall_ms) as cloud:
+                core = await IpcClient.connect(device.config.carrier_socket)
+                await core.call("status", (await cloud.device_status()).body, timeout_s=30)
+                core.close()
+
+        asyncio.run(carry_the_order())
+        device.kill("palmd")
+        device.start("palmd")
+        until(lambda: device.status() != {})
+        record = device.status()["wipe"]["record"]
+        server.post(f"/v1/devices/{device.device_id}/outbox", {"records": [record]})
+        assert status_at_service(server, device) == "wiped"

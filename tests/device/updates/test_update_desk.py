@@ -1,0 +1,279 @@
+"""Releases from the first byte to the slot, with power cuts at every operation on the disk in between."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.errors import UpdateRefused
+from device.updates.desk import UpdateDesk
+from device.updates.manifest import ReleaseKind
+from device.updates.state import SHIPPED
+from device.updates.store import UpdateStore
+from link1.canonical import JsonObject
+from tests.device.updates.update_fuse import Fuse, PowerCut, power
+from tests.device.updates.update_setting import open_desk, packed_files, release, signed, tiny_model
+from tools.release import chunk_bodies
+
+CHUNK = 64
+
+
+def model(model_id: str = "palm-2") -> bytes:
+    with packed_files(id=json.dumps({"model_id": model_id})) as payload:
+        return payload
+
+
+async def settled(desk: UpdateDesk) -> None:
+    """Until the desk has nothing under way."""
+    if desk._finishing is not None:
+        await asyncio.gather(desk._finishing, return_exceptions=True)
+
+
+def waiting(desk: UpdateDesk) -> int | None:
+    assert desk.state is not None
+    return desk.state.waiting
+
+
+async def sent(desk: UpdateDesk, payload: bytes, release_seq: int, **changed: Any) -> None:
+    await desk.take_manifest(signed(release(payload, release_seq, **changed)))
+    for body in chunk_bodies(payload, release_seq, CHUNK):
+        await desk.take_chunk(body)
+    await settled(desk)
+
+
+def run(state_dir: Path, work: Any, **changed: Any) -> UpdateDesk:
+    """One life of the program."""
+
+    async def life() -> UpdateDesk:
+        desk = open_desk(state_dir, **changed)
+        await desk.start()
+        await settled(desk)
+        try:
+            await work(desk)
+        finally:
+            await desk.finish()
+        return desk
+
+    return asyncio.run(life())
+
+
+def refused(state_dir: Path, work: Any, **changed: Any) -> str:
+    with pytest.raises(UpdateRefused) as error:
+        run(state_dir, work, **changed)
+    return error.value.code
+
+
+def test_a_model_arrives_in_its_slot_and_waits(tmp_path: Path) -> None:
+    payload = model()
+    desk = run(tmp_path, lambda desk: sent(desk, payload, 7))
+    state = desk.state
+    assert state is not None
+    assert (state.model, state.waiting, state.receiving, state.failed) == (SHIPPED, 7, None, None)
+    assert json.loads((tmp_path / "models" / "7" / "id").read_text()) == {"model_id": "palm-2"}
+    assert not list((tmp_path / "updates" / "incoming").iterdir())
+    assert UpdateStore(tmp_path).load(0) == state
+
+
+def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Path) -> None:
+    payload = model()
+    bodies = list(chunk_bodies(payload, 7, CHUNK))[::-1]
+
+    async def first(desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(payload, 7)))
+        for body in (*bodies[:2], *bodies[:2]):
+            await desk.take_chunk(body)
+        assert desk.have == 2
+
+    async def second(desk: UpdateDesk) -> None:
+        assert desk.have == 2
+        for body in bodies:
+            await desk.take_chunk(body)
+        await settled(desk)
+        for body in bodies:
+            await desk.take_chunk(body)  # of a release that is whole
+
+    run(tmp_path, first)
+    state = run(tmp_path, second).state
+    assert state is not None
+    assert state.waiting == 7
+
+
+def test_what_does_not_belong_is_refused_with_a_code(tmp_path: Path) -> None:
+    payload = model()
+    bodies = list(chunk_bodies(payload, 7, CHUNK))
+
+    async def with_chunk(body: JsonObject, desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(payload, 7)))
+        await desk.take_chunk(body)
+
+    def code(**changed: Any) -> str:
+        return refused(tmp_path, lambda desk: with_chunk(bodies[0] | changed, desk))
+
+    assert code(index=len(bodies)) == "bad_index"
+    assert code(data_b64="AAAA") == "bad_size"
+    assert (
+        refused(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 6)))) == "release_rollback"
+    )
+    assert (
+        refused(tmp_path, lambda desk: desk.take_manifest(signed(release(payload, 8))), model_pinned=True)
+        == "model_pinned"
+    )
+    other = release(payload, 9, kind="app", name="something-else")
+    assert refused(tmp_path, lambda desk: desk.take_manifest(signed(other))) == "wrong_name"
+    newer = release(payload, 9, min_app_version="9.0")
+    assert refused(tmp_path, lambda desk: desk.take_manifest(signed(newer))) == "app_too_old"
+
+
+def test_chunks_of_a_refused_manifest_do_nothing_and_stop_no_mail(tmp_path: Path) -> None:
+    payload = model()
+
+    async def story(desk: UpdateDesk) -> None:
+        with pytest.raises(UpdateRefused):
+            await desk.take_manifest(signed(release(payload, 7, min_app_version="9.0")))
+        for body in chunk_bodies(payload, 7, CHUNK):
+            await desk.take_chunk(body)
+        assert desk.have == 0
+        await sent(desk, payload, 7)  # the number is not used up: the software may be newer by now
+        assert waiting(desk) == 7
+
+    run(tmp_path, story)
+
+
+def test_a_payload_that_is_not_what_was_signed_is_given_up_for_good(tmp_path: Path) -> None:
+    payload = model()
+    other = bytes(len(payload))
+
+    async def story(desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(payload, 7)))
+        for body in chunk_bodies(other, 7, CHUNK):
+            await desk.take_chunk(body)
+        await settled(desk)
+        assert desk.state is not None
+        assert desk.state.failed is not None
+        assert (desk.state.failed.code, desk.state.receiving) == ("bad_hash", None)
+        await sent(desk, payload, 7)  # again, and rightly: the number is used up
+        assert waiting(desk) is None
+        await sent(desk, payload, 8)
+        assert waiting(desk) == 8
+
+    run(tmp_path, story)
+
+
+def test_a_model_that_fails_its_self_test_leaves_the_old_one(tmp_path: Path) -> None:
+    def fails(folder: Path) -> str:
+        raise UpdateRefused("self_test", f"{folder.name} answers otherwise")
+
+    state = run(tmp_path, lambda desk: sent(desk, model(), 7), test_model=fails).state
+    assert state is not None
+    assert state.failed is not None
+    assert (state.failed.code, state.slots, state.model) == ("self_test", (), SHIPPED)
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_a_newer_release_takes_the_place_of_one_half_received(tmp_path: Path) -> None:
+    old, new = model("palm-2"), model("palm-3")
+
+    async def story(desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(old, 7)))
+        await desk.take_chunk(next(iter(chunk_bodies(old, 7, CHUNK))))
+        await sent(desk, new, 8)
+        await desk.take_chunk(next(iter(chunk_bodies(old, 7, CHUNK))))
+
+    state = run(tmp_path, story).state
+    assert state is not None
+    assert [slot.model_id for slot in state.slots] == ["palm-3"]
+
+
+def test_a_damaged_state_refuses_updates_and_says_the_way_out(tmp_path: Path) -> None:
+    from device.updates.models import OpenedUpdates
+
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates" / "state.json").write_text('{"v": 1')
+    with pytest.raises(Exception, match="moved away"):
+        open_desk(tmp_path)
+    opened = OpenedUpdates(UpdateStore(tmp_path), None, "state.json is damaged", "palm-1")
+    (tmp_path / "updates" / "state.json").unlink()
+    code = refused(tmp_path, lambda desk: desk.take_manifest(signed(release(model(), 7))), opened=opened)
+    assert code == "updates_unusable"
+
+
+def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Path) -> None:
+    payload = model()
+    app = {"kind": str(ReleaseKind.APP), "name": "palm-access-device"}
+
+    async def story(desk: UpdateDesk) -> None:
+        await sent(desk, payload, 7, **app)
+        staged = tmp_path / "updates" / "app"
+        assert (staged / "payload").read_bytes() == payload
+        assert json.loads((staged / "manifest.json").read_text())["manifest_obj"]["release_seq"] == 7
+        await desk.app_outcome(6, "")
+        assert staged.exists()
+        await desk.app_outcome(7, "unhealthy")
+        assert not staged.exists()
+        assert desk.state is not None
+        assert desk.state.failed is not None
+        assert desk.state.failed.code == "unhealthy"
+
+    run(tmp_path, story)
+
+
+def test_a_chunk_whose_bytes_the_disk_lost_is_taken_again(tmp_path: Path) -> None:
+    payload = model()
+    bodies = list(chunk_bodies(payload, 7, CHUNK))
+
+    async def first(desk: UpdateDesk) -> None:
+        await desk.take_manifest(signed(release(payload, 7)))
+        for body in bodies[:3]:
+            await desk.take_chunk(body)
+
+    run(tmp_path, first)
+    with (tmp_path / "updates" / "incoming" / "7" / "payload").open("r+b") as file:
+        file.seek(CHUNK)
+        file.write(bytes(CHUNK))
+    with (tmp_path / "updates" / "incoming" / "7" / "chunks").open("ab") as notes:
+        notes.write(b"torn")
+
+    async def second(desk: UpdateDesk) -> None:
+        assert desk.have == 2
+        await sent(desk, payload, 7)
+
+    state = run(tmp_path, second).state
+    assert state is not None
+    assert (state.waiting, state.failed) == (7, None)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_power_cut_at_every_operation_on_the_disk(tmp_path: Path, torn: bool) -> None:
+    """From an empty device to a model that waits, cut at each operation, then started and sent again."""
+    payload = model()
+    whole = Fuse(tmp_path)
+    with power(whole):
+        run(tmp_path / "whole", _made(tmp_path / "whole", payload))
+    assert whole.count > 40
+    for blow_at in range(1, whole.count + 1):
+        folder = tmp_path / str(blow_at)
+        fuse = Fuse(tmp_path, blow_at, torn=torn)
+        with power(fuse), contextlib.suppress(PowerCut):
+            run(folder, _made(folder, payload))
+        assert fuse.blown or fuse.count < blow_at
+        state = UpdateStore(folder).load(1)
+        # Old or new, never in between: what is named is there, and the present model did not change.
+        assert state.model == SHIPPED
+        for slot in state.slots:
+            assert tiny_model(folder / "models" / str(slot.release_seq)) == slot.model_id == "palm-2"
+        again = run(folder, _made(folder, payload)).state
+        assert again is not None
+        assert (again.waiting, again.failed, again.receiving) == (7, None, None), blow_at
+        assert tiny_model(folder / "models" / "7") == "palm-2"
+
+
+def _made(folder: Path, payload: bytes) -> Any:
+    folder.mkdir(exist_ok=True)
+
+    async def work(desk: UpdateDesk) -> None:
+        await sent(desk, payload, 7)
+
+    return work

@@ -1,0 +1,230 @@
+"""Where updates stand: every way in which the state changes, without a disk."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device.errors import TrustError, UpdateRefused
+from device.updates.manifest import check_app_version, read_chunk, read_manifest, version_numbers
+from device.updates.state import (
+    SHIPPED,
+    STARTS_WHERE_IT_DOES_NOT,
+    GalleryFacts,
+    ModelSlot,
+    UpdateState,
+    ended_on_purpose,
+    given_up,
+    model_for,
+    model_tested,
+    offered,
+    proved,
+    returned,
+    rolled_back,
+    starting,
+)
+from link1.canonical import JsonObject
+from link1.errors import FormatError
+from link1.keys import SigningKey
+from link1.sealed import SignerPurpose
+from tests.device.updates.update_setting import SIGNER, manifest, now_ms, release, signed
+
+OLD, NEW = "palm-1", "palm-2"
+PAYLOAD = bytes(200)
+
+
+def waiting(model_id: str = NEW) -> UpdateState:
+    """Release 7, a model, waits; the shipped model is in force and right for epoch 1."""
+    state = offered(UpdateState(home_epoch=1), manifest(PAYLOAD, 7))
+    return model_tested(state, manifest(PAYLOAD, 7), model_id)
+
+
+@pytest.mark.parametrize(
+    ("facts", "model"),
+    [
+        (GalleryFacts(1, OLD), SHIPPED),
+        (GalleryFacts(2, OLD), SHIPPED),  # a rebuild with the old model
+        (GalleryFacts(2, NEW), 7),
+        (GalleryFacts(1, NEW), 7),
+        (GalleryFacts(1, None), SHIPPED),  # empty, and still the old model's epoch
+        (GalleryFacts(2, None), 7),
+        (GalleryFacts(2, "palm-3"), SHIPPED),  # nobody has that one
+        (None, 7),
+    ],
+)
+def test_the_model_follows_the_gallery(facts: GalleryFacts | None, model: int) -> None:
+    assert model_for(waiting(), facts, OLD) == model
+
+
+def test_a_model_of_the_same_id_needs_no_epoch() -> None:
+    assert model_for(waiting(OLD), GalleryFacts(1, OLD), OLD) == 7
+
+
+def test_a_new_epoch_with_the_old_model_brings_the_old_model_back() -> None:
+    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD))
+    assert (state.model, state.previous, state.home_epoch) == (7, SHIPPED, 2)
+    assert model_for(state, GalleryFacts(3, OLD), OLD) == SHIPPED
+    assert model_for(state, GalleryFacts(3, None), OLD) == 7
+
+
+def test_one_that_dies_on_trial_gives_way_at_the_next_start() -> None:
+    facts = GalleryFacts(1, OLD)
+    state = starting(waiting(OLD), facts, OLD)
+    assert state.trial is not None
+    assert state.model == 7
+    state = starting(state, facts, OLD)
+    assert (state.model, state.trial, state.slots) == (SHIPPED, None, ())
+    assert state.failed is not None
+    assert (state.failed.release_seq, state.failed.code) == (7, "died_on_trial")
+    assert starting(state, facts, OLD).model == SHIPPED
+
+
+def test_power_cuts_alone_do_not_take_away_the_one_model_that_can_serve() -> None:
+    facts = GalleryFacts(2, NEW)
+    state = waiting()
+    for _ in range(STARTS_WHERE_IT_DOES_NOT):
+        state = starting(state, facts, OLD)
+        assert state.model == 7
+    assert starting(state, facts, OLD).model == SHIPPED
+
+
+def test_an_end_on_purpose_counts_for_nothing() -> None:
+    facts = GalleryFacts(1, OLD)
+    state = waiting(OLD)
+    for _ in range(5):
+        state = ended_on_purpose(starting(state, facts, OLD))
+        assert state.model == 7
+
+
+def test_release_seq_never_falls_and_one_seq_is_one_release() -> None:
+    state = offered(UpdateState(), manifest(PAYLOAD, 7))
+    assert offered(state, manifest(PAYLOAD, 7)) is state
+    with pytest.raises(UpdateRefused, match="older") as refused:
+        offered(state, manifest(PAYLOAD, 6))
+    assert refused.value.code == "release_rollback"
+    with pytest.raises(UpdateRefused) as refused:
+        offered(state, manifest(b"other", 7))
+    assert refused.value.code == "release_conflict"
+    failed = given_up(state, "bad_hash")
+    assert offered(failed, manifest(PAYLOAD, 7)).receiving is None
+    assert offered(failed, manifest(PAYLOAD, 8)).receiving is not None
+
+
+def test_the_way_back_only_where_it_serves() -> None:
+    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD))
+    with pytest.raises(UpdateRefused) as refused:
+        rolled_back(state, GalleryFacts(2, NEW), OLD)
+    assert refused.value.code == "other_epoch"
+    assert rolled_back(state, GalleryFacts(2, None), OLD).model == SHIPPED
+    with pytest.raises(UpdateRefused) as refused:
+        rolled_back(UpdateState(), None, OLD)
+    assert refused.value.code == "nothing_before"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from(["offer", "test", "start", "prove", "return", "give_up", "epoch"]), max_size=25)
+)
+def test_whatever_happens_the_state_reads_back_and_names_a_model_that_is_there(steps: list[str]) -> None:
+    state, facts, seq = UpdateState(home_epoch=1), GalleryFacts(1, OLD), 0
+    for step in steps:
+        highest = state.release_seq
+        match step:
+            case "offer":
+                seq += 1
+                state = offered(state, manifest(PAYLOAD, seq))
+            case "test" if state.receiving is not None:
+                state = model_tested(state, state.receiving, NEW if seq % 2 else OLD)
+            case "start":
+                state = starting(state, facts, OLD)
+            case "prove":
+                state = proved(state)
+            case "return":
+                state = returned(state, "unhealthy")
+            case "give_up":
+                state = given_up(state, "bad_hash")
+            case "epoch":
+                facts = GalleryFacts(facts.epoch + 1, NEW if facts.epoch % 2 else None)
+        assert state.release_seq >= highest
+        assert state.model == SHIPPED or state.slot(state.model) is not None
+        assert state.waiting is None or state.slot(state.waiting) is not None
+        assert len(state.slots) <= 8
+        assert UpdateState.from_obj(state.to_obj()) == state
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"size": 0},
+        {"size": 1 << 40},
+        {"chunk_size": 1 << 20},
+        {"chunk_count": 3},
+        {"kind": "firmware"},
+        {"sha256": "0"},
+        {"release_seq": 0},
+        {"v": 2},
+        {"version": ""},
+    ],
+)
+def test_a_manifest_outside_the_contract_or_its_caps_is_refused(changed: JsonObject) -> None:
+    with pytest.raises(UpdateRefused):
+        manifest(PAYLOAD, 7, **changed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"root": SigningKey.generate()},
+        {"not_after_ms": 1},
+        {"purpose": SignerPurpose.POST},
+    ],
+)
+def test_a_manifest_that_no_root_vouches_for_is_refused(wrong: dict[str, Any]) -> None:
+    from tests.device.updates.update_setting import ROOT
+
+    with pytest.raises(TrustError):
+        read_manifest(signed(release(PAYLOAD, 7), **wrong), roots=[ROOT.public], now_ms=now_ms())
+    changed = signed(release(PAYLOAD, 7))
+    changed["manifest_obj"]["release_seq"] = 8
+    with pytest.raises(TrustError):
+        read_manifest(changed, roots=[ROOT.public], now_ms=now_ms())
+    assert SIGNER.public != ROOT.public
+
+
+def test_versions_compare_as_numbers() -> None:
+    assert version_numbers("1.10.0") == (1, 10, 0)
+    assert version_numbers("1.x") is None
+    check_app_version(manifest(PAYLOAD, 7, min_app_version="0.9"), "0.10.0")
+    for wanted in ("0.10.1", "1", "next"):
+        with pytest.raises(UpdateRefused) as refused:
+            check_app_version(manifest(PAYLOAD, 7, min_app_version=wanted), "0.10.0")
+        assert refused.value.code == "app_too_old"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"release_seq": 7, "index": -1, "data_b64": "AAAA"},
+        {"release_seq": 7, "index": 0, "data_b64": "AAA"},
+        {"release_seq": True, "index": 0, "data_b64": "AAAA"},
+        {"release_seq": 7, "index": 1 << 20, "data_b64": "AAAA"},
+    ],
+)
+def test_a_chunk_outside_the_contract_is_malformed(body: JsonObject) -> None:
+    with pytest.raises(FormatError):
+        read_chunk(body)
+
+
+def test_slots_are_kept_for_the_present_model_and_the_one_before_only() -> None:
+    state = replace(
+        UpdateState(release_seq=9),
+        slots=(ModelSlot(3, "1", OLD), ModelSlot(5, "2", OLD), ModelSlot(8, "3", NEW)),
+        model=5,
+        previous=3,
+        waiting=8,
+    )
+    state = model_tested(replace(state, receiving=manifest(PAYLOAD, 9)), manifest(PAYLOAD, 9), NEW)
+    assert [slot.release_seq for slot in state.slots] == [3, 5, 9]
