@@ -19,7 +19,6 @@ from pathlib import Path
 from tests import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-REPOSITORY = DOCS.parent
 
 _BLOCK = re.compile(r"<!-- (on|said): ([^>]*?) -->\n```console\n(.*?)```", re.DOTALL)
 _CHANGES = re.compile(

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.docs.page_commands import DOCS, REPOSITORY, blocks_of
+from tests import REPOSITORY
+from tests.docs.page_commands import DOCS, blocks_of
 from tools.palmctl import main
 
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]

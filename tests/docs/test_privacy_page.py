@@ -2,7 +2,8 @@
 
 import re
 
-from tests.docs.page_commands import DOCS, REPOSITORY
+from tests import REPOSITORY
+from tests.docs.page_commands import DOCS
 
 PAGE = (DOCS / "PRIVACY.md").read_text(encoding="utf-8")
 _WRITES_PICTURES = re.compile(r"\b(imwrite|imencode|VideoWriter(?!\.fourcc)|tofile)\b")
