@@ -39,9 +39,8 @@ class ServedDevice:
 
     def start(self, name: str) -> None:
         """`palmd` or `syncd`."""
-        self._start(
-            name, [sys.executable, "-m", f"device.{name}", "--config", str(self.folder / "device.toml")]
-        )
+        program = {"palmd": "device.core.main", "syncd": "device.syncd.main"}[name]
+        self._start(name, [sys.executable, "-m", program, "--config", str(self.folder / "device.toml")])
 
     def start_validator(self, port: str, server: Server) -> None:
         """A simulated validator at the other end, which carries the mail."""

@@ -98,7 +98,7 @@ def test_byte_code_comes_with_it_and_names_its_place_on_the_board(package: Path,
         assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", "it is checked against its source (PEP 552)"
     assert (
         b"/opt/palm-access/versions/1.2.3-4/lib"
-        in (site / "device/__pycache__/palmd.cpython-311.pyc").read_bytes()
+        in (site / "device/core/__pycache__/main.cpython-311.pyc").read_bytes()
     )
     script = (tmp_path / INSIDE / "bin/palmd").read_text()
     assert script.startswith("#!/opt/palm-access/versions/1.2.3-4/bin/python -I\n")
