@@ -26,6 +26,7 @@ from device.updates.desk import APP_NAME, UpdateDesk, UpdateParts
 from device.updates.models import gallery_facts, open_models
 from gallery.errors import GalleryError
 from gallery.gallery import Gallery
+from link1.keys import PublicKey
 from models.embedding import Embedder
 from models.errors import ModelsError
 from models.pad_network import PadNetwork, open_pad_network
@@ -67,8 +68,8 @@ async def open_device(
 ) -> Opened:
     """Open everything, each database on its own thread. Raises StateError, which says the way out."""
     keys = KeyStore.load(key_source(config.keys_dir))
-    pinned = Pinned(load_trust(config.trust_path))
-    trust = pinned.trust
+    trust = load_trust(config.trust_path)
+    pinned = Pinned(trust)
     _check_same_device(config, trust)
     policy = read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
@@ -77,12 +78,20 @@ async def open_device(
     model, updates = await journal_thread.do(lambda: open_models(config, facts))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     bulk_turn = BulkTurn()
+    gallery: Gallery | None = None
+
+    def gallery_key(kid: str) -> PublicKey | None:
+        # While the gallery is being opened, no time is known yet to hold a key's end against.
+        at_ms = None if gallery is None else known_time_ms(gallery, clock)
+        return pinned.trust.gallery_key(kid, at_ms)
+
     gallery, gallery_fault = await gallery_thread.do(
-        lambda: _open_gallery(config, pinned, keys, model.model_id, clock, pause=bulk_turn.wait)
+        lambda: _open_gallery(
+            config, trust, keys, model.model_id, clock, gallery_key=gallery_key, pause=bulk_turn.wait
+        )
     )
-    pinned.now_ms = lambda: known_time_ms(gallery, clock)
     if gallery is not None:
-        pinned.service_ms = max(pinned.service_ms, gallery.newest_head_ms)
+        pinned.heard(gallery.newest_head_ms)
     return Opened(
         config=config,
         pinned=pinned,
@@ -155,16 +164,17 @@ def _open_pad_network(config: DeviceConfig) -> tuple[PadNetwork | None, str]:
 
 def _open_gallery(
     config: DeviceConfig,
-    pinned: Pinned,
+    trust: Trust,
     keys: KeyStore,
     model_id: str,
     clock: Clock,
     *,
+    gallery_key: Callable[[str], PublicKey | None],
     pause: Callable[[], None],
 ) -> tuple[Gallery | None, str]:
-    if pinned.trust.gallery is None:
+    if trust.gallery is None:
         return None, "the service registered this device without a gallery"
-    stream, epoch = pinned.trust.gallery
+    stream, epoch = trust.gallery
     try:
         gallery = Gallery.open(
             config.gallery_dir,
@@ -172,7 +182,7 @@ def _open_gallery(
             model_id=model_id,
             stream=stream,
             epoch=epoch,
-            gallery_key=pinned.gallery_key,
+            gallery_key=gallery_key,
             now=gallery_now(clock),
             boot_id=boot_id(),
             clock_kept=has_kept_time(),

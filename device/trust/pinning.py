@@ -36,7 +36,7 @@ class Pinning:
     ) -> None:
         """`path`: of trust.json; `thread`: whose turn a change takes on the disk; `now_ms`: the time to hold
         validities against (epoch)."""
-        self.policy = policy
+        self._policy = policy
         self._pinned = pinned
         self._path = path
         self._thread = thread
@@ -45,6 +45,11 @@ class Pinning:
         self._policy_changed = policy_changed
         self._changing = asyncio.Lock()
         self._stopped = False
+
+    @property
+    def policy(self) -> Policy:
+        """The configuration in force."""
+        return self._policy
 
     def stop(self) -> None:
         """Nothing changes any more: what was pinned is being destroyed."""
@@ -72,10 +77,8 @@ class Pinning:
 
     def noted(self, at_ms: int) -> None:
         """The service signed something at `at_ms` (epoch) that was verified here and is durable elsewhere."""
-        if at_ms > self._pinned.service_ms:
-            self._pinned.service_ms = at_ms
-            if self._pinned.trust.worth_keeping(at_ms):
-                self._validator_keys_changed()
+        if self._pinned.heard(at_ms) and self._pinned.trust.worth_keeping(at_ms):
+            self._validator_keys_changed()
 
     async def heard(self, at_ms: int) -> None:
         """The service signed something at `at_ms` (epoch) that was verified here. It is kept where it matters
@@ -90,10 +93,10 @@ class Pinning:
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
         policy = read_policy(wrapper, roots=self._pinned.trust.roots, taken_at_ms=self._now_ms())
-        if policy.config_seq <= self.policy.config_seq:
+        if policy.config_seq <= self._policy.config_seq:
             return
         await self._pin(lambda trust: reread(trust, {"config": wrapper}))
-        self.policy = policy
+        self._policy = policy
         _log.info("configuration %d is in force", policy.config_seq)
         self._policy_changed()
 
@@ -115,5 +118,5 @@ class Pinning:
                 await self._thread.do(lambda: save_trust(self._path, trust))
             except TrustError as error:
                 raise StateError(str(error)) from error  # the disk's fault, not that of what was signed
-            self._pinned.trust = trust
+            self._pinned.replace(trust)
             return True

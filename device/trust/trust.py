@@ -14,7 +14,7 @@ those of all bundles, `service_ms` is a time by the service, and `gate_id`, `dbd
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -140,6 +140,10 @@ class Trust:
         """The key that may have signed a gallery head."""
         return self.service_key(kid, "gallery", at_ms)
 
+    def status_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
+        """The key that may have signed a device status."""
+        return self.service_key(kid, "device_status", at_ms)
+
     def dbd_key(self, kid: str, at_ms: int) -> PublicKey | None:
         """The validator's key `kid`, if one of its windows holds `at_ms` (epoch milliseconds)."""
         windows = (key for key in self._unrevoked() if key.public.kid == kid)
@@ -179,34 +183,39 @@ class Trust:
 
 
 class Pinned:
-    """The trust in force; replaced as a whole when keys are rotated, so that whoever holds this sees it."""
+    """The trust in force, and the newest time of the service; its holders see every change at once."""
 
     def __init__(self, trust: Trust) -> None:
-        self.trust = trust
-        self.now_ms: Callable[[], int] | None = None
-        """The time by which a key that has ended no longer counts; set once there is one to go by."""
-        self.service_ms = max(trust.service_ms, trust.status_at_ms)
+        self._trust = trust
+        self._service_ms = max(trust.service_ms, trust.status_at_ms)
+
+    @property
+    def trust(self) -> Trust:
+        return self._trust
+
+    @property
+    def service_ms(self) -> int:
         """The newest time (epoch) that the service signed and this device verified. It never falls."""
+        return self._service_ms
+
+    def replace(self, trust: Trust) -> None:
+        """Go by `trust` from here on."""
+        self._trust = trust
+
+    def heard(self, at_ms: int) -> bool:
+        """The service signed something at `at_ms` (epoch) that was verified here. True when that is news."""
+        newer = at_ms > self._service_ms
+        self._service_ms = max(self._service_ms, at_ms)
+        return newer
 
     def validator_key(self, kid: str, wall_ms: int) -> PublicKey | None:
         """The validator's key `kid`, if it counts now."""
-        counting = self.trust.dbd_keys_now(wall_ms, self.service_ms)
+        counting = self._trust.dbd_keys_now(wall_ms, self._service_ms)
         return next((key.public for key in counting if key.public.kid == kid), None)
 
     def once_pinned(self, kid: str) -> OncePinned | None:
         """The validator's key `kid`, whenever it counted."""
-        return self.trust.once_pinned(kid)
-
-    def gallery_key(self, kid: str) -> PublicKey | None:
-        """The key that may have signed a gallery head."""
-        return self._key(kid, "gallery")
-
-    def status_key(self, kid: str) -> PublicKey | None:
-        """The key that may have signed a device status."""
-        return self._key(kid, "device_status")
-
-    def _key(self, kid: str, use: str) -> PublicKey | None:
-        return self.trust.service_key(kid, use, None if self.now_ms is None else self.now_ms())
+        return self._trust.once_pinned(kid)
 
 
 def trust_from_registration(

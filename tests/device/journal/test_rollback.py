@@ -79,12 +79,11 @@ def test_a_key_counts_until_its_end_by_the_time_that_is_known(trust: Trust) -> N
     new = SigningKey.from_seed(b"\x31" * 32)
     times = {"not_before": "2030-01-01T00:00:00.000Z", "not_after": "2031-01-01T00:00:00.000Z"}
     later = with_service_keys(trust, [public(new, use=["gallery"], **times)], NOW_MS)
-    pinned, known = Pinned(later), [NOW_MS]
-    pinned.now_ms = lambda: known[0]
-    assert pinned.gallery_key(new.kid) == new.public
-    known[0] = 1_924_992_000_000 + YEAR  # a year after it ended
-    assert pinned.gallery_key(new.kid) is None
-    assert pinned.gallery_key(GALLERY_KEY.kid) == GALLERY_KEY.public
+    assert later.gallery_key(new.kid, NOW_MS) == new.public
+    a_year_after_it_ended_ms = 1_924_992_000_000 + YEAR
+    assert later.gallery_key(new.kid, a_year_after_it_ended_ms) is None
+    assert later.gallery_key(new.kid) == new.public, "where no time is known, its end does not count"
+    assert later.gallery_key(GALLERY_KEY.kid, a_year_after_it_ended_ms) == GALLERY_KEY.public
 
 
 def test_an_end_that_has_passed_is_not_taken_over(trust: Trust) -> None:

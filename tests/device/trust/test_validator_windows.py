@@ -122,11 +122,12 @@ def test_some_unrevoked_key_always_counts_and_no_revoked_one_ever(
         trust = with_dbd_keys(trust, listed, at_ms)
     held = {key.public.kid for key in trust.dbd_keys}
     gone = {key.kid for key in revoked}
-    now = counting(trust, wall_ms, service_ms)
+    pinned = Pinned(trust)
+    pinned.heard(service_ms)
+    assert pinned.service_ms == max(service_ms, trust.service_ms, trust.status_at_ms)
+    now = counting(trust, wall_ms, pinned.service_ms)
     assert bool(now) == bool(held - gone)
     assert not now & gone
-    pinned = Pinned(trust)
-    pinned.service_ms = service_ms
     for key in KEYS:
         assert (pinned.validator_key(key.kid, wall_ms) is not None) == (key.kid in now)
         known = pinned.once_pinned(key.kid)
