@@ -8,8 +8,9 @@ The words go into the signed status of LINK/1 §4 and into reports to the servic
 say more, stay on the device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 
 class HealthWord(StrEnum):
@@ -49,9 +50,14 @@ NOT_SERVING = frozenset(
 class Health:
     """The set of standing words. `on_change` gets the sorted words after each change of the set."""
 
-    def __init__(self, on_change: Callable[[tuple[HealthWord, ...]], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[tuple[HealthWord, ...]], None],
+        standing: Mapping[HealthWord, str] = MappingProxyType({}),
+    ) -> None:
+        """`standing`: the words from the start, with their details."""
         self._on_change = on_change
-        self._details: dict[HealthWord, str] = {}
+        self._details = dict(standing)
 
     @property
     def words(self) -> tuple[HealthWord, ...]:

@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class CoreEvents(Protocol):
+class CarrierEvents(Protocol):
     """What the core does about what the carrier brought. Called on the core's loop."""
 
     def gallery_changed(self) -> None:
@@ -105,9 +105,27 @@ class CoreEvents(Protocol):
         ...
 
 
+class Errands:
+    """Requests of an enrolment that wait for the carrier."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.submitted = asyncio.Event()
+        """Set when there may be something to fetch."""
+        self.outbox = EnrolmentOutbox(wake=self._wake)
+        self._clock = clock
+
+    def _wake(self) -> None:
+        self.submitted.set()
+        # Whether or not a carrier is there to ask: nobody's palms stay in memory longer than a session.
+        asyncio.get_running_loop().call_later(LONGEST_WAIT_MS / 1000 + 1, self._expire)
+
+    def _expire(self) -> None:
+        self.outbox.expire(self._clock.monotonic_ms())
+
+
 @dataclass(frozen=True, slots=True)
-class DeskParts:
-    """What the desk works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
+class CarrierParts:
+    """What the API works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
     Each database has its thread: the last page of a large snapshot keeps the gallery's busy for a second, and
     no verdict may wait for that."""
 
@@ -121,30 +139,28 @@ class DeskParts:
     journal_thread: Executor
     gallery_thread: Executor
     clock: Clock
-    events: CoreEvents
+    events: CarrierEvents
+    enrolments: Errands
+    redeems: Errands
     wipe_id: Callable[[], str | None] = lambda: None
     """Of a wipe that is done and that the service has to be told of."""
 
 
-class CarrierDesk:
+class CarrierApi:
     """Answers one carrier. `handle` is the handler of an `IpcServer`; everything runs on the core's loop but
     what is named as a database thread's."""
 
-    def __init__(self, parts: DeskParts) -> None:
+    def __init__(self, parts: CarrierParts) -> None:
         self._parts = parts
         self._verdict_waiting = asyncio.Event()
-        self._enrolment_waiting = asyncio.Event()
-        self._redeem_waiting = asyncio.Event()
-        self.enrolments = EnrolmentOutbox(wake=self._enrolment_submitted)
-        self.redeems = EnrolmentOutbox(wake=self._redeem_waiting.set)
         self.refused_uploads: Counter[str] = Counter()
         """Since the start: code → how many items the service refused with it. The journal keeps them."""
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._waiting_ops: dict[str, _Op] = {
             "verdicts.next": self._verdicts_next,
-            "enrolment.next": partial(self._errand_next, self.enrolments, self._enrolment_waiting),
-            "redeem.next": partial(self._errand_next, self.redeems, self._redeem_waiting),
+            "enrolment.next": partial(self._errand_next, parts.enrolments),
+            "redeem.next": partial(self._errand_next, parts.redeems),
         }
         self._shielded_ops: dict[str, _Op] = {
             "hello": self._hello,
@@ -152,22 +168,14 @@ class CarrierDesk:
             "gallery.deltas": self._gallery_deltas,
             "gallery.snapshot": self._gallery_snapshot,
             "verdicts.done": self._verdicts_done,
-            "enrolment.done": partial(self._errand_done, self.enrolments),
-            "redeem.done": partial(self._errand_done, self.redeems),
+            "enrolment.done": partial(self._errand_done, parts.enrolments.outbox),
+            "redeem.done": partial(self._errand_done, parts.redeems.outbox),
             "status": self._status,
             "wiped": self._wiped,
             "keys": self._keys,
             "time": self._time,
             "link_state": self._link_state,
         }
-
-    def _enrolment_submitted(self) -> None:
-        self._enrolment_waiting.set()
-        # Whether or not a carrier is there to ask: nobody's palms stay in memory longer than a session.
-        asyncio.get_running_loop().call_later(LONGEST_WAIT_MS / 1000 + 1, self._expire_enrolments)
-
-    def _expire_enrolments(self) -> None:
-        self.enrolments.expire(self._parts.clock.monotonic_ms())
 
     def verdict_waiting(self) -> None:
         """Something new stands in the journal for upload: a verdict, a decision, a passage, an outcome."""
@@ -295,14 +303,12 @@ class CarrierDesk:
             )
         return len(batch.items) - len(settled), list(codes.values())
 
-    async def _errand_next(
-        self, outbox: EnrolmentOutbox, submitted: asyncio.Event, request: Packet
-    ) -> Packet:
+    async def _errand_next(self, errands: Errands, request: Packet) -> Packet:
         async def oldest() -> WaitingEnrolment | None:
-            return outbox.next(self._parts.clock.monotonic_ms())
+            return errands.outbox.next(self._parts.clock.monotonic_ms())
 
         wait_ms = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS)
-        upload = await _wait_for(submitted, oldest, wait_ms)
+        upload = await _wait_for(errands.submitted, oldest, wait_ms)
         if upload is None:
             return reply(ticket=0)
         left_ms = max(0, upload.expires_at_ms - self._parts.clock.monotonic_ms())

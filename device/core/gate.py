@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, assert_never
 
-from device.core.opening import Opened
+from device.core.latency import Latencies
 from device.errors import JournalError, SequenceHalted
 from device.health import Health, HealthWord
 from device.journal.evidence import MAX_UNBACKED
+from device.journal.journal import Journal
 from device.passage.decision import build_verdict
 from device.passage.effects import (
     Effect,
@@ -38,12 +39,11 @@ from device.passage.effects import (
     StopCapture,
 )
 from device.passage.engine import TransactionEngine
-from device.passage.latency import Latencies
 from device.passage.settings import Conditions, EngineSettings
 from device.platform.clock import Clock
 from device.platform.threads import StoreThread
 from device.trust.policy import Policy
-from device.trust.trust import Trust
+from device.trust.trust import Pinned, Trust
 from device.values.recognition import Sighting
 from device.values.transactions import TxnMemory
 from link1.bodies import MailChunk, MailPull
@@ -67,59 +67,62 @@ from link1.events import (
     VerdictLeft,
     WrongEvidence,
 )
+from link1.keys import SigningKey
 from link1.objects import GalleryMark, LastVerdict
 from link1.signed import Kind, sign_object
 
 _log = logging.getLogger(__name__)
 
 
-class Around(Protocol):
-    """What the gate needs of the rest of the core."""
+@dataclass(frozen=True, slots=True)
+class GateHost:
+    """What the gate tells the rest of the core. Called on the loop's thread."""
 
-    @property
-    def trust(self) -> Trust:
-        """What is pinned now."""
-        ...
+    capture_wanted: Callable[[bool], None]
+    """Whether a request waits for a hand."""
+    validator_proven: Callable[[], None]
+    """A session has begun: a signed status is due."""
+    news_for_upload: Callable[[], None]
+    """The journal has something new for the service."""
+    passed: Callable[[JsonObject, float, Mapping[str, float]], None]
+    """A verdict's last byte has left: its summary, milliseconds since its frame, and those of each stage."""
+    kick_cable: Callable[[], None]
+    """Something was queued for the cable, or a deadline has changed."""
+    cannot_go_on: Callable[[BaseException], None]
+    """A fault of this program: it ends, is started again, and the journal holds what was promised."""
 
-    def gallery_mark(self) -> GalleryMark:
-        """The state of the gallery that is in force."""
-        ...
 
-    def capture_wanted(self, wanted: bool) -> None:
-        """Whether a request waits for a hand."""
-        ...
-
-    def validator_proven(self) -> None:
-        """A session stands: a signed status is due."""
-        ...
+class TakesMail(Protocol):
+    """The device's mail, as the cable's messages reach it."""
 
     def session_ended(self) -> None:
         """What was asked in the session is not answered any more."""
         ...
 
-    def mail_received(self, chunk: MailChunk) -> None:
+    def received(self, chunk: MailChunk) -> None:
         """The validator offers a piece of mail."""
         ...
 
-    def mail_pulled(self, pull: MailPull) -> None:
+    def pulled(self, pull: MailPull) -> None:
         """The validator asks for mail."""
         ...
 
-    def news_for_upload(self) -> None:
-        """Something new stands in the journal."""
-        ...
 
-    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
-        """A verdict's bytes are in the port, so long after its frame."""
-        ...
+@dataclass(frozen=True, slots=True)
+class GateParts:
+    """What the gate works with. `policy`: the one in force at the start."""
 
-    def kick_cable(self) -> None:
-        """Something was queued for the cable, or a deadline has changed."""
-        ...
-
-    def cannot_go_on(self, error: BaseException) -> None:
-        """A fault of this program: it ends, is started anew, and the journal knows where it was."""
-        ...
+    end: DeviceEnd
+    journal: Journal
+    journal_thread: StoreThread
+    mail: TakesMail
+    pinned: Pinned
+    policy: Policy
+    verdict_key: SigningKey
+    model_id: str
+    gallery_mark: Callable[[], GalleryMark]
+    health: Health
+    clock: Clock
 
 
 @dataclass
@@ -134,19 +137,18 @@ class _OnItsWay:
 class Gate:
     """Every method runs on the loop's thread."""
 
-    def __init__(
-        self, opened: Opened, around: Around, *, health: Health, thread: StoreThread, clock: Clock
-    ) -> None:
+    def __init__(self, parts: GateParts, host: GateHost) -> None:
         self.latencies = Latencies()
-        self.last: LastVerdict | None = None
-        self.last_said: JsonObject | None = None
-        self.validator_kid: str | None = None
-        self._opened = opened
-        self._journal = opened.journal
-        self._around = around
-        self._health = health
-        self._thread = thread
-        self._clock = clock
+        self._parts = parts
+        self._host = host
+        self._end = parts.end
+        self._journal = parts.journal
+        self._thread = parts.journal_thread
+        self._health = parts.health
+        self._clock = parts.clock
+        self._last: LastVerdict | None = None
+        self._last_said: JsonObject | None = None
+        self._validator_kid: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = 0
         self._on_its_way: dict[str, _OnItsWay] = {}
@@ -154,61 +156,29 @@ class Gate:
             backing: deque(maxlen=MAX_UNBACKED) for backing in (Backing.REVOKED, Backing.UNSIGNED)
         }
         self._keeping_unbacked = False
-        self.end = DeviceEnd(
-            device_id=opened.trust.device_id,
-            gate_id=opened.trust.gate_id,
-            dbd_id=opened.trust.dbd_id,
-            verdict_key=opened.keys.verdict,
-            validator_keys=lambda kid, at_ms: (
-                opened.pinned.validator_key(kid, clock.wall_ms())
-                if at_ms is None
-                else around.trust.dbd_key(kid, at_ms)
-            ),
-            once_pinned=opened.pinned.once_pinned,
-            random=os.urandom,
-        )
         self._engine = TransactionEngine(
-            _settings(opened.policy, opened.trust), Conditions(camera=False, recogniser=False, gallery=False)
+            _settings(parts.policy, parts.pinned.trust),
+            Conditions(camera=False, recogniser=False, gallery=False),
         )
-        self._on_event: dict[type, Callable[[Any], object]] = {
-            Proven: self._proven,
-            Down: self._down,
-            RequestReceived: self._request,
-            CancelReceived: self._cancel,
-            DecisionReceived: self._decision,
-            PassageReceived: self._passage,
-            WrongEvidence: lambda event: self._do(
-                self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing)
-            ),
-            UnknownReceived: lambda event: self._do(self._engine.unknown(event.verdict_refs)),
-            ReadyReceived: self._ready,
-            VerdictLeft: self._verdict_left,
-            MailReceived: lambda event: around.mail_received(event.chunk),
-            MailPullReceived: lambda event: around.mail_pulled(event.pull),
-            ErrorReceived: self._complaint,
-        }
-        self._on_effect: dict[type, Callable[[Any], object]] = {
-            StartCapture: lambda _effect: around.capture_wanted(True),
-            StopCapture: lambda _effect: around.capture_wanted(False),
-            Guide: lambda effect: self.end.send_guide(effect.txn_id, effect.hint),
-            SendVerdict: lambda effect: self._send_verdict(effect.wrapper),
-            SendError: lambda effect: self.end.send_error(
-                effect.code, MessageType(effect.about), effect.txn_id
-            ),
-            Resolve: lambda effect: self.end.send_resolve(effect.verdict_refs),
-            JournalVerdict: lambda effect: self._spawn(self._journal_verdict(effect)),
-            RememberEnd: lambda effect: self._spawn(self._remember_end(effect)),
-            RecordDecision: lambda effect: self._spawn(self._record_decision(effect)),
-            RecordPassage: lambda effect: self._spawn(self._record_passage(effect)),
-            RecordOutcomeUnknown: lambda effect: self._spawn(self._record_unknown(effect)),
-            RecordDisowned: lambda effect: self._spawn(self._record_disowned(effect)),
-            RecordEvidence: self._take_evidence,
-            ListOpen: lambda effect: self._spawn(self._list_open(effect)),
-        }
+
+    @property
+    def last(self) -> LastVerdict | None:
+        """The newest durable verdict."""
+        return self._last
+
+    @property
+    def last_said(self) -> JsonObject | None:
+        """What the newest verdict since the start says, without whom it is about."""
+        return self._last_said
+
+    @property
+    def validator_kid(self) -> str | None:
+        """The key by which the validator of this session has proved itself."""
+        return self._validator_kid
 
     async def start(self) -> None:
         """Find out where the journal stands; before any event."""
-        self.last = await self._thread.do(self._journal.last)
+        self._last = await self._thread.do(self._journal.last)
 
     async def finish(self) -> None:
         """Let what is on its way to the disk arrive."""
@@ -233,12 +203,12 @@ class Gate:
 
     def journal_is_back(self) -> None:
         """What came while the journal could not be written is lost here; the validator still has it."""
-        if self.end.proven:
-            self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
+        if self._end.proven:
+            self._do(self._engine.journal_is_back(self._last.verdict_seq if self._last else 0))
 
     def configure(self, policy: Policy) -> None:
         """The service has sent a new configuration; what is being captured is finished with the old one."""
-        self._engine.configure(_settings(policy, self._opened.trust))
+        self._engine.configure(_settings(policy, self._parts.pinned.trust))
 
     # The second half of a frame's journey
 
@@ -249,27 +219,27 @@ class Gate:
     async def _journal_verdict(self, decided: JournalVerdict) -> None:
         """Number, chain, sign and store a verdict; only then may it leave."""
         txn_id, outcome = decided.request.txn_id, decided.outcome
-        sighting, opened = outcome.sighting, self._opened
+        sighting, parts = outcome.sighting, self._parts
         way = _OnItsWay(
             frame_at_ms=sighting.at_ms if sighting else self._now_ms(),
             decided_at_s=time.perf_counter(),
             stage_ms=dict(sighting.stage_ms) if sighting else {},
         )
-        decided_at_ms, gallery = self._clock.wall_ms(), self._around.gallery_mark()
+        decided_at_ms, gallery = self._clock.wall_ms(), parts.gallery_mark()
 
         def build(verdict_seq: int, prev_ref: str) -> JsonObject:
             verdict = build_verdict(
                 decided.request,
                 outcome,
-                device_id=opened.trust.device_id,
+                device_id=parts.pinned.trust.device_id,
                 verdict_seq=verdict_seq,
                 prev_ref=prev_ref,
                 decided_at_ms=decided_at_ms,
-                model_id=opened.model_id,
+                model_id=parts.model_id,
                 thr_id=decided.thr_id,
                 gallery=gallery,
             )
-            return sign_object(Kind.VERDICT, verdict.to_obj(), opened.keys.verdict)
+            return sign_object(Kind.VERDICT, verdict.to_obj(), parts.verdict_key)
 
         try:
             stored = await self._thread.do(
@@ -282,8 +252,8 @@ class Gate:
             return
         way.stage_ms["sign_and_journal"] = (time.perf_counter() - way.decided_at_s) * 1000
         self._on_its_way = {stored.ref: way}
-        self.last = LastVerdict(stored.seq, stored.ref)
-        self.last_said = {
+        self._last = LastVerdict(stored.seq, stored.ref)
+        self._last_said = {
             "verdict_seq": stored.seq,
             "verdict_ref": stored.ref,
             "decision": str(outcome.result.decision),
@@ -294,17 +264,17 @@ class Gate:
             "attempts": outcome.attempts,
         }
         self._do(self._engine.verdict_durable(txn_id, stored, self._now_ms()))
-        self._around.news_for_upload()
+        self._host.news_for_upload()
 
     def _send_verdict(self, wrapper: JsonObject) -> None:
         """A durable verdict goes out ahead of all that waits; if it is lost, the validator asks again."""
-        self.end.send_verdict(wrapper)
-        self._around.kick_cable()
+        self._end.send_verdict(wrapper)
+        self._host.kick_cable()
 
     def _verdict_left(self, event: VerdictLeft) -> None:
         """The verdict's last byte has left the port: the journey is over, and its decision is due."""
         self._engine.verdict_left(event.verdict_ref, self._now_ms())
-        self._around.kick_cable()
+        self._host.kick_cable()
         way = self._on_its_way.pop(event.verdict_ref, None)
         if way is None:
             return
@@ -312,27 +282,53 @@ class Gate:
         way.stage_ms["cable"] = max(0.0, (time.perf_counter() - way.decided_at_s) * 1000 - done_ms)
         total_ms = float(self._now_ms() - way.frame_at_ms)
         self.latencies.add(total_ms, way.stage_ms)
-        if self.last_said is not None:
-            self._around.passed(self.last_said, total_ms, way.stage_ms)
+        if self._last_said is not None:
+            self._host.passed(self._last_said, total_ms, way.stage_ms)
 
     # What comes over the cable
 
-    def on_cable_event(self, event: DeviceEvent) -> None:
+    def on_cable_event(self, event: DeviceEvent) -> None:  # noqa: C901, PLR0912 - one line an event
         """One event of the device's end."""
-        handle = self._on_event.get(type(event))
-        if handle is not None:
-            handle(event)
+        match event:
+            case Proven():
+                self._proven(event)
+            case Down():
+                self._down(event)
+            case RequestReceived():
+                self._request(event)
+            case CancelReceived():
+                self._cancel(event)
+            case DecisionReceived():
+                self._decision(event)
+            case PassageReceived():
+                self._passage(event)
+            case WrongEvidence():
+                self._do(self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing))
+            case UnknownReceived():
+                self._do(self._engine.unknown(event.verdict_refs))
+            case ReadyReceived():
+                self._ready(event)
+            case VerdictLeft():
+                self._verdict_left(event)
+            case MailReceived():
+                self._parts.mail.received(event.chunk)
+            case MailPullReceived():
+                self._parts.mail.pulled(event.pull)
+            case ErrorReceived():
+                self._complaint(event)
+            case _:
+                assert_never(event)
 
     def _proven(self, event: Proven) -> None:
-        self.validator_kid = event.validator_kid
+        self._validator_kid = event.validator_kid
         self._health.clear(HealthWord.LINK_DOWN)
-        self._around.validator_proven()
-        self._do(self._engine.link_proven(self.last.verdict_seq if self.last else 0))
+        self._host.validator_proven()
+        self._do(self._engine.link_proven(self._last.verdict_seq if self._last else 0))
 
     def _down(self, event: Down) -> None:
         self._session += 1
-        self.validator_kid = None
-        self._around.session_ended()
+        self._validator_kid = None
+        self._parts.mail.session_ended()
         self._health.report(
             HealthWord.LINK_DOWN, f"the session with the validator ended: {event.reason.value}"
         )
@@ -360,7 +356,7 @@ class Gate:
     def _ready(self, event: ReadyReceived) -> None:
         self._health.put(
             HealthWord.SENSOR_MISMATCH,
-            event.passage_sensor != self._opened.trust.passage_sensor,
+            event.passage_sensor != self._parts.pinned.trust.passage_sensor,
             "validator and registration disagree about the turn sensor; registration is followed",
         )
 
@@ -387,8 +383,41 @@ class Gate:
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            self._on_effect[type(effect)](effect)
-        self._around.kick_cable()
+            self._carry_out(effect)
+        self._host.kick_cable()
+
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one line an effect
+        match effect:
+            case StartCapture():
+                self._host.capture_wanted(True)
+            case StopCapture():
+                self._host.capture_wanted(False)
+            case Guide():
+                self._end.send_guide(effect.txn_id, effect.hint)
+            case SendVerdict():
+                self._send_verdict(effect.wrapper)
+            case SendError():
+                self._end.send_error(effect.code, MessageType(effect.about), effect.txn_id)
+            case Resolve():
+                self._end.send_resolve(effect.verdict_refs)
+            case JournalVerdict():
+                self._spawn(self._journal_verdict(effect))
+            case RememberEnd():
+                self._spawn(self._remember_end(effect))
+            case RecordDecision():
+                self._spawn(self._record_decision(effect))
+            case RecordPassage():
+                self._spawn(self._record_passage(effect))
+            case RecordOutcomeUnknown():
+                self._spawn(self._record_unknown(effect))
+            case RecordDisowned():
+                self._spawn(self._record_disowned(effect))
+            case RecordEvidence():
+                self._take_evidence(effect)
+            case ListOpen():
+                self._spawn(self._list_open(effect))
+            case _:
+                assert_never(effect)
 
     async def _remember_end(self, end: RememberEnd) -> None:
         await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
@@ -441,7 +470,7 @@ class Gate:
         )
         if recorded:
             # The journal knows what it keeps; the cable's end, for a while, also what was beyond its limits.
-            new = recorded[0] and (not evidence.answer or self.end.first_copy(evidence.wrapper))
+            new = recorded[0] and (not evidence.answer or self._end.first_copy(evidence.wrapper))
             self._do(self._engine.evidence_recorded(evidence, new=new))
 
     async def _list_open(self, asked: ListOpen) -> None:
@@ -463,7 +492,7 @@ class Gate:
         except JournalError as error:
             self._store_failed(error)
             return
-        self._around.news_for_upload()
+        self._host.news_for_upload()
 
     def _store_failed(self, error: JournalError) -> None:
         _log.error("%s", error)
@@ -472,7 +501,7 @@ class Gate:
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         """Begin `work`; places in the thread's queue are taken in the order of these calls."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -482,7 +511,23 @@ class Gate:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._around.cannot_go_on(error)
+            self._host.cannot_go_on(error)
+
+
+def device_end(pinned: Pinned, verdict_key: SigningKey, clock: Clock) -> DeviceEnd:
+    """The device's end of the cable, by the keys that are pinned at each moment."""
+    trust = pinned.trust
+    return DeviceEnd(
+        device_id=trust.device_id,
+        gate_id=trust.gate_id,
+        dbd_id=trust.dbd_id,
+        verdict_key=verdict_key,
+        validator_keys=lambda kid, at_ms: (
+            pinned.validator_key(kid, clock.wall_ms()) if at_ms is None else pinned.trust.dbd_key(kid, at_ms)
+        ),
+        once_pinned=pinned.once_pinned,
+        random=os.urandom,
+    )
 
 
 def _settings(policy: Policy, trust: Trust) -> EngineSettings:

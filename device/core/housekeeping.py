@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from device.core.core import Core
+from device.core.served_gallery import ServedGallery
 from device.core.store_watch import StoreWatch
-from device.health import HealthWord
+from device.health import NOT_SERVING, Health, HealthWord
 from device.platform import sd_notify
 from device.platform.clock import Clock
 from device.platform.heat import hottest_c, too_hot
@@ -35,12 +35,21 @@ class Stage:
 class Housekeeping:
     """Runs beside everything else until cancelled."""
 
-    def __init__(self, core: Core, clock: Clock, stages: Sequence[Stage]) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        store: StoreWatch,
+        gallery: ServedGallery,
+        health: Health,
+        clock: Clock,
+        stages: Sequence[Stage],
+    ) -> None:
+        self._store = store
+        self._gallery = gallery
+        self._health = health
         self._clock = clock
         self._stages = stages
-        self._fed_at_s = 0.0
-        self._store = StoreWatch(core, clock)
+        self._status_line = ""
 
     async def run(self) -> None:
         while True:
@@ -51,8 +60,8 @@ class Housekeeping:
             except TimeoutError:
                 silent.append("store")
             self._look_at_heat()
-            self._core.look_at_gallery()
-            self._core.tell_status()
+            self._gallery.look()
+            self._tell_systemd()
             if silent:
                 _log.error("no life from: %s; the watchdog is not fed", ", ".join(silent))
             else:
@@ -65,9 +74,17 @@ class Housekeeping:
         return [stage.name for stage in self._stages if now_ms - stage.heartbeat_ms() > stage.within_ms]
 
     def _look_at_heat(self) -> None:
-        health, temperature_c = self._core.health, hottest_c()
-        health.put(
+        temperature_c = hottest_c()
+        self._health.put(
             HealthWord.TEMPERATURE,
-            too_hot(temperature_c, stood=HealthWord.TEMPERATURE in health.words),
+            too_hot(temperature_c, stood=HealthWord.TEMPERATURE in self._health.words),
             f"the board has {temperature_c} °C and slows itself down; shade it, clear its air way",
         )
+
+    def _tell_systemd(self) -> None:
+        """The line that `systemctl status` shows, when it has changed."""
+        words = [str(word) for word in self._health.words if word in NOT_SERVING]
+        line = f"not serving: {', '.join(words)}" if words else "serving"
+        if line != self._status_line:
+            self._status_line = line
+            sd_notify.status(line)

@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,31 +21,51 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from device import APP_PACKAGE
 from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
-from device.core.carrier_api import CarrierDesk, DeskParts
-from device.core.core import Core
-from device.core.doctor_control import doctor_operations
+from device.core.carrier_api import CarrierApi, CarrierParts, Errands
+from device.core.control_api import control_operations
+from device.core.core import Core, CoreParts
+from device.core.gate import Gate, GateHost, GateParts, device_end
+from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, Stage
-from device.core.opening import open_device
-from device.core.people_wiring import make_people
-from device.core.report import describe
-from device.core.update_wiring import begin_updates
-from device.core.wiped import serve_wiped
-from device.core.wiping import WipeEnd
-from device.errors import ConfigError, DeviceError, NotProvisioned
+from device.core.opening import Opened, first_words, open_device
+from device.core.people_control import PeopleParts, people_operations, why_not_captured
+from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
+from device.core.served_gallery import ServedGallery
+from device.core.service_link import ServiceLink
+from device.core.service_news import ServiceNews
+from device.core.status_report import StatusReport
+from device.core.store_watch import StoreParts, StoreWatch
+from device.core.update_control import update_operations
+from device.core.update_watch import UpdateWatch, install_prefix
+from device.core.validator_status import StatusFacts, ValidatorStatus
+from device.core.wiped_device import serve_wiped
+from device.enrolment.consent import TermsFolder, shipped_terms_dir
+from device.enrolment.desk import EnrolmentDesk
+from device.enrolment.flow import EnrolmentFlow
+from device.enrolment.preview import Preview
+from device.enrolment.trial_pass import TrialPasses
+from device.errors import ConfigError, DeviceError, JournalError, NotProvisioned
+from device.health import Health, HealthWord
+from device.journal.mail import MailPosition, OutboxRecord
+from device.mail.apply import ApplyParts, MailApply
+from device.mail.desk import MailDesk, MailParts
+from device.mail.outbox import Sender, Standing
 from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
 from device.platform.control import control_handler
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Handler
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
 from device.platform.roles import Role, serve_roles
 from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
+from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
-from device.vision.recognition import Recogniser
+from device.vision.recognition import Interest, Recogniser
 from device.wipe.wipe import finish_wipe
+from link1.events import DeviceEvent
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from models.liveness import LivenessCheck
@@ -91,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config.device.runtime_dir.mkdir(parents=True, exist_ok=True)
         wipe = finish_wipe(config.device.state_dir)
         if wipe is None:
-            again = asyncio.run(_serve(config, SystemClock(), guard))
+            again = asyncio.run(serve(config, SystemClock(), guard))
         else:
             asyncio.run(serve_wiped(config, wipe))
     except ConfigError as error:
@@ -109,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:  # noqa: PLR0915 - one line a part
+async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
     """Open everything, start everything, and serve until SIGTERM, SIGINT or the end of a wipe.
 
-    Returns whether the program is to begin anew.
+    Returns whether the program is to begin again.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -126,127 +146,35 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
         stack.push_async_callback(journal_thread.do, opened.journal.close)
         if opened.gallery is not None:
             stack.push_async_callback(gallery_thread.do, opened.gallery.close)
-        statuses = StatusReader(
-            opened.trust.device_id,
-            opened.pinned.status_key,
-            at_least_ms=lambda: opened.trust.status_at_ms,
-            known_ms=lambda: known_time_ms(opened.gallery, clock),
-        )
-        core = Core(
-            opened,
-            journal_thread=journal_thread,
-            gallery_thread=gallery_thread,
-            clock=clock,
-            statuses=statuses,
-            app_version=version(APP_PACKAGE),
-        )
-
-        desk = CarrierDesk(
-            DeskParts(
-                device_id=opened.trust.device_id,
-                model_id=opened.model_id,
-                gallery=lambda: core.gallery,
-                wipe_id=lambda: core.wiping.unconfirmed,
-                journal=opened.journal,
-                http_key=lambda: opened.keys.http.seed if core.wiping.may_ask_service else None,
-                statuses=statuses,
-                journal_thread=journal_thread.executor,
-                gallery_thread=gallery_thread.executor,
-                clock=clock,
-                events=core,
-            )
-        )
-        people = make_people(core, desk, clock)
-        stack.callback(people.enrolment.forget)
-        core.wiping.forget_people = people.enrolment.forget
-        slot = FrameSlot()
-
-        def tell_camera(state: CameraState) -> None:
-            loop.call_soon_threadsafe(core.on_camera, state)
-
-        capture = CaptureThread(
-            lambda: open_camera(
-                config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
-            ),
-            slot,
-            now_ms=clock.monotonic_ms,
-            on_state=tell_camera,
-            nir=config.camera.nir,
-        )
-        inference = InferenceThread(
-            slot,
-            Recogniser(
-                opened.embedder,
-                lambda: opened.gallery,
-                lambda: core.policy.thresholds,
-                LivenessCheck(opened.pad_network),
-                agree_cosine=opened.agree_cosine,
-            ),
-            loop,
-            core,
-            now_ms=clock.monotonic_ms,
-            examining=opened.bulk_turn.examining,
-            watch=people.preview.offer,
-        )
-        pump = CablePump(
-            core.gate.end,
-            lambda: open_port(config.link.port, baud=config.link.baud),
-            on_event=core.gate.on_cable_event,
-            on_port=core.on_port,
-        )
-        await core.start(
-            want=lambda interest, codes: inference.set_interest(interest, codes=codes),
-            pump=pump.kick,
-            uploads=desk.verdict_waiting,
-            enrolment=people.enrolment,
-            preview=people.preview,
-        )
-        capture.start()
-        stack.callback(capture.stop)
-        inference.start()
-        stack.callback(inference.stop)
-
-        stages = [
-            Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
-            Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
-            Stage("gallery", core.gallery_alive_ms, within_ms=60_000),
-        ]
-        watch, updates = await begin_updates(core, clock, stages, stack)
-
-        async def tell_status(_request: Packet) -> Packet:
-            status = describe(core, people.enrolment, clock, capture.counters, inference.counters)
-            return reply(status=status | {"memory": asdict(guard)})
-
-        technician = control_handler(
-            {
-                "status": tell_status,
-                "factory_reset": core.wiping.factory_reset,
-                **doctor_operations(slot),
-                **people.operations,
-                **updates,
-            }
-        )
+        palmd = compose(opened, journal_thread, gallery_thread, clock, guard)
+        stack.callback(palmd.enrolment.forget)
+        await palmd.store_watch.start()
+        await palmd.core.start()
+        palmd.capture.start()
+        stack.callback(palmd.capture.stop)
+        palmd.inference.start()
+        stack.callback(palmd.inference.stop)
+        stack.push_async_callback(opened.updates.finish)
+        await opened.updates.start()
         await serve_roles(
             config.device.runtime_dir,
             opened.trust.device_id,
             {
-                Role.TECHNICIAN: technician,
-                Role.TOTEM: technician,
-                Role.INSTALLER: technician,
-                Role.CARRIER: desk.handle,
+                Role.TECHNICIAN: palmd.technician,
+                Role.TOTEM: palmd.technician,
+                Role.INSTALLER: palmd.technician,
+                Role.CARRIER: palmd.carrier.handle,
             },
             stack,
         )
-
-        house = Housekeeping(core, clock, stages)
-        cable = asyncio.create_task(pump.run(), name="cable")
-        keeping = asyncio.create_task(house.run(), name="housekeeping")
+        cable = asyncio.create_task(palmd.pump.run(), name="cable")
+        keeping = asyncio.create_task(palmd.housekeeping.run(), name="housekeeping")
         sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
-        renewing = asyncio.create_task(watch.run(), name="updates")
-        wiped, tasks = core.wiping.over, (cable, keeping, ending, renewing)
-        await asyncio.wait((*tasks, core.broken, wiped), return_when=asyncio.FIRST_COMPLETED)
+        renewing = asyncio.create_task(palmd.update_watch.run(), name="updates")
+        wiped, tasks = palmd.wipe.over, (cable, keeping, ending, renewing)
+        await asyncio.wait((*tasks, palmd.broken, wiped), return_when=asyncio.FIRST_COMPLETED)
         again = renewing.done() or (wiped.done() and wiped.result() is WipeEnd.CONFIRMED)
         if not again:  # systemd would wait for this process to end, and kill it when it does not
             sd_notify.stopping()
@@ -255,10 +183,402 @@ async def _serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
-        if core.broken.done():
-            core.broken.result()
-        await core.finish()
+        if palmd.broken.done():
+            palmd.broken.result()
+        if opened.gallery is not None:
+            opened.gallery.interrupt()
+        await palmd.mail.finish()
+        await palmd.core.finish()
     return again
+
+
+@dataclass(frozen=True, slots=True)
+class Palmd:
+    """What `serve` starts, serves and ends."""
+
+    core: Core
+    enrolment: EnrolmentDesk
+    mail: MailDesk
+    wipe: RunningWipe
+    carrier: CarrierApi
+    technician: Handler
+    capture: CaptureThread
+    inference: InferenceThread
+    pump: CablePump[DeviceEvent]
+    store_watch: StoreWatch
+    update_watch: UpdateWatch
+    housekeeping: Housekeeping
+    broken: asyncio.Future[None]
+    """Gets an exception when the program cannot go on."""
+
+
+def compose(  # noqa: C901, PLR0915 - one line a part
+    opened: Opened,
+    journal_thread: StoreThread,
+    gallery_thread: StoreThread,
+    clock: Clock,
+    guard: MemoryGuard,
+) -> Palmd:
+    """Put the parts together; nothing runs yet, and no part reports anything before `Core.start`."""
+    config, loop = opened.config, asyncio.get_running_loop()
+    app_version = version(APP_PACKAGE)
+    broken: asyncio.Future[None] = loop.create_future()
+
+    def cannot_go_on(error: BaseException) -> None:
+        if not broken.done():
+            broken.set_exception(error)
+
+    # Reports to parts that are made further down
+
+    def health_changed(_words: Sequence[HealthWord]) -> None:
+        core.health_changed()
+
+    def validator_keys_changed() -> None:
+        core.validator_keys_changed()
+
+    def policy_changed() -> None:
+        core.policy_changed()
+
+    def choose_interest() -> None:
+        core.choose_interest()
+
+    def capture_wanted(wanted: bool) -> None:
+        core.capture_wanted(wanted)
+
+    def want(interest: Interest, codes: bool) -> None:
+        inference.set_interest(interest, codes=codes)
+
+    def kick_cable() -> None:
+        core.kick_cable()
+
+    def kick_pump() -> None:
+        pump.kick()
+
+    def validator_proven() -> None:
+        mail.session_began()
+        validator_status.send()
+
+    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxRecord], Awaitable[None]]) -> None:
+        await mail.wiped(wipe_id, destroy)
+
+    def camera_changed(state: CameraState) -> None:
+        loop.call_soon_threadsafe(hardware.on_camera, state)
+
+    # Words for the health, and for the service
+
+    def store_failed(error: JournalError) -> None:
+        health.report(HealthWord.STORE_FAULT, str(error))
+
+    def standing(position: MailPosition) -> Standing:
+        mark = None if opened.trust.gallery is None else gallery.mark()
+        return Standing(tuple(str(word) for word in health.words), mark, position.refused)
+
+    # What the device is and holds
+
+    health = Health(health_changed, first_words(opened))
+    pinning = Pinning(
+        opened.pinned,
+        opened.policy,
+        path=config.trust_path,
+        thread=journal_thread,
+        now_ms=lambda: known_time_ms(opened.gallery, clock),
+        validator_keys_changed=validator_keys_changed,
+        policy_changed=policy_changed,
+    )
+    gallery = ServedGallery(
+        opened.gallery,
+        fault=opened.gallery_fault,
+        thread=gallery_thread,
+        model_id=opened.model_id,
+        pinned=opened.pinned,
+        pinning=pinning,
+        health=health,
+        clock=clock,
+    )
+    hardware = Hardware(health)
+    link = ServiceLink(health, clock, has_cloud=config.cloud is not None)
+
+    # People before the camera
+
+    enrolments, redeems = Errands(clock), Errands(clock)
+    terms = TermsFolder(
+        config.enrolment.terms_dir or shipped_terms_dir(),
+        config.enrolment.terms_version or opened.trust.terms_version,
+    )
+    enrolment = EnrolmentDesk(
+        EnrolmentFlow(
+            opened.model_id,
+            lambda: pinning.policy.thresholds,
+            agree_cosine=opened.agree_cosine,
+            terms=terms if config.enrolment.consent == "screen" else None,
+            qr_hands=config.enrolment.hands,
+        ),
+        enrolments.outbox,
+        redeems.outbox,
+        clock,
+        on_change=choose_interest,
+        unready=lambda: why_not_captured(health),
+    )
+    preview = Preview(loop, clock.monotonic_ms, choose_interest)
+    passes = TrialPasses(lambda: pinning.policy, choose_interest)
+
+    # What the service orders, by the network or by the validator's mail
+
+    end = device_end(opened.pinned, opened.keys.verdict, clock)
+    wipe = RunningWipe(
+        WipeParts(
+            state_dir=config.device.state_dir,
+            pinned=opened.pinned,
+            health=health,
+            gallery=gallery,
+            gallery_thread=gallery_thread,
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            seal_word=seal_wiped,
+            online=lambda: link.online,
+            let_go=(pinning.stop, enrolment.forget, opened.updates.abandon),
+            failed=cannot_go_on,
+        )
+    )
+    validator_status = ValidatorStatus(
+        end,
+        StatusFacts(
+            device_id=opened.trust.device_id,
+            app_version=app_version,
+            model_id=opened.model_id,
+            health=health,
+            pinning=pinning,
+            gallery=gallery,
+            last=lambda: gate.last,
+            mail=lambda: mail.marks,
+            clock=clock,
+        ),
+        kick_cable,
+    )
+    news = ServiceNews(
+        pinning=pinning,
+        wipe=wipe,
+        gallery=gallery,
+        link=link,
+        validator_status=validator_status,
+        journal=opened.journal,
+        journal_thread=journal_thread,
+        health=health,
+    )
+    statuses = StatusReader(
+        opened.trust.device_id,
+        lambda kid: opened.trust.status_key(kid, known_time_ms(opened.gallery, clock)),
+        at_least_ms=lambda: opened.trust.status_at_ms,
+        known_ms=lambda: known_time_ms(opened.gallery, clock),
+    )
+
+    mail = MailDesk(
+        MailParts(
+            boxes=opened.journal.mail,
+            journal_thread=journal_thread,
+            sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
+            apply=MailApply(
+                ApplyParts(
+                    device_id=opened.trust.device_id,
+                    seal_key=opened.keys.seal,
+                    roots=lambda: opened.trust.roots,
+                    gallery=lambda: gallery.serving,
+                    statuses=statuses,
+                    gallery_thread=gallery_thread,
+                    clock=clock,
+                    events=news,
+                    updates=lambda: None if wipe.begun else opened.updates,
+                )
+            ),
+            end=end,
+            clock=clock,
+            online=lambda: link.online,
+            standing=standing,
+            kick=kick_cable,
+            store_failed=store_failed,
+            wipe_collected=wipe.collected,
+            rolled_back=news.rolled_back,
+        ),
+        opened.mail,
+    )
+    carrier = CarrierApi(
+        CarrierParts(
+            device_id=opened.trust.device_id,
+            model_id=opened.model_id,
+            gallery=lambda: gallery.serving,
+            wipe_id=lambda: wipe.unconfirmed,
+            journal=opened.journal,
+            http_key=lambda: opened.keys.http.seed if wipe.may_ask_service else None,
+            statuses=statuses,
+            journal_thread=journal_thread.executor,
+            gallery_thread=gallery_thread.executor,
+            clock=clock,
+            events=news,
+            enrolments=enrolments,
+            redeems=redeems,
+        )
+    )
+
+    # The passage: camera, recognition, gate, cable
+
+    gate = Gate(
+        GateParts(
+            end=end,
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            mail=mail,
+            pinned=opened.pinned,
+            policy=opened.policy,
+            verdict_key=opened.keys.verdict,
+            model_id=opened.model_id,
+            gallery_mark=gallery.mark,
+            health=health,
+            clock=clock,
+        ),
+        GateHost(
+            capture_wanted=capture_wanted,
+            validator_proven=validator_proven,
+            news_for_upload=carrier.verdict_waiting,
+            passed=passes.passed,
+            kick_cable=kick_cable,
+            cannot_go_on=cannot_go_on,
+        ),
+    )
+    core = Core(
+        CoreParts(
+            gate=gate,
+            end=end,
+            validator_status=validator_status,
+            gallery=gallery,
+            enrolment=enrolment,
+            preview=preview,
+            passes=passes,
+            health=health,
+            pinning=pinning,
+            bulk_turn=opened.bulk_turn,
+            clock=clock,
+            recognises=opened.embedder is not None,
+            want=want,
+            kick=kick_pump,
+        )
+    )
+    slot = FrameSlot()
+    capture = CaptureThread(
+        lambda: open_camera(
+            config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
+        ),
+        slot,
+        now_ms=clock.monotonic_ms,
+        on_state=camera_changed,
+        nir=config.camera.nir,
+    )
+    inference = InferenceThread(
+        slot,
+        Recogniser(
+            opened.embedder,
+            lambda: opened.gallery,
+            lambda: pinning.policy.thresholds,
+            LivenessCheck(opened.pad_network),
+            agree_cosine=opened.agree_cosine,
+        ),
+        loop,
+        core,
+        now_ms=clock.monotonic_ms,
+        examining=opened.bulk_turn.examining,
+        watch=preview.offer,
+    )
+    pump = CablePump(
+        end,
+        lambda: open_port(config.link.port, baud=config.link.baud),
+        on_event=gate.on_cable_event,
+        on_port=hardware.on_port,
+    )
+
+    # What looks after it, and what a technician asks
+
+    stages = (
+        Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
+        Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
+        Stage("gallery", gallery.alive_ms, within_ms=60_000),
+    )
+    store_watch = StoreWatch(
+        StoreParts(
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            gallery=gallery,
+            state_dir=config.device.state_dir,
+            health=health,
+            clock=clock,
+            wiped=lambda: wipe.begun,
+            idle=lambda: gate.open_txn_id is None,
+            journal_is_back=gate.journal_is_back,
+        )
+    )
+    report = StatusReport(
+        config=config,
+        app_version=app_version,
+        model_id=opened.model_id,
+        pinned=opened.pinned,
+        pinning=pinning,
+        health=health,
+        hardware=hardware,
+        capture=lambda: capture.counters,
+        inference=lambda: inference.counters,
+        end=end,
+        gate=gate,
+        gallery=gallery,
+        link=link,
+        mail=lambda: mail.position,
+        updates=opened.updates,
+        journal=opened.journal,
+        uploads_waiting=lambda: store_watch.uploads_waiting,
+        enrolment=enrolment,
+        memory=guard,
+    )
+    technician = control_handler(
+        {
+            **control_operations(report.now, wipe.factory_reset, slot),
+            **people_operations(
+                PeopleParts(
+                    enrolment=enrolment,
+                    preview=preview,
+                    passes=passes,
+                    terms=terms,
+                    has_network=config.cloud is not None,
+                    online=lambda: link.online,
+                    unready=lambda: why_not_captured(health),
+                    thresholds=lambda: pinning.policy.thresholds,
+                )
+            ),
+            **update_operations(opened.updates, gallery.facts),
+        }
+    )
+    return Palmd(
+        core=core,
+        enrolment=enrolment,
+        mail=mail,
+        wipe=wipe,
+        carrier=carrier,
+        technician=technician,
+        capture=capture,
+        inference=inference,
+        pump=pump,
+        store_watch=store_watch,
+        update_watch=UpdateWatch(
+            opened.updates,
+            gallery=gallery,
+            health=health,
+            clock=clock,
+            stages=stages,
+            wiped=lambda: wipe.begun,
+            idle=lambda: gate.open_txn_id is None,
+            prefix=install_prefix(),
+        ),
+        housekeeping=Housekeeping(
+            store=store_watch, gallery=gallery, health=health, clock=clock, stages=stages
+        ),
+        broken=broken,
+    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 from device.config.config import DeviceConfig
 from device.errors import TrustError
+from device.health import HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import MailPosition
 from device.platform.bulk_turn import BulkTurn
@@ -31,6 +33,11 @@ from models.embedding import Embedder
 from models.errors import ModelsError
 from models.pad_network import PadNetwork, open_pad_network
 
+_ROLLED_BACK: Final = (
+    "this device's storage went back to an earlier state (an older copy was put back, or the card lost what "
+    "was written), and no number may be used twice: put the newest copy back if there is one, or run "
+    "`palmctl factory-reset` and provision it with a new token"
+)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -120,9 +127,30 @@ async def open_device(
     )
 
 
+def first_words(opened: Opened) -> dict[HealthWord, str]:
+    """The health of a device that has only been opened."""
+    words = {
+        HealthWord.KEY_UNATTESTED: "no factory certificate vouches for this device's keys",
+        HealthWord.LINK_DOWN: "no validator has proved itself yet",
+        HealthWord.CAMERA_FAULT: "the camera has not given a picture yet",
+    }
+    if why := opened.journal.halted:
+        words[HealthWord.ROLLED_BACK] = rolled_back_detail(why)
+    if opened.model_fault:
+        words[HealthWord.MODEL_FAULT] = opened.model_fault
+    if opened.gallery_fault:
+        words[HealthWord.STORE_FAULT] = opened.gallery_fault
+    return words
+
+
 def boot_id() -> str:
     """Which start of the machine this is."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def rolled_back_detail(why: str) -> str:
+    """What a technician reads of an older state that was put back."""
+    return f"{why}; {_ROLLED_BACK}"
 
 
 def _check_same_device(config: DeviceConfig, trust: Trust) -> None:

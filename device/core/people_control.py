@@ -22,6 +22,7 @@ from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import EnrolmentRefused, IpcRefused
+from device.health import Health, HealthWord
 from device.platform.control import Operation
 from device.platform.ipc import Packet, reply
 from link1 import members
@@ -30,6 +31,12 @@ from link1.errors import FormatError
 from link1.members import NAME
 from models.thresholds import Thresholds
 
+_CAPTURE_NEEDS: Final = (
+    HealthWord.REVOKED,
+    HealthWord.MODEL_FAULT,
+    HealthWord.MODEL_MISMATCH,
+    HealthWord.CAMERA_FAULT,
+)
 MAX_WAIT_MS: Final = 30_000
 MAX_CODE_CHARACTERS: Final = 32
 
@@ -46,6 +53,12 @@ class PeopleParts:
     online: Callable[[], bool]
     unready: Callable[[], str]
     thresholds: Callable[[], Thresholds]
+
+
+def why_not_captured(health: Health) -> str:
+    """Why no palm can be captured now; empty when one can."""
+    details = health.details
+    return next((details[word] for word in _CAPTURE_NEEDS if word in details), "")
 
 
 def people_operations(parts: PeopleParts) -> dict[str, Operation]:

@@ -5,21 +5,18 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from device.core.housekeeping import Stage
+from device.core.served_gallery import ServedGallery
 from device.errors import StateError, UpdateRefused
-from device.health import HealthWord
+from device.health import Health, HealthWord
 from device.platform.clock import Clock
 from device.updates.desk import UpdateDesk
-from device.updates.state import GalleryFacts
 from gallery.errors import GalleryError
-
-if TYPE_CHECKING:
-    from device.core.core import Core
 
 EVERY_S: Final = 1.0
 OUTCOME_NAME: Final = "update.json"
@@ -28,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class UpdatePatience:
     """`steady_ms`: a model on trial has proved itself after serving so long; `trial_ms`: it gives way when it
     has not by then; `quiet_ms`: how long a new start waits for a passage to end."""
 
@@ -42,19 +39,26 @@ class UpdateWatch:
 
     def __init__(
         self,
-        core: "Core",
         desk: UpdateDesk,
+        *,
+        gallery: ServedGallery,
+        health: Health,
         clock: Clock,
         stages: Sequence[Stage],
-        *,
+        wiped: Callable[[], bool],
+        idle: Callable[[], bool],
         prefix: Path,
-        patience: Patience = Patience(),
+        patience: UpdatePatience = UpdatePatience(),
     ) -> None:
-        """`prefix`: where the software is installed, and palm-update.service leaves word of what it did."""
-        self._core = core
+        """`wiped`: a wipe has begun. `idle`: no request waits for a hand. `prefix`: where the software is
+        installed, and palm-update.service leaves word of what it did."""
         self._desk = desk
+        self._gallery = gallery
+        self._health = health
         self._clock = clock
         self._stages = stages
+        self._wiped = wiped
+        self._idle = idle
         self._outcome = prefix / OUTCOME_NAME
         self._patience = patience
         self._model = desk.state.model if desk.state is not None else None
@@ -63,7 +67,7 @@ class UpdateWatch:
 
     async def run(self) -> None:
         while True:
-            if not self._core.wiping.begun:
+            if not self._wiped():
                 try:
                     if await self._new_start_due():
                         return
@@ -78,7 +82,9 @@ class UpdateWatch:
             await self._judge_trial()
         self._tell()
         state = desk.state
-        if state is None or (state.model == self._model and not desk.wants_other_model(await self.facts())):
+        if state is None or (
+            state.model == self._model and not desk.wants_other_model(await self._gallery.facts())
+        ):
             self._wanted_ms = None
             return False
         return self._is_quiet()
@@ -91,20 +97,7 @@ class UpdateWatch:
                 f"release {failed.release_seq} ({failed.kind} {failed.version}) is not in force: "
                 f"{failed.code}; what was there before serves, and a higher release_seq is awaited"
             )
-        self._core.health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
-
-    async def facts(self) -> GalleryFacts | None:
-        """What the gallery in use is of; None for a device without one."""
-        core = self._core
-        if core.trust.gallery is None:
-            return None
-        gallery = core.gallery
-        if gallery is None:
-            return GalleryFacts(core.trust.gallery[1], core.opened.model_id)
-        epoch = gallery.position.epoch
-        if gallery.model_mismatch:
-            return GalleryFacts(epoch, await core.gallery_thread.do(gallery.model_of_templates))
-        return GalleryFacts(epoch, core.opened.model_id if gallery.count else None)
+        self._health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
 
     def _is_quiet(self) -> bool:
         """Whether nobody is disturbed by a new start, or it has waited long enough."""
@@ -112,14 +105,14 @@ class UpdateWatch:
         if self._wanted_ms is None:
             self._wanted_ms = now_ms
             _log.info("another model is due; a new start follows as soon as nobody passes")
-        serves_nobody = HealthWord.MODEL_MISMATCH in self._core.health.words
+        serves_nobody = HealthWord.MODEL_MISMATCH in self._health.words
         waited = now_ms - self._wanted_ms >= self._patience.quiet_ms
-        return serves_nobody or waited or self._core.gate.open_txn_id is None
+        return serves_nobody or waited or self._idle()
 
     async def _judge_trial(self) -> None:
         now_ms = self._clock.monotonic_ms()
         silent = any(now_ms - stage.heartbeat_ms() > stage.within_ms for stage in self._stages)
-        if silent or HealthWord.MODEL_FAULT in self._core.health.words:
+        if silent or HealthWord.MODEL_FAULT in self._health.words:
             self._ill_ms = now_ms
         if now_ms - self._ill_ms >= self._patience.steady_ms:
             await self._desk.prove()

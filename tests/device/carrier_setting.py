@@ -1,4 +1,4 @@
-"""A core for the carrier to talk to: the real desk over the real gallery and journal, and what feeds it.
+"""A core for the carrier to talk to: the real API over the real gallery and journal, and what feeds it.
 
 `Service` makes signed delta pages and statuses in memory, for tests without a server. `Core` is what palmd
 composes, without camera and cable; its store thread is a thread.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from device.core.carrier_api import CarrierDesk, DeskParts
+from device.core.carrier_api import CarrierApi, CarrierParts, Errands
 from device.journal.journal import Journal, StoredVerdict
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcServer
@@ -108,7 +108,7 @@ def device_status(issued_at_ms: int = 1_000, key: SigningKey = SERVICE_KEY, **ch
 
 @dataclass
 class Heard:
-    """The core's ears: everything that the desk told it."""
+    """The core's ears: everything that the API told it."""
 
     gallery_changes: int = 0
     statuses: list[ServiceStatus] = field(default_factory=list)
@@ -146,7 +146,9 @@ class Heard:
 class Core:
     """A running core."""
 
-    desk: CarrierDesk
+    api: CarrierApi
+    enrolments: Errands
+    redeems: Errands
     gallery: Gallery
     journal: Journal
     store: ThreadPoolExecutor
@@ -165,7 +167,7 @@ class Core:
             return sign_object(Kind.VERDICT, verdict, VERDICT_KEY)
 
         stored: StoredVerdict = await self.in_store(self.journal.append_verdict, txn_id, "0" * 32, build)
-        self.desk.verdict_waiting()
+        self.api.verdict_waiting()
         return stored
 
 
@@ -206,8 +208,9 @@ async def running_core(
 
     gallery, journal = await loop.run_in_executor(store, open_all)
     heard = Heard()
-    desk = CarrierDesk(
-        DeskParts(
+    errands, redeems = Errands(clock), Errands(clock)
+    api = CarrierApi(
+        CarrierParts(
             device_id=device_id,
             model_id=model_id,
             gallery=lambda: gallery,
@@ -218,11 +221,13 @@ async def running_core(
             gallery_thread=store,
             clock=clock,
             events=heard,
+            enrolments=errands,
+            redeems=redeems,
         )
     )
-    server = await IpcServer.start(folder / "carrier.sock", desk.handle)
+    server = await IpcServer.start(folder / "carrier.sock", api.handle)
     try:
-        yield Core(desk, gallery, journal, store, heard, folder / "carrier.sock")
+        yield Core(api, errands, redeems, gallery, journal, store, heard, folder / "carrier.sock")
     finally:
         await server.close()
         await loop.run_in_executor(store, gallery.close)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from device.config.config import load_config
 from device.core import opening
-from device.core.main import _serve
+from device.core.main import serve
 from device.platform.clock import SystemClock
 from device.platform.memory import MemoryGuard
 
@@ -42,7 +42,7 @@ def main() -> None:
         patch.object(opening, "_BOOT_ID", boot),
         patch.object(opening, "has_kept_time", lambda: kept),
     ):
-        asyncio.run(_serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))
+        asyncio.run(serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))
 
 
 if __name__ == "__main__":

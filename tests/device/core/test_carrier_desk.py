@@ -173,7 +173,7 @@ def test_refused_items_are_set_aside_and_items_without_an_answer_are_offered_aga
             "verdicts.done", ticket=batch.header["ticket"], status=422, code="validation_failed"
         )
         assert await core.in_store(core.journal.pending_uploads) == 0
-        assert core.desk.refused_uploads == {"bad_decision": 1, "seq_conflict": 1, "validation_failed": 1}
+        assert core.api.refused_uploads == {"bad_decision": 1, "seq_conflict": 1, "validation_failed": 1}
 
     with_core(tmp_path, scenario)
 
@@ -206,7 +206,7 @@ def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then
         answers: list[EnrolmentAnswer] = []
         waiting = asyncio.create_task(carrier.call("enrolment.next", wait_ms=20_000))
         now_ms = SystemClock().monotonic_ms()
-        assert core.desk.enrolments.submit(
+        assert core.enrolments.outbox.submit(
             bytearray(canonical_bytes({"token": "t", "vector": "AAAA"})), answers.append, now_ms
         )
         first = await waiting
@@ -215,7 +215,7 @@ def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then
             assert packet.header.pop("expires_in_ms") <= 900_000
         assert first == second
         assert json.loads(first.payload) == {"token": "t", "vector": "AAAA"}
-        held = core.desk.enrolments.next(now_ms)
+        held = core.enrolments.outbox.next(now_ms)
         assert held is not None
         body = held.body
         await carrier.call("enrolment.done", b'{"x":1}', ticket=first.header["ticket"], status=201, code="")

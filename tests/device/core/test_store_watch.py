@@ -3,12 +3,13 @@
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from device.core.store_watch import StoreWatch
+from device.core.store_watch import StoreParts, StoreWatch
 from device.health import Health, HealthWord
+from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from gallery.errors import StoreError
@@ -30,18 +31,22 @@ class GalleryDouble:
 def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: bool) -> None:
     gallery, health, thread = GalleryDouble(), Health(lambda _words: None), StoreThread("journal")
     journal = SimpleNamespace(pending_uploads=lambda: 0, probe=lambda: None, keep_reserve=lambda: True)
-    config = SimpleNamespace(device=SimpleNamespace(state_dir=tmp_path))
-    core: Any = SimpleNamespace(
-        wiping=SimpleNamespace(begun=False),
-        gallery=gallery,
-        health=health,
-        journal_thread=thread,
-        gate=SimpleNamespace(journal_is_back=lambda: None),
-        opened=SimpleNamespace(gallery_fault="", journal=journal, config=config),
-    )
+    served: Any = SimpleNamespace(serving=gallery, fault="")
 
     async def story() -> None:
-        watch = StoreWatch(core, SystemClock())
+        watch = StoreWatch(
+            StoreParts(
+                journal=cast("Journal", journal),
+                journal_thread=thread,
+                gallery=served,
+                state_dir=tmp_path,
+                health=health,
+                clock=SystemClock(),
+                wiped=lambda: False,
+                idle=lambda: True,
+                journal_is_back=lambda: None,
+            )
+        )
         await watch.look()
         assert HealthWord.STORE_FAULT not in health.words
         gallery.fault = "disk I/O error"

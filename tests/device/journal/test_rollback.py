@@ -13,7 +13,7 @@ from device.mail.desk import MailDesk
 from device.platform.clock import SystemClock, has_kept_time
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
-from device.trust.trust import DbdKey, Pinned, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
+from device.trust.trust import DbdKey, Trust, load_trust, save_trust, with_dbd_keys, with_service_keys
 from link1.keys import SigningKey
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import (

@@ -308,7 +308,7 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
             lambda _request: problem(503, "service_unavailable", retryable=True)
         ]
         now_ms = SystemClock().monotonic_ms()
-        core.desk.enrolments.submit(
+        core.enrolments.outbox.submit(
             bytearray(canonical_bytes({"token": "tok", "vector_b64": "UEFMTQ"})), answers.append, now_ms
         )
         await until(lambda: answers != [])
@@ -319,7 +319,7 @@ def test_an_enrolment_is_repeated_with_the_same_key_and_body_and_its_answer_come
 
         refusal = problem(403, "enrollment_session_invalid")
         cloud.faults["/v1/enrollments"] = [lambda _request: refusal]
-        core.desk.enrolments.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
+        core.enrolments.outbox.submit(bytearray(canonical_bytes({"token": "old"})), answers.append, now_ms)
         await until(lambda: len(answers) == 2)
         assert answers[1] == EnrolmentAnswer(403, "enrollment_session_invalid")
 

@@ -136,7 +136,9 @@ async def enrol(core: Core, server: Server, name: str, seed: int) -> tuple[str, 
         "pad": {"res": "pass", "mech": "test", "score_q": 9000},
     }
     body = {"token": session["token"], "model_id": MODEL_ID, "hands": [hand], "consents": []}
-    assert core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
+    assert core.enrolments.outbox.submit(
+        bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms()
+    )
     await until(lambda: answers != [])
     return subject_id, answers[0]
 
@@ -172,7 +174,7 @@ async def pass_gate(core: Core, device: Device) -> tuple[str, JsonObject]:
         return sign_object(Kind.VERDICT, verdict.to_obj(), device.keys.verdict)
 
     stored = await core.in_store(core.journal.append_verdict, txn_id, "0" * 32, build)
-    core.desk.verdict_waiting()
+    core.api.verdict_waiting()
     decision = Decision(
         txn_id=txn_id,
         gate_id=GATE_ID,
@@ -256,7 +258,7 @@ def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
         answers: list[EnrolmentAnswer] = []
         for code in (created["short_code"].lower(), "ZZZZ-ZZZZ"):
             body = bytearray(canonical_bytes({"short_code": code}))
-            core.desk.redeems.submit(body, answers.append, CLOCK.monotonic_ms())
+            core.redeems.outbox.submit(body, answers.append, CLOCK.monotonic_ms())
         await until(lambda: len(answers) == 2)
         assert (answers[1].status, answers[1].code) == (403, "enrollment_session_invalid")
         session = read_redeemed(answers[0].body)
@@ -266,7 +268,7 @@ def test_a_short_code_becomes_a_session_and_consent_on_the_screen_is_recorded(
         capture = PalmCapture("L", np.frombuffer(vector(78), "<f4"), 80, Pad("pass", "test", 9000), 0)
         for consents in ((), Asked("v1").accepted("v1", REQUIRED, CLOCK.wall_ms())):
             enrolment = write_enrolment(session.token, MODEL_ID, [capture], consents)
-            core.desk.enrolments.submit(enrolment, answers.append, CLOCK.monotonic_ms())
+            core.enrolments.outbox.submit(enrolment, answers.append, CLOCK.monotonic_ms())
         await until(lambda: len(answers) == 4)
         assert [(answer.status, answer.code) for answer in answers[2:]] == [
             (422, "consent_required"),
@@ -288,9 +290,9 @@ def test_a_palm_that_resembles_anothers_is_held_for_review_and_a_used_token_refu
         assert (first.status, second.status) == (201, 202)
         answers: list[EnrolmentAnswer] = []
         body = {"token": "x" * 43, "model_id": MODEL_ID, "hands": [], "consents": []}
-        core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
+        core.enrolments.outbox.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
         body = {"token": "x" * 43, "failed": "capture_rejected"}
-        core.desk.enrolments.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
+        core.enrolments.outbox.submit(bytearray(canonical_bytes(body)), answers.append, CLOCK.monotonic_ms())
         await until(lambda: len(answers) == 2)
         assert [(answer.status, answer.code) for answer in answers] == [
             (422, "validation_failed"),
@@ -305,7 +307,7 @@ def test_a_verdict_and_what_comes_later_are_found_again_with_a_proof(server: Ser
         ref, decision = await pass_gate(core, device)
         assert await reconciled(server, ref, "awaiting_decision") < 1.5
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
-        core.desk.verdict_waiting()
+        core.api.verdict_waiting()
         assert await reconciled(server, ref, "complete") < 1.5
         proof = await asyncio.to_thread(record, server, ref)
         assert proof is not None
@@ -323,7 +325,7 @@ def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kept(
         ref, decision = await pass_gate(core, device)
         decision["decision_obj"]["reason"] = "ok"
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
-        core.desk.verdict_waiting()
+        core.api.verdict_waiting()
         await reconciled(server, ref, "awaiting_decision")
         async with asyncio.timeout(10):
             while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above

@@ -10,15 +10,20 @@ the verdict key gone from the disk, no later start could prove itself on the cab
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from device.core.served_gallery import ServedGallery
 from device.errors import IpcRefused
-from device.health import HealthWord
+from device.health import Health, HealthWord
+from device.journal.journal import Journal
 from device.journal.mail import OutboxRecord
 from device.platform.ipc import Packet, reply
+from device.platform.threads import StoreThread
+from device.trust.trust import Pinned
 from device.wipe.wipe import (
     REPLY_WITHIN_S,
     WIPED,
@@ -30,9 +35,6 @@ from device.wipe.wipe import (
     reset_folder,
 )
 from link1.canonical import read_strict
-
-if TYPE_CHECKING:
-    from device.core.core import Core
 
 FAREWELL_S: Final = 30.0
 """So long the validator still hears NOT_READY once the wipe is known; then the keys leave memory."""
@@ -48,20 +50,38 @@ class WipeEnd(StrEnum):
     RESET = "reset"
 
 
-class Wiping:
+@dataclass(frozen=True, slots=True)
+class WipeParts:
+    """What a wipe works with.
+
+    `seal_word` seals the record that says so, has the rest destroyed, and offers the record to the validator
+    (`MailDesk.wiped`). `online`: the carrier reaches the service. `let_go`: parts that drop what they hold in
+    memory, or stop writing. `failed`: the process cannot go on.
+    """
+
+    state_dir: Path
+    pinned: Pinned
+    health: Health
+    gallery: ServedGallery
+    gallery_thread: StoreThread
+    journal: Journal
+    journal_thread: StoreThread
+    seal_word: Callable[[str, Callable[[OutboxRecord], Awaitable[None]]], Awaitable[None]]
+    online: Callable[[], bool]
+    let_go: Sequence[Callable[[], None]]
+    failed: Callable[[BaseException], None]
+
+
+class RunningWipe:
     """Carries the wipe out while the core runs. Every method runs on the loop's thread."""
 
-    def __init__(self, core: "Core", state_dir: Path) -> None:
-        self._core = core
-        self._state_dir = state_dir
+    def __init__(self, parts: WipeParts) -> None:
+        self._parts = parts
+        self._state_dir = parts.state_dir
         self._one_at_a_time = asyncio.Lock()
         self._wipe: Wipe | None = None
         self._let_go_of = False
         self._collected: asyncio.Task[None] | None = None
-        self.forget_people: Callable[[], None] = lambda: None
-        """Set by `device.core.main`: drops what an enrolment holds in memory."""
-        self.stop_updates: Callable[[], None] = lambda: None
-        """Set by `device.core.update_wiring`: no update writes to the disk from here on."""
         self.over: asyncio.Future[WipeEnd] = asyncio.get_running_loop().create_future()
         """Gets its result when the process has nothing more to do."""
 
@@ -84,7 +104,7 @@ class Wiping:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:
             if self._wipe is None:
-                await self._core.mail.wiped(wipe_id, lambda record: self._destroy(wipe_id, record))
+                await self._parts.seal_word(wipe_id, lambda record: self._destroy(wipe_id, record))
             return self.unconfirmed
 
     async def confirmed(self, wipe_id: str) -> None:
@@ -92,18 +112,18 @@ class Wiping:
         async with self._one_at_a_time:
             if wipe_id != self.unconfirmed:
                 raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
-            self._wipe = await self._core.journal_thread.do(lambda: confirm_wipe(self._state_dir))
+            self._wipe = await self._parts.journal_thread.do(lambda: confirm_wipe(self._state_dir))
             asyncio.get_running_loop().call_later(FAREWELL_S, self._end, WipeEnd.CONFIRMED)
 
     def collected(self) -> None:
         """The validator has the record. A service that can be reached is told directly all the same."""
-        if not self._core.cloud.online and (wipe_id := self.unconfirmed) is not None:
+        if not self._parts.online() and (wipe_id := self.unconfirmed) is not None:
             self._collected = asyncio.create_task(self._after_collection(wipe_id), name="wipe")
 
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: empties the device, told to nobody; the process ends after it."""
         async with self._one_at_a_time:
-            untold, trust = self.unconfirmed, self._core.trust
+            untold, trust = self.unconfirmed, self._parts.pinned.trust
             await self._let_go(
                 lambda: reset_folder(self._state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
             )
@@ -118,7 +138,7 @@ class Wiping:
             return  # the network was faster
 
     async def _destroy(self, wipe_id: str, record: OutboxRecord) -> None:
-        core, trust = self._core, self._core.trust
+        trust = self._parts.pinned.trust
         wipe = Wipe(
             WipeStage.ERASING,
             wipe_id,
@@ -127,8 +147,9 @@ class Wiping:
             trust.dbd_id,
             read_strict(record.data, max_bytes=_MAX_RECORD_BYTES),
         )
-        await core.journal_thread.do(lambda: begin_wipe(self._state_dir, wipe))
+        await self._parts.journal_thread.do(lambda: begin_wipe(self._state_dir, wipe))
         self._wipe = wipe
+        self._parts.gallery.withdraw()
         await self._let_go(self._finish)
         _log.warning("revoked by the service: keys, gallery and journal are destroyed")
 
@@ -137,21 +158,20 @@ class Wiping:
 
     async def _let_go(self, erase: Callable[[], None]) -> None:
         """Have everybody drop what they hold, then erase. What fails here is finished by the next start."""
-        core = self._core
-        core.health.report(HealthWord.REVOKED, WIPED)
-        core.stop_pinning()
-        self.forget_people()
-        self.stop_updates()
+        parts = self._parts
+        parts.health.report(HealthWord.REVOKED, WIPED)
+        for drop in parts.let_go:
+            drop()
         try:
             if not self._let_go_of:
-                if core.opened.gallery is not None:
-                    core.opened.gallery.interrupt()
-                    await core.gallery_thread.do(core.opened.gallery.destroy)
-                await core.journal_thread.do(core.opened.journal.leave_disk)
+                if parts.gallery.store is not None:
+                    parts.gallery.store.interrupt()
+                    await parts.gallery_thread.do(parts.gallery.store.destroy)
+                await parts.journal_thread.do(parts.journal.leave_disk)
                 self._let_go_of = True
-            await core.journal_thread.do(erase)
+            await parts.journal_thread.do(erase)
         except BaseException as error:
-            core.cannot_go_on(error)
+            parts.failed(error)
             raise
 
     def _end(self, why: WipeEnd) -> None:

@@ -1,0 +1,29 @@
+"""What `palmctl` asks of the whole device: its status, a factory reset, the measures of a picture."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from device.doctor.measured_picture import PICTURE_OP, measure
+from device.errors import IpcRefused
+from device.platform.control import Operation
+from device.platform.ipc import Packet, reply
+from device.vision.capture import FrameSlot
+from link1.canonical import JsonObject
+
+
+def control_operations(
+    status: Callable[[], JsonObject], factory_reset: Operation, slot: FrameSlot
+) -> Mapping[str, Operation]:
+    """The operations by name. `slot`: where the camera's newest picture is."""
+
+    async def tell_status(_request: Packet) -> Packet:
+        return reply(status=status())
+
+    async def measure_picture(_request: Packet) -> Packet:
+        frame = slot.latest
+        if frame is None:
+            raise IpcRefused("no_picture", "the camera gives no picture now; see the camera's own line")
+        measured = await asyncio.to_thread(measure, frame)
+        return reply(picture=measured.to_obj())
+
+    return {"status": tell_status, "factory_reset": factory_reset, PICTURE_OP: measure_picture}

@@ -1,0 +1,35 @@
+"""Camera and cable as they were last reported, and what of it goes into the device's health."""
+
+from device.health import Health, HealthWord
+from device.vision.capture import CameraCondition, CameraState
+
+
+class Hardware:
+    """Every method runs on the loop's thread."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._camera: CameraState | None = None
+        self._cable_message = "the port has not been opened yet"
+
+    @property
+    def camera(self) -> CameraState | None:
+        """None before its first report."""
+        return self._camera
+
+    @property
+    def cable_message(self) -> str:
+        """For a technician: "open", or why the port is not."""
+        return self._cable_message
+
+    def on_camera(self, state: CameraState) -> None:
+        """The camera came, went or stalled."""
+        self._camera = state
+        working = state.condition is CameraCondition.OK
+        self._health.put(HealthWord.CAMERA_FAULT, not working, state.message)
+
+    def on_port(self, error: Exception | None) -> None:
+        """The port was opened, or is not there."""
+        self._cable_message = "open" if error is None else str(error)
+        if error is not None:
+            self._health.report(HealthWord.LINK_DOWN, str(error))

@@ -1,0 +1,105 @@
+"""The gallery as the core serves it: whether it may be used now, and what the device says of it."""
+
+from device.health import Health, HealthWord
+from device.platform.clock import Clock
+from device.platform.threads import StoreThread
+from device.trust.known_time import gallery_now
+from device.trust.pinning import Pinning
+from device.trust.trust import Pinned
+from device.updates.state import GalleryFacts
+from gallery.freshness import Freshness, FreshnessReason
+from gallery.gallery import Gallery
+from link1.objects import GalleryMark
+
+
+class ServedGallery:
+    """Every method runs on the loop's thread. `store` is None for a device without a gallery it can open."""
+
+    def __init__(
+        self,
+        store: Gallery | None,
+        *,
+        fault: str,
+        thread: StoreThread,
+        model_id: str,
+        pinned: Pinned,
+        pinning: Pinning,
+        health: Health,
+        clock: Clock,
+    ) -> None:
+        """`fault` says why `store` is None; `thread` is the database's."""
+        self.store = store
+        self.fault = fault
+        self._thread = thread
+        self._model_id = model_id
+        self._pinned = pinned
+        self._pinning = pinning
+        self._health = health
+        self._clock = clock
+        self._withdrawn = False
+
+    @property
+    def serving(self) -> Gallery | None:
+        """What may be filled and searched; None once it is to be destroyed."""
+        return None if self._withdrawn else self.store
+
+    def withdraw(self) -> None:
+        """The device is being wiped: nothing is filled or searched from here on."""
+        self._withdrawn = True
+
+    def mark(self) -> GalleryMark:
+        """The state of the gallery that is in force."""
+        if self.store is None:
+            stream, epoch = self._pinned.trust.gallery or ("none", 0)
+            return GalleryMark(stream, epoch, 0, "0" * 16)
+        position = self.store.position
+        return GalleryMark(position.stream, position.epoch, position.seq, position.head16)
+
+    def freshness(self) -> Freshness | None:
+        """None without a gallery."""
+        if self.store is None:
+            return None
+        return self.store.freshness(gallery_now(self._clock), self._pinning.policy.gallery_ttl_ms)
+
+    def page_applied(self) -> None:
+        """Position, freshness or both are new."""
+        if self.store is not None:
+            self._pinning.noted(self.store.newest_head_ms)
+        self.look()
+
+    def look(self) -> None:
+        """Whether the gallery may be used now; asked when it changes, and every second."""
+        gallery, fresh = self.store, self.freshness()
+        if gallery is None or fresh is None:
+            return
+        self._health.put(
+            HealthWord.MODEL_MISMATCH,
+            gallery.model_mismatch,
+            f"the gallery's templates are not of model {self._model_id}",
+        )
+        self._health.put(
+            HealthWord.GALLERY_STALE,
+            not fresh.fresh and not gallery.model_mismatch,
+            "the gallery's store went back to an earlier page, as by a damaged card; nobody is recognised "
+            "until the service has brought it up again"
+            if fresh.reason is FreshnessReason.WENT_BACK
+            else f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
+            "check that palm-syncd runs and reaches it",
+        )
+
+    async def facts(self) -> GalleryFacts | None:
+        """What the gallery in use is of; None for a device without one. Raises GalleryError."""
+        registered, gallery = self._pinned.trust.gallery, self.serving
+        if registered is None:
+            return None
+        if gallery is None:
+            return GalleryFacts(registered[1], self._model_id)
+        epoch = gallery.position.epoch
+        if gallery.model_mismatch:
+            return GalleryFacts(epoch, await self._thread.do(gallery.model_of_templates))
+        return GalleryFacts(epoch, self._model_id if gallery.count else None)
+
+    def alive_ms(self) -> int:
+        """When the work on the gallery's store last showed life (monotonic): now, while there is none."""
+        silent_s = 0.0 if self.serving is None else self.serving.silent_s
+        return self._clock.monotonic_ms() - round(silent_s * 1000)

@@ -1,0 +1,42 @@
+"""Whether the service is reachable, as the carrier reports it, and how far its clock is from this one."""
+
+from typing import Final
+
+from cloud_client.contract import SIGNATURE_SKEW_S
+from device.health import Health, HealthWord
+from device.platform.clock import Clock
+from device.values.carrier import LinkState
+
+OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
+"""What `palmctl status` says of a device without network."""
+
+
+class ServiceLink:
+    """Every method runs on the loop's thread."""
+
+    def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
+        self._health = health
+        self._clock = clock
+        self._state = LinkState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
+
+    @property
+    def state(self) -> LinkState:
+        return self._state
+
+    @property
+    def online(self) -> bool:
+        return self._state.online
+
+    def link_state(self, state: LinkState) -> None:
+        """What the carrier sees."""
+        self._state = state
+        self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
+
+    def server_time(self, wall_ms: int) -> None:
+        """The service's clock (epoch), unsigned: a hint for health."""
+        apart_ms = abs(wall_ms - self._clock.wall_ms())
+        self._health.put(
+            HealthWord.CLOCK_UNTRUSTED,
+            apart_ms > SIGNATURE_SKEW_S * 1000,
+            f"this clock and the service's are {apart_ms // 1000} s apart; check time synchronisation",
+        )
