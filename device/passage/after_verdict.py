@@ -1,10 +1,12 @@
-"""What comes of verdicts that were sent: decisions, passages, time-outs, and questions after a handshake.
+"""What follows a verdict that was sent: decisions, passages, time-outs, and questions after a handshake.
 
 Journal reads come in with each message and may be a moment old: what is on its way to the disk is known from
 `RecentTxns`, so a message that overtakes the journal is judged like one that does not.
 """
 
-from dataclasses import replace
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from device.passage.effects import (
     Effect,
@@ -12,17 +14,241 @@ from device.passage.effects import (
     RecordDecision,
     RecordDisowned,
     RecordEvidence,
+    RecordOutcomeUnknown,
     RecordPassage,
+    Resolve,
 )
-from device.passage.open_outcomes import OpenOutcomes
-from device.passage.recent_txns import RecentTxns
-from device.passage.resolve_round import ResolveRound
 from device.passage.settings import EngineSettings
-from device.passage.verdict_answers import Belongs, judge_decision, judge_passage
-from device.values.transactions import TxnMemory
+from device.passage.table import Life, State, Trigger
+from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import Decision, LastVerdict, Passage
 from link1.signed import object_ref
+
+MAX_OPEN = 64
+"""Each waits 15 s at most by default, and a gate lets one person through every second or two."""
+MAX_REFS = 32
+_PACE_MS = 1_000
+MAX_RECENT = 64
+"""A journal read is behind by one or two messages; the rest is room for a slow disk."""
+
+
+class Belongs(Enum):
+    """Whether a decision or passage, whose signature holds, belongs to the verdict it names (LINK/1 §4)."""
+
+    YES = auto()
+    REPEATED = auto()
+    """The very message that is recorded already."""
+    CONTRADICTS = auto()
+    """It fits the verdict, but another one of its kind was recorded before."""
+    WRONG = auto()
+    """It names another verdict, or ids or a nonce that the verdict does not have."""
+
+
+def judge_decision(decision: Decision, decision_ref: str, memory: TxnMemory | None) -> Belongs:
+    """`decision_ref`: object_ref of the signed decision. `memory`: of its txn_id."""
+    if memory is None or memory.verdict is None or not _fits_decision(decision, memory.verdict):
+        return Belongs.WRONG
+    return _first_or_not(decision_ref, memory.decision_ref)
+
+
+def judge_passage(passage: Passage, passage_ref: str, memory: TxnMemory | None) -> Belongs:
+    """`passage_ref`: object_ref of the signed passage. `memory`: of its txn_id."""
+    if memory is None or memory.verdict is None or not _fits_passage(passage, memory.verdict):
+        return Belongs.WRONG
+    return _first_or_not(passage_ref, memory.passage_ref)
+
+
+def _fits_decision(decision: Decision, stored: StoredVerdict) -> bool:
+    verdict = stored.wrapper["verdict"]
+    return decision.verdict_ref == stored.ref and all(
+        verdict[name] == getattr(decision, name) for name in ("txn_id", "gate_id", "dbd_id", "nonce_b64")
+    )
+
+
+def _fits_passage(passage: Passage, stored: StoredVerdict) -> bool:
+    verdict = stored.wrapper["verdict"]
+    return passage.verdict_ref == stored.ref and all(
+        verdict[name] == getattr(passage, name) for name in ("txn_id", "gate_id", "dbd_id")
+    )
+
+
+def _first_or_not(ref: str, recorded_ref: str | None) -> Belongs:
+    if recorded_ref is None:
+        return Belongs.YES
+    return Belongs.REPEATED if recorded_ref == ref else Belongs.CONTRADICTS
+
+
+class RecentTxns:
+    """The newest that is known of the last `MAX_RECENT` transactions, until the journal shows it too."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[str, TxnMemory] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def __contains__(self, txn_id: object) -> bool:
+        return txn_id in self._recent
+
+    def newest(self, txn_id: str, journaled: TxnMemory | None) -> TxnMemory | None:
+        """What is known of `txn_id`, where `journaled` is what a read of the journal gave."""
+        return self._recent.get(txn_id, journaled)
+
+    def note(self, memory: TxnMemory) -> None:
+        """This is the newest about its transaction."""
+        self._recent[memory.txn_id] = memory
+        self._recent.move_to_end(memory.txn_id)
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Open:
+    """`deadline_ms` is None until the verdict has left the port."""
+
+    life: Life
+    deadline_ms: int | None
+
+
+class OpenOutcomes:
+    """Verdicts that were sent, and the time within which a decision or a passage is due (LINK/1 §4).
+
+    Only their timers live here; what is recorded of them is in the journal, which also knows those of before
+    a restart. The newest `MAX_OPEN` are watched; an older one is given up early, which costs nothing: what
+    comes later still completes it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        deadlines = (entry.deadline_ms for entry in self._open.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def sent(self, verdict_ref: str, life: Life) -> list[Effect]:
+        """A verdict was handed to the link; its time runs from when it has left the port."""
+        return self._watch(verdict_ref, _Open(life, None))
+
+    def left(self, verdict_ref: str, deadline_ms: int) -> None:
+        """The last byte of the verdict has left the port; a decision is due by `deadline_ms`."""
+        entry = self._open.get(verdict_ref)
+        if entry is not None and entry.deadline_ms is None:
+            entry.deadline_ms = deadline_ms
+
+    def session_ended(self) -> list[Effect]:
+        """Nothing of this session leaves any more: what has not left will not be decided in it."""
+        stuck = [ref for ref, entry in self._open.items() if entry.deadline_ms is None]
+        return [self._give_up(ref) for ref in stuck]
+
+    def decided(self, verdict_ref: str, *, passage_due_ms: int | None) -> list[Effect]:
+        """A decision has come; None when no passage will follow."""
+        entry = self._open.get(verdict_ref)
+        life = entry.life if entry else Life(State.OUTCOME_UNKNOWN)
+        trigger = Trigger.DECISION if passage_due_ms is None else Trigger.DECISION_ACTUATED
+        if not life.takes(trigger):
+            return []  # it was decided before
+        life.step(trigger)
+        self._open.pop(verdict_ref, None)
+        return [] if passage_due_ms is None else self._watch(verdict_ref, _Open(life, passage_due_ms))
+
+    def passed(self, verdict_ref: str) -> None:
+        """The turn sensor has spoken. Before any decision that changes nothing: the decision is still due."""
+        entry = self._open.get(verdict_ref)
+        if entry is not None and entry.life.takes(Trigger.PASSAGE):
+            entry.life.step(Trigger.PASSAGE)
+            del self._open[verdict_ref]
+
+    def disowned(self, verdict_refs: tuple[str, ...]) -> None:
+        """The validator never will act on these: nothing has to be waited for."""
+        for verdict_ref in verdict_refs:
+            entry = self._open.get(verdict_ref)
+            if entry is not None and entry.life.state is State.SENT:
+                entry.life.step(Trigger.TIMEOUT)
+                del self._open[verdict_ref]
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        late = [
+            ref
+            for ref, entry in self._open.items()
+            if entry.deadline_ms is not None and now_ms >= entry.deadline_ms
+        ]
+        return [self._give_up(ref) for ref in late]
+
+    def _watch(self, verdict_ref: str, entry: _Open) -> list[Effect]:
+        self._open[verdict_ref] = entry
+        return [self._give_up(next(iter(self._open)))] if len(self._open) > MAX_OPEN else []
+
+    def _give_up(self, verdict_ref: str) -> Effect:
+        self._open.pop(verdict_ref).life.step(Trigger.TIMEOUT)
+        return RecordOutcomeUnknown(verdict_ref)
+
+
+class ResolveRound:
+    """After a handshake: asks the validator for the outcome of the verdicts that still await something.
+
+    The refs go out in turn, at most 32 a message, the next message when the one before is answered or a
+    second has passed: a validator that has forgotten stays silent, and one that answers has to send a
+    decision and a passage for each. Verdicts made after the handshake are not asked about.
+    """
+
+    def __init__(self) -> None:
+        self._asked: ListOpen | None = None
+        self._after_seq = 0
+        self._upto_seq = 0
+        self._unanswered: set[str] = set()
+        self._next_ms: int | None = None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._next_ms
+
+    def start(self, last_seq: int) -> list[Effect]:
+        """A session stands; `last_seq` is the number of the newest verdict, 0 for none."""
+        self.stop()
+        self._upto_seq = last_seq
+        return self._list() if last_seq else []
+
+    def stop(self) -> None:
+        """The session is over."""
+        self._asked = None
+        self._after_seq = 0
+        self._unanswered.clear()
+        self._next_ms = None
+
+    def listed(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
+        """The answer to `asked`; one that an earlier session asked for is let go."""
+        if asked is not self._asked:
+            return []
+        self._asked = None
+        if not verdicts:
+            self.stop()
+            return []
+        refs = tuple(verdict.verdict_ref for verdict in verdicts)
+        self._after_seq = verdicts[-1].verdict_seq
+        self._unanswered = set(refs)
+        self._next_ms = now_ms + _PACE_MS
+        return [Resolve(refs)]
+
+    def answered(self, verdict_ref: str) -> list[Effect]:
+        """A decision, a passage or `unknown` has come for this verdict."""
+        if verdict_ref not in self._unanswered:
+            return []
+        self._unanswered.discard(verdict_ref)
+        return self._list() if not self._unanswered else []
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        return self._list() if self._next_ms is not None and now_ms >= self._next_ms else []
+
+    def _list(self) -> list[Effect]:
+        self._next_ms = None
+        self._unanswered.clear()
+        self._asked = ListOpen(self._after_seq, self._upto_seq, MAX_REFS)
+        return [self._asked]
 
 
 class AfterVerdict:
@@ -60,9 +286,9 @@ class AfterVerdict:
         """The answer to ListOpen."""
         return self._round.listed(asked, verdicts, now_ms)
 
-    def sent(self, verdict_ref: str) -> list[Effect]:
+    def sent(self, verdict_ref: str, life: Life) -> list[Effect]:
         """A verdict was handed to the link."""
-        return self._outcomes.sent(verdict_ref)
+        return self._outcomes.sent(verdict_ref, life)
 
     def left(self, verdict_ref: str, now_ms: int) -> None:
         """The last byte of a verdict has left the port: the time for its decision runs from here."""

@@ -17,7 +17,9 @@ the engine goes by its own memory first, for a journal read may be a moment old.
     engine.decision(decision, wrapper, memory, now_ms)     → [RecordDecision]
 """
 
-from device.passage.after_verdict import AfterVerdict
+from dataclasses import dataclass, field
+
+from device.passage.after_verdict import AfterVerdict, RecentTxns
 from device.passage.decision import Attempt, Outcome
 from device.passage.effects import (
     Effect,
@@ -32,9 +34,6 @@ from device.passage.effects import (
     StartCapture,
     StopCapture,
 )
-from device.passage.guidance import Guidance
-from device.passage.live_txn import Ending, LiveTxn
-from device.passage.recent_txns import RecentTxns
 from device.passage.settings import (
     CAPTURE_WINDOW_MS,
     EXPIRES_BEFORE_TTL_MS,
@@ -43,7 +42,7 @@ from device.passage.settings import (
     Conditions,
     EngineSettings,
 )
-from device.passage.table import State, Trigger
+from device.passage.table import Life, State, Trigger
 from device.values.recognition import Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
@@ -60,6 +59,53 @@ from link1.objects import (
 )
 from link1.signed import object_ref
 
+_MIN_GAP_MS = 200
+_REPEAT_MS = 1_000
+"""A hint is one unacknowledged frame: what still holds is said again, in case that frame was lost."""
+
+
+@dataclass(slots=True)
+class _LiveTxn:
+    """A request that has no durable verdict yet. Times are monotonic milliseconds.
+
+    `ref`: object_ref of its wrapper. `session`: the one in which it was made or last repeated.
+    """
+
+    request: Request
+    ref: str
+    session: int
+    expires_ms: int
+    finish_ms: int
+    attempt: Attempt
+    life: Life = field(default_factory=Life)
+    captured_from_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Ending:
+    """An end that is being made durable, and the message types that it then answers."""
+
+    memory: TxnMemory
+    answers: list[str] = field(default_factory=list)
+
+
+class _Guidance:
+    """Which hints go out, and how often: at most five a second (LINK/1 §4, guide)."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, GuideHint] | None = None
+        self._last_ms: int | None = None
+
+    def wants(self, txn_id: str, hint: GuideHint, now_ms: int) -> bool:
+        """True when `hint` shall go out now; it then counts as sent."""
+        if self._last_ms is not None:
+            gap_ms = now_ms - self._last_ms
+            if gap_ms < _MIN_GAP_MS or (self._last == (txn_id, hint) and gap_ms < _REPEAT_MS):
+                return False
+        self._last = (txn_id, hint)
+        self._last_ms = now_ms
+        return True
+
 
 class TransactionEngine:
     """The device's side of all transactions of one cable."""
@@ -70,12 +116,12 @@ class TransactionEngine:
         self._session = 0
         self._hand_present = False
         self._hand_spent = False
-        self._current: LiveTxn | None = None
-        self._deciding: dict[str, LiveTxn] = {}
-        self._ending: dict[str, Ending] = {}
+        self._current: _LiveTxn | None = None
+        self._deciding: dict[str, _LiveTxn] = {}
+        self._ending: dict[str, _Ending] = {}
         self._recent = RecentTxns()
         self._after = AfterVerdict(settings, self._recent)
-        self._guidance = Guidance()
+        self._guidance = _Guidance()
 
     # What is asked of it
 
@@ -120,7 +166,7 @@ class TransactionEngine:
             ending.answers.clear()
         if self._current is None:
             return effects
-        self._current.step(Trigger.LINK_LOST)
+        self._current.life.step(Trigger.LINK_LOST)
         self._current = None
         return [*effects, StopCapture()]
 
@@ -136,7 +182,7 @@ class TransactionEngine:
             return known
         effects = self._end_current(Trigger.REPLACED, ErrorCode.CANCELLED, answers=[])
         ttl_ends_ms = now_ms + request.ttl_ms
-        self._current = LiveTxn(
+        self._current = _LiveTxn(
             request,
             ref,
             self._session,
@@ -222,7 +268,7 @@ class TransactionEngine:
         self._hand_present = True
         effects = self._look_at_hand(now_ms)
         txn = self._current
-        if txn is not None and txn.state is State.CAPTURING:
+        if txn is not None and txn.life.state is State.CAPTURING:
             outcome = txn.attempt.add(sighting)
             if outcome is not None:
                 effects += self._decide(txn, outcome)
@@ -240,11 +286,11 @@ class TransactionEngine:
         txn = self._current
         if txn is None:
             return []
-        if txn.state is State.ARMED:
+        if txn.life.state is State.ARMED:
             return [StartCapture(txn.request.txn_id)] if was_spent else []
         passing = txn.attempt.decisive == 0 and now_ms - txn.captured_from_ms < PASSING_BY_MS
         if passing and now_ms < txn.expires_ms:
-            txn.step(Trigger.HAND_PASSED_BY)
+            txn.life.step(Trigger.HAND_PASSED_BY)
             txn.attempt = self._new_attempt()
             return []
         return self._decide(txn, txn.attempt.conclude())
@@ -254,8 +300,8 @@ class TransactionEngine:
         txn = self._current
         if txn is None or self._hand_spent or not self._hand_present:
             return []
-        if txn.state is State.ARMED:
-            txn.step(Trigger.HAND_CAME)
+        if txn.life.state is State.ARMED:
+            txn.life.step(Trigger.HAND_CAME)
             txn.captured_from_ms = now_ms
         if not self._conditions.recogniser:
             return self._decide(txn, txn.attempt.abstain(VerdictResult.NOT_READY))
@@ -269,7 +315,7 @@ class TransactionEngine:
             return []
         if self._hand_spent and self._hand_present:
             hint = GuideHint.REMOVE_HAND
-        elif txn.state is State.ARMED:
+        elif txn.life.state is State.ARMED:
             hint = GuideHint.SHOW_HAND
         if hint is None or not self._guidance.wants(txn.request.txn_id, hint, now_ms):
             return []
@@ -281,7 +327,7 @@ class TransactionEngine:
         txn = self._current
         if txn is None:
             return None
-        if txn.state is State.ARMED or not self._conditions.camera:
+        if txn.life.state is State.ARMED or not self._conditions.camera:
             return txn.expires_ms
         return min(txn.captured_from_ms + CAPTURE_WINDOW_MS, txn.finish_ms)
 
@@ -291,12 +337,12 @@ class TransactionEngine:
             return []
         if not self._conditions.camera:
             return self._decide(txn, txn.attempt.abstain(VerdictResult.NOT_READY))
-        if txn.state is State.ARMED:
+        if txn.life.state is State.ARMED:
             return self._end_current(Trigger.TIME_UP, ErrorCode.EXPIRED, answers=["request"])
         return self._decide(txn, txn.attempt.conclude())
 
-    def _decide(self, txn: LiveTxn, outcome: Outcome) -> list[Effect]:
-        txn.step(Trigger.OUTCOME)
+    def _decide(self, txn: _LiveTxn, outcome: Outcome) -> list[Effect]:
+        txn.life.step(Trigger.OUTCOME)
         self._current = None
         self._hand_spent = self._hand_spent or self._hand_present
         self._deciding[txn.request.txn_id] = txn
@@ -306,13 +352,13 @@ class TransactionEngine:
         txn = self._current
         if txn is None:
             return []
-        txn.step(trigger)
+        txn.life.step(trigger)
         self._current = None
         return [StopCapture(), *self._end(txn, code, answers)]
 
-    def _end(self, txn: LiveTxn, code: ErrorCode, answers: list[str]) -> list[Effect]:
+    def _end(self, txn: _LiveTxn, code: ErrorCode, answers: list[str]) -> list[Effect]:
         txn_id = txn.request.txn_id
-        self._ending[txn_id] = Ending(TxnMemory(txn_id, txn.ref, ended=code), answers)
+        self._ending[txn_id] = _Ending(TxnMemory(txn_id, txn.ref, ended=code), answers)
         return [RememberEnd(txn_id, txn.ref, code)]
 
     def _tell_end(self, known: TxnMemory, about: str) -> list[Effect]:
@@ -335,13 +381,13 @@ class TransactionEngine:
         self._recent.note(TxnMemory(txn_id, txn.ref, verdict=stored))
         if txn.session != self._session:
             # Never pushed into a session that did not ask: it could open a gate for someone long gone.
-            txn.step(Trigger.WITHHELD)
+            txn.life.step(Trigger.WITHHELD)
             return [RecordOutcomeUnknown(stored.ref)]
-        txn.step(Trigger.DURABLE)
+        txn.life.step(Trigger.DURABLE)
         effects: list[Effect] = [SendVerdict(txn_id, stored.wrapper)]
         if self._guidance.wants(txn_id, GuideHint.THANKS, now_ms):
             effects.append(Guide(txn_id, GuideHint.THANKS))
-        return [*effects, *self._after.sent(stored.ref)]
+        return [*effects, *self._after.sent(stored.ref, txn.life)]
 
     def verdict_left(self, verdict_ref: str, now_ms: int) -> None:
         """The last byte of a verdict has left the port: the time for its decision runs from here."""
@@ -350,7 +396,7 @@ class TransactionEngine:
     def verdict_failed(self, txn_id: str) -> list[Effect]:
         """JournalVerdict could not be done: what is not durable must not leave, so the request just ends."""
         txn = self._deciding.pop(txn_id)
-        txn.step(Trigger.STORE_FAILED)
+        txn.life.step(Trigger.STORE_FAILED)
         return self._end(txn, ErrorCode.EXPIRED, ["request"] if txn.session == self._session else [])
 
     def end_remembered(self, txn_id: str) -> list[Effect]:

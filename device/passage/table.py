@@ -64,6 +64,29 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.OUTCOME_UNKNOWN, Trigger.PASSAGE): State.COMPLETE,
 }
 
+
+class Life:
+    """Where one transaction is in the table. Its state changes by `step` and in no other way."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State = State.ARMED) -> None:
+        """`state`: another one for a transaction that is taken up where the journal left it."""
+        self._state = state
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def takes(self, trigger: Trigger) -> bool:
+        """Whether `trigger` can happen now."""
+        return (self._state, trigger) in TRANSITIONS
+
+    def step(self, trigger: Trigger) -> None:
+        """`trigger` has happened. KeyError where it cannot: a fault of this program."""
+        self._state = TRANSITIONS[self._state, trigger]
+
+
 WITHOUT_VERDICT = frozenset({State.ARMED, State.CAPTURING})
 """Here a cancel, another request or a reset still ends a transaction without a verdict."""
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from device.passage.after_verdict import MAX_OPEN, MAX_RECENT
 from device.passage.effects import (
     Effect,
     Guide,
@@ -17,8 +18,6 @@ from device.passage.effects import (
     StartCapture,
     StopCapture,
 )
-from device.passage.open_outcomes import MAX_OPEN
-from device.passage.recent_txns import MAX_RECENT
 from device.passage.table import ENDED, TRANSITIONS, State, Trigger, diagram
 from link1.objects import ErrorCode, GuideHint, VerdictResult
 from tests.device.core_makers import (

@@ -10,11 +10,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device.passage.after_verdict import MAX_OPEN, MAX_RECENT, MAX_REFS
 from device.passage.effects import Effect, Guide, JournalVerdict, SendError, SendVerdict
 from device.passage.engine import TransactionEngine
-from device.passage.open_outcomes import MAX_OPEN
-from device.passage.recent_txns import MAX_RECENT
-from device.passage.resolve_round import MAX_REFS
 from device.passage.settings import Conditions
 from device.values.recognition import Sighting
 from link1.objects import ErrorCode, Pad, VerdictResult
