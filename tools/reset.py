@@ -10,7 +10,7 @@ from pathlib import Path
 
 from device.config.config import DeviceConfig
 from device.core.stock import Stock, journal_in_use, take_stock
-from device.core.wipe_control import reset_device
+from device.wipe.factory_reset import reset_device
 from device.errors import DeviceError, StateError
 from device.platform.control import read_status
 from device.trust.trust import load_trust

@@ -28,14 +28,14 @@ from device.core.gate import Gate, GateHost, GateParts, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, Stage
 from device.core.opening import Opened, first_words, open_device
-from device.core.people_control import PeopleParts, people_operations, why_not_captured
+from device.core.people_operations import PeopleParts, people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
 from device.core.service_news import ServiceNews
 from device.core.status_report import StatusReport
 from device.core.store_watch import StoreParts, StoreWatch
-from device.core.update_control import update_operations
+from device.core.update_operations import update_operations
 from device.core.update_watch import UpdateWatch, install_prefix
 from device.core.validator_status import StatusFacts, ValidatorStatus
 from device.core.wiped_device import serve_wiped

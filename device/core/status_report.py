@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
-from device.core import update_control as updates
+from device.core import update_operations as updates
 from device.core.gate import Gate
 from device.core.hardware import Hardware
 from device.core.served_gallery import ServedGallery

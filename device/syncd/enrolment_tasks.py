@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, retry_after_s
 from device.errors import IpcRefused
-from device.syncd.carrier import UploadFate, fate_of
+from device.syncd.policy import UploadFate, fate_of
 from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, Surroundings, integer_of
 
 _log = logging.getLogger(__name__)

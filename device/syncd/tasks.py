@@ -3,7 +3,7 @@ Those of an enrolment are in `device.syncd.enrolment_tasks`.
 
 A lane has one connection to the core and repeats `step`, which does one errand and answers with the seconds
 to wait before the next. Lanes do not wait for each other: a long poll holds no verdict back. What to do next
-is decided in `device.syncd.carrier`; here is only the talking.
+is decided in `device.syncd.policy`; here is only the talking.
 
 `step` raises IpcUnreachable or IpcError when the core is lost; the lane's runner then reconnects and calls
 `core_lost` first, so that nothing is assumed about a core that may have been restarted.
@@ -23,16 +23,7 @@ from cloud_client.retry import Backoff, Random, retry_after_s
 from device.errors import IpcError, IpcRefused
 from device.platform.clock import Clock
 from device.platform.ipc import IpcClient, Packet
-from device.syncd.carrier import (
-    BatchSize,
-    FetchDeltas,
-    GalleryCourse,
-    Position,
-    Reachability,
-    UploadFate,
-    fate_of,
-    next_cursor_of,
-)
+from device.syncd.policy import BatchSize, FetchDeltas, GalleryCourse, Position, Reachability, UploadFate, fate_of, next_cursor_of
 from device.values.carrier import LinkState
 
 CORE_ANSWERS_S: Final = 60.0

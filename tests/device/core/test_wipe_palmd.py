@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from device.core.wipe_control import Reset, reset_device
+from device.wipe.factory_reset import Reset, reset_device
 from device.platform.ipc import IpcClient
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
