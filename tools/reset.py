@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device.config.config import DeviceConfig
-from device.core.stock import Stock, journal_in_use, take_stock
-from device.wipe.factory_reset import reset_device
 from device.errors import DeviceError, StateError
 from device.platform.control import read_status
 from device.trust.trust import load_trust
+from device.wipe.factory_reset import ResetLosses, count_losses, journal_in_use, reset_device
 from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
 from tools.errors import ResetRefused
 
@@ -30,7 +29,7 @@ class Here:
     device_id: str
     gate_id: str
     dbd_id: str
-    stock: Stock
+    losses: ResetLosses
     untold_wipe: bool
     """The service ordered a wipe and does not know yet that it is done; the key to tell it goes too."""
 
@@ -40,15 +39,15 @@ def who_is_here(config: DeviceConfig) -> Here | None:
     state_dir = config.device.state_dir
     if not state_dir.is_dir() or not any(path.name != "lost+found" for path in state_dir.iterdir()):
         return None
-    stock = _stock(config)
+    losses = _losses_of(config)
     for read in (lambda: load_trust(config.trust_path), lambda: read_wipe(state_dir)):
         try:
             found = read()
         except DeviceError:
             continue
         if found is not None:
-            return Here(found.device_id, found.gate_id, found.dbd_id, stock, _untold_wipe(state_dir))
-    return Here(config.device.id, config.device.gate_id, config.device.dbd_id, stock, untold_wipe=False)
+            return Here(found.device_id, found.gate_id, found.dbd_id, losses, _untold_wipe(state_dir))
+    return Here(config.device.id, config.device.gate_id, config.device.dbd_id, losses, untold_wipe=False)
 
 
 def _untold_wipe(state_dir: Path) -> bool:
@@ -59,13 +58,13 @@ def _untold_wipe(state_dir: Path) -> bool:
     return wipe is not None and wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED
 
 
-def _stock(config: DeviceConfig) -> Stock:
+def _losses_of(config: DeviceConfig) -> ResetLosses:
     """What goes: as palmd tells it while it runs and holds the databases, else as they are counted."""
     try:
         told = read_status(config.control_socket)
     except DeviceError:
-        return take_stock(config)
-    return Stock(True, told["uploads_waiting"], told["verdict_seq"], told["gallery"]["templates"])
+        return count_losses(config)
+    return ResetLosses(True, told["uploads_waiting"], told["verdict_seq"], told["gallery"]["templates"])
 
 
 def begun_before(config: DeviceConfig) -> bool:

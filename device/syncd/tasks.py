@@ -23,7 +23,16 @@ from cloud_client.retry import Backoff, Random, retry_after_s
 from device.errors import IpcError, IpcRefused
 from device.platform.clock import Clock
 from device.platform.ipc import IpcClient, Packet
-from device.syncd.policy import BatchSize, FetchDeltas, GalleryCourse, Position, Reachability, UploadFate, fate_of, next_cursor_of
+from device.syncd.policy import (
+    BatchSize,
+    FetchDeltas,
+    GalleryCourse,
+    Position,
+    Reachability,
+    UploadFate,
+    fate_of,
+    next_cursor_of,
+)
 from device.values.carrier import LinkState
 
 CORE_ANSWERS_S: Final = 60.0

@@ -1,5 +1,6 @@
-"""Emptying a device on a technician's word, whether or not its core runs.
+"""A factory reset on a technician's word, whether or not the core runs: what it would destroy, and doing it.
 
+    losses = count_losses(config)               # before anybody is asked to agree
     done = reset_device(config, device_id)      # `palmctl factory-reset`
 
 A core that runs does it itself, for it has the databases open; where none runs it is done here. Either way it
@@ -7,15 +8,35 @@ finishes after any interruption: run it again, or start palmd.
 """
 
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from device.config.config import DeviceConfig
 from device.errors import IpcNotPermitted, IpcUnreachable, StateError
 from device.platform.control import ask_core
+from device.trust.keystore import KeyStore
 from device.wipe.wipe import WipeStage, read_wipe, reset_folder
+from gallery.store import FILE_NAME as GALLERY_FILE
 
 RESET_WITHIN_S: Final = 60.0
+
+
+_WAITING: Final = "SELECT count(*) FROM verdicts WHERE uploaded < revision"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLosses:
+    """What a reset would destroy; None where a number could not be read.
+
+    `uploads_waiting`: what the service does not have yet.
+    """
+
+    keys: bool
+    uploads_waiting: int | None
+    verdicts: int | None
+    templates: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +46,17 @@ class Reset:
 
     by_core: bool
     untold_wipe_id: str | None
+
+
+def count_losses(config: DeviceConfig) -> ResetLosses:
+    """Count what is there; a file that is absent or damaged counts as unknown."""
+    gallery = config.gallery_dir / GALLERY_FILE
+    return ResetLosses(
+        keys=KeyStore.exists(config.keys_dir),
+        uploads_waiting=_first(config.journal_path, _WAITING),
+        verdicts=_first(config.journal_path, "SELECT count(*) FROM verdicts"),
+        templates=_first(gallery, "SELECT count(*) FROM template"),
+    )
 
 
 def reset_device(config: DeviceConfig, device_id: str) -> Reset:
@@ -44,7 +76,7 @@ def reset_device(config: DeviceConfig, device_id: str) -> Reset:
 
 
 def _reset_here(config: DeviceConfig) -> str | None:
-    if _in_use(config):
+    if journal_in_use(config):
         raise StateError(
             "palmd is running but does not answer at its socket; run this as root, "
             "or stop it first: systemctl stop palmd"
@@ -58,17 +90,28 @@ def _reset_here(config: DeviceConfig) -> str | None:
     return wipe.wipe_id if wipe is not None and wipe.stage is not WipeStage.CONFIRMED else None
 
 
-def _in_use(config: DeviceConfig) -> bool:
-    """Whether a process holds the journal; a core does, for as long as it runs."""
-    if not config.journal_path.exists():
+def journal_in_use(config: DeviceConfig) -> bool:
+    """Whether another process holds the journal, as a running palmd does for as long as it lives."""
+    if not config.journal_path.is_file():
         return False
-    connection = sqlite3.connect(f"{config.journal_path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
     try:
-        connection.execute("SELECT count(*) FROM meta").fetchone()
-    except sqlite3.OperationalError as error:
-        return "locked" in str(error) or "busy" in str(error)
-    except sqlite3.DatabaseError:
-        return False
-    finally:
-        connection.close()
+        with closing(sqlite3.connect(_read_only(config.journal_path), uri=True, timeout=0)) as db:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        return error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     return False
+
+
+def _read_only(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+def _first(path: Path, query: str) -> int | None:
+    """The number that the query answers; the file is not changed."""
+    if not path.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(_read_only(path), uri=True, timeout=0)) as db:
+            return int(db.execute(query).fetchone()[0])
+    except (sqlite3.Error, TypeError):
+        return None

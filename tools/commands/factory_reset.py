@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from device.core.stock import Stock
+    from device.wipe.factory_reset import ResetLosses
 
 
 @click.command()
@@ -39,7 +39,7 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     if begun_before(settings):
         click.echo(f"A reset of {here.device_id} was begun before; finishing it.", err=True)
     else:
-        click.echo("\n".join(_losses(here.device_id, here.stock)), err=True)
+        click.echo("\n".join(_losses(here.device_id, here.losses)), err=True)
         if here.untold_wipe:
             click.echo(
                 "  word to the service that its order to wipe was carried out; to let it know, let palmd\n"
@@ -50,11 +50,11 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     stop_daemons(settings, lambda text: click.echo(text, err=True))
     carry_out(settings, here)
     if as_json:
-        stock = here.stock
+        losses = here.losses
         lost = {
-            "verdicts": stock.verdicts,
-            "uploads_waiting": stock.uploads_waiting,
-            "templates": stock.templates,
+            "verdicts": losses.verdicts,
+            "uploads_waiting": losses.uploads_waiting,
+            "templates": losses.templates,
         }
         click.echo(json.dumps({"device_id": here.device_id, "lost": lost, "done": True}))
         return
@@ -66,19 +66,19 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     )
 
 
-def _losses(device_id: str, stock: "Stock") -> list[str]:
+def _losses(device_id: str, losses: "ResetLosses") -> list[str]:
     """What will be lost, the worst first."""
 
     def number(value: int | None, what: str) -> str:
         return f"an unknown number of {what}" if value is None else f"{value:,} {what}"
 
     lines = [f"This destroys device {device_id}:"]
-    if stock.uploads_waiting != 0:
-        waiting = number(stock.uploads_waiting, "verdicts not yet uploaded")
+    if losses.uploads_waiting != 0:
+        waiting = number(losses.uploads_waiting, "verdicts not yet uploaded")
         lines.append(click.style(f"  {waiting}: the service will never have them", fg="red"))
-    lines.append(f"  {number(stock.verdicts, 'verdicts in the journal')}")
-    lines.append(f"  {number(stock.templates, 'templates of the gallery')} (the service has them)")
-    if stock.keys:
+    lines.append(f"  {number(losses.verdicts, 'verdicts in the journal')}")
+    lines.append(f"  {number(losses.templates, 'templates of the gallery')} (the service has them)")
+    if losses.keys:
         lines.append(
             "  its keys: it can sign no verdict any more, and wants a new token to become a device again"
         )
