@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import click
 
+from device.values.status import CoreStatus
 from link1.canonical import JsonObject
 
 WINDOW_S = 60.0
@@ -23,9 +24,9 @@ class Recent:
     """The statuses of the last minute, each with when it was read (monotonic seconds)."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, JsonObject]] = deque()
+        self._seen: deque[tuple[float, CoreStatus]] = deque()
 
-    def add(self, at_s: float, status: JsonObject) -> Rates:
+    def add(self, at_s: float, status: CoreStatus) -> Rates:
         """Rates with this one as the newest. A daemon that was started anew begins a new window."""
         if self._seen and _counts(status)[0] < _counts(self._seen[-1][1])[0]:
             self._seen.clear()
@@ -44,29 +45,29 @@ class Recent:
         )
 
 
-def _counts(status: JsonObject) -> tuple[int, int, int]:
-    return status["verdict_seq"], status["camera"]["frames"], status["camera"]["examined"]
+def _counts(status: CoreStatus) -> tuple[int, int, int]:
+    return status.verdict_seq, status.camera.frames, status.camera.examined
 
 
-def summary(status: JsonObject, rates: Rates) -> JsonObject:
+def summary(status: CoreStatus, rates: Rates) -> JsonObject:
     """What one line of the watch says, for programs."""
-    latency = status["latency"]
+    latency = status.latency
     return {
-        "serving": status["serving"],
+        "serving": status.serving,
         "passages_min": _rounded(rates.passages_min),
-        "p50_ms": _ms(latency, "p50_us"),
-        "p99_ms": _ms(latency, "p99_us"),
+        "p50_ms": _ms(latency.p50_us),
+        "p99_ms": _ms(latency.p99_us),
         "frames_s": _rounded(rates.frames_s),
         "examined_s": _rounded(rates.examined_s),
-        "camera": status["camera"]["condition"],
-        "cable": status["cable"]["state"],
-        "cloud_online": status["cloud"]["online"],
-        "gallery_templates": status["gallery"]["templates"],
-        "gallery_fresh": status["gallery"]["fresh"],
-        "gallery_left_s": status["gallery"]["left_s"],
-        "verdict_seq": status["verdict_seq"],
-        "uploads_waiting": status["uploads_waiting"],
-        "health": [item["word"] for item in status["health"]],
+        "camera": status.camera.condition,
+        "cable": status.cable.state,
+        "cloud_online": status.cloud.online,
+        "gallery_templates": status.gallery.templates,
+        "gallery_fresh": status.gallery.fresh,
+        "gallery_left_s": status.gallery.left_s,
+        "verdict_seq": status.verdict_seq,
+        "uploads_waiting": status.uploads_waiting,
+        "health": list(status.words),
     }
 
 
@@ -113,5 +114,5 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
-def _ms(latency: JsonObject, name: str) -> float | None:
-    return round(latency[name] / 1000, 1) if latency["count"] else None
+def _ms(us: int | None) -> float | None:
+    return None if us is None else round(us / 1000, 1)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from device.config.config import DeviceConfig
 from device.errors import DeviceError, StateError
-from device.platform.control import read_status
 from device.trust.trust import load_trust
+from device.values.status import read_status
 from device.wipe.factory_reset import ResetLosses, count_losses, journal_in_use, reset_device
 from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
 from tools.errors import ResetRefused
@@ -64,7 +64,7 @@ def _losses_of(config: DeviceConfig) -> ResetLosses:
         told = read_status(config.control_socket)
     except DeviceError:
         return count_losses(config)
-    return ResetLosses(True, told["uploads_waiting"], told["verdict_seq"], told["gallery"]["templates"])
+    return ResetLosses(True, told.uploads_waiting, told.verdict_seq, told.gallery.templates)
 
 
 def begun_before(config: DeviceConfig) -> bool:

@@ -161,7 +161,9 @@ def _status(case: Case) -> dict[str, Any]:
     """Of the status what is about the device; of the last verdict what is not about whom it was for."""
     if case.status is None:
         return {"problem": case.status_problem}
-    told = {name: value for name, value in case.status.items() if name not in ("txn_id", "enrolment")}
+    told = {
+        name: value for name, value in case.status.to_obj().items() if name not in ("txn_id", "enrolment")
+    }
     last = told.get("last_verdict")
     if isinstance(last, dict):
         told["last_verdict"] = {

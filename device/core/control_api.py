@@ -7,17 +7,17 @@ from device.doctor.measured_picture import PICTURE_OP, measure
 from device.errors import IpcRefused
 from device.platform.control import Operation
 from device.platform.ipc import Packet, reply
+from device.values.status import CoreStatus, StatusAnswer
 from device.vision.capture import FrameSlot
-from link1.canonical import JsonObject
 
 
 def control_operations(
-    status: Callable[[], JsonObject], factory_reset: Operation, slot: FrameSlot
+    status: Callable[[], CoreStatus], factory_reset: Operation, slot: FrameSlot
 ) -> Mapping[str, Operation]:
     """The operations by name. `slot`: where the camera's newest picture is."""
 
     async def tell_status(_request: Packet) -> Packet:
-        return reply(status=status())
+        return reply(**StatusAnswer(status()).to_obj())
 
     async def measure_picture(_request: Packet) -> Packet:
         frame = slot.latest

@@ -45,6 +45,7 @@ from device.platform.threads import StoreThread
 from device.trust.policy import Policy
 from device.trust.trust import Pinned, Trust
 from device.values.recognition import Sighting
+from device.values.status import PadStatus, VerdictSummary
 from device.values.transactions import TxnMemory
 from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
@@ -84,7 +85,7 @@ class GateHost:
     """A session has begun: a signed status is due."""
     news_for_upload: Callable[[], None]
     """The journal has something new for the service."""
-    passed: Callable[[JsonObject, float, Mapping[str, float]], None]
+    passed: Callable[[VerdictSummary, float, Mapping[str, float]], None]
     """A verdict's last byte has left: its summary, milliseconds since its frame, and those of each stage."""
     kick_cable: Callable[[], None]
     """Something was queued for the cable, or a deadline has changed."""
@@ -147,7 +148,7 @@ class Gate:
         self._health = parts.health
         self._clock = parts.clock
         self._last: LastVerdict | None = None
-        self._last_said: JsonObject | None = None
+        self._last_said: VerdictSummary | None = None
         self._validator_kid: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = 0
@@ -167,7 +168,7 @@ class Gate:
         return self._last
 
     @property
-    def last_said(self) -> JsonObject | None:
+    def last_said(self) -> VerdictSummary | None:
         """What the newest verdict since the start says, without whom it is about."""
         return self._last_said
 
@@ -253,16 +254,17 @@ class Gate:
         way.stage_ms["sign_and_journal"] = (time.perf_counter() - way.decided_at_s) * 1000
         self._on_its_way = {stored.ref: way}
         self._last = LastVerdict(stored.seq, stored.ref)
-        self._last_said = {
-            "verdict_seq": stored.seq,
-            "verdict_ref": stored.ref,
-            "decision": str(outcome.result.decision),
-            "result": str(outcome.result),
-            "quality_q": outcome.quality_q,
-            "score_q": outcome.score_q,
-            "pad": outcome.pad.to_obj(),
-            "attempts": outcome.attempts,
-        }
+        pad = outcome.pad
+        self._last_said = VerdictSummary(
+            verdict_seq=stored.seq,
+            verdict_ref=stored.ref,
+            decision=str(outcome.result.decision),
+            result=str(outcome.result),
+            quality_q=outcome.quality_q,
+            score_q=outcome.score_q,
+            pad=PadStatus(pad.res, pad.mech, pad.score_q),
+            attempts=outcome.attempts,
+        )
         self._do(self._engine.verdict_durable(txn_id, stored, self._now_ms()))
         self._host.news_for_upload()
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
 
+from device.values.status import LatencyStatus
+
 KEPT = 512
 """A busy gate's quarter of an hour; enough for a p99, and a few hundred kilobytes at most."""
 
@@ -21,17 +23,17 @@ class Latencies:
         self._totals.append(total_ms)
         self._stages.append({**stage_ms, "waiting": rest})
 
-    def summary(self) -> dict[str, object]:
-        """`count`, `p50`, `p99` (absent without any) and the mean of each stage, whole microseconds."""
+    def summary(self) -> LatencyStatus:
+        """In whole microseconds."""
         totals = sorted(self._totals)
         if not totals:
-            return {"count": 0}
+            return LatencyStatus(0)
         names = dict.fromkeys(name for stages in self._stages for name in stages)
-        return {
-            "count": len(totals),
-            "p50_us": round(totals[len(totals) // 2] * 1000),
-            "p99_us": round(totals[min(len(totals) - 1, len(totals) * 99 // 100)] * 1000),
-            "stages_us": {
+        return LatencyStatus(
+            len(totals),
+            p50_us=round(totals[len(totals) // 2] * 1000),
+            p99_us=round(totals[min(len(totals) - 1, len(totals) * 99 // 100)] * 1000),
+            stages_us={
                 name: round(fmean(stages.get(name, 0.0) for stages in self._stages) * 1000) for name in names
             },
-        }
+        )

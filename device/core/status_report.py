@@ -1,15 +1,15 @@
 """The whole state of the core for a technician, in one object: integers and words only."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
-from device.core import update_operations as updates
 from device.core.gate import Gate
 from device.core.hardware import Hardware
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
+from device.core.update_operations import updates_status
 from device.enrolment.desk import EnrolmentDesk
 from device.health import Health
 from device.journal.journal import Journal
@@ -18,9 +18,20 @@ from device.platform.memory import MemoryGuard
 from device.trust.pinning import Pinning
 from device.trust.trust import Pinned
 from device.updates.desk import UpdateDesk
+from device.values.status import (
+    AppStatus,
+    CableStatus,
+    CameraStatus,
+    CoreStatus,
+    EvidenceCounters,
+    GalleryStatus,
+    HealthNote,
+    MailStatus,
+    MemoryStatus,
+    RefusedMail,
+)
 from device.vision.capture import CaptureCounters
 from device.vision.inference import InferenceCounters
-from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 
 
@@ -48,70 +59,64 @@ class StatusReport:
     enrolment: EnrolmentDesk
     memory: MemoryGuard
 
-    def now(self) -> JsonObject:
+    def now(self) -> CoreStatus:
         trust, camera, gate, end = self.pinned.trust, self.hardware.camera, self.gate, self.end
         capture, inference = self.capture(), self.inference()
-        return {
-            "device_id": trust.device_id,
-            "gate_id": trust.gate_id,
-            "dbd_id": trust.dbd_id,
-            "app": {"pkg": APP_PACKAGE, "version": self.app_version},
-            "serving": self.health.serving,
-            "health": [{"word": str(word), "detail": text} for word, text in self.health.details.items()],
-            "camera": {
-                "condition": str(camera.condition) if camera else "starting",
-                "description": camera.description if camera else self.config.camera.source,
-                "message": camera.message if camera else "",
-                "frames": capture.frames,
-                "dropped": capture.dropped,
-                "skipped": capture.skipped,
-                "opened": capture.opened,
-                "examined": inference.examined,
-                "faults": inference.faults,
-            },
-            "cable": {
-                "state": "up" if end.proven else "down",
-                "port": self.config.link.port,
-                "message": self.hardware.cable_message,
-                "validator_kid": gate.validator_kid,
-            },
-            "gallery": self._gallery(),
-            "cloud": {"online": self.link.online, "detail": self.link.state.detail},
-            "mail": self._mail(),
-            "updates": updates.told(self.updates),
-            "model_id": self.model_id,
-            "thr_id": self.pinning.policy.thresholds.thr_id,
-            "txn_id": gate.open_txn_id,
-            "last_verdict": gate.last_said,
-            "verdict_seq": gate.last.verdict_seq if gate.last else 0,
-            "uploads_waiting": self.uploads_waiting(),
-            "enrolment": self.enrolment.shown(),
-            "latency": gate.latencies.summary(),
-            "service_time_ms": self.pinned.service_ms,
-            "counters": {
-                "evidence.bad_signature": end.bad_signatures,
-                "evidence.beyond_limit": self.journal.evidence_beyond,
-            },
-            "memory": asdict(self.memory),
-        }
+        return CoreStatus(
+            device_id=trust.device_id,
+            gate_id=trust.gate_id,
+            dbd_id=trust.dbd_id,
+            app=AppStatus(APP_PACKAGE, self.app_version),
+            serving=self.health.serving,
+            health=tuple(HealthNote(str(word), text) for word, text in self.health.details.items()),
+            camera=CameraStatus(
+                str(camera.condition) if camera else "starting",
+                camera.description if camera else self.config.camera.source,
+                camera.message if camera else "",
+                frames=capture.frames,
+                dropped=capture.dropped,
+                skipped=capture.skipped,
+                opened=capture.opened,
+                examined=inference.examined,
+                faults=inference.faults,
+            ),
+            cable=CableStatus(
+                "up" if end.proven else "down",
+                self.config.link.port,
+                self.hardware.cable_message,
+                gate.validator_kid,
+            ),
+            gallery=self._gallery(),
+            cloud=self.link.state,
+            mail=self._mail(),
+            updates=updates_status(self.updates),
+            model_id=self.model_id,
+            thr_id=self.pinning.policy.thresholds.thr_id,
+            txn_id=gate.open_txn_id,
+            last_verdict=gate.last_said,
+            verdict_seq=gate.last.verdict_seq if gate.last else 0,
+            uploads_waiting=self.uploads_waiting(),
+            enrolment=self.enrolment.shown(),
+            latency=gate.latencies.summary(),
+            service_time_ms=self.pinned.service_ms,
+            counters=EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
+            memory=MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
+        )
 
-    def _gallery(self) -> JsonObject:
-        mark, store, fresh = self.gallery.mark(), self.gallery.store, self.gallery.freshness()
-        if store is None or fresh is None:
-            return {**mark.to_obj(), "templates": 0, "fresh": False, "reason": "absent", "left_s": 0}
-        return {
-            **mark.to_obj(),
-            "templates": store.count,
-            "fresh": fresh.fresh,
-            "reason": str(fresh.reason),
-            "left_s": fresh.left_ms // 1000,
-        }
+    def _gallery(self) -> GalleryStatus:
+        at, store, fresh = self.gallery.mark(), self.gallery.store, self.gallery.freshness()
+        return GalleryStatus(
+            at.stream,
+            at.epoch,
+            at.seq,
+            at.head16,
+            templates=0 if store is None else store.count,
+            fresh=fresh is not None and fresh.fresh,
+            reason="absent" if fresh is None else str(fresh.reason),
+            left_s=0 if fresh is None else fresh.left_ms // 1000,
+        )
 
-    def _mail(self) -> JsonObject:
+    def _mail(self) -> MailStatus:
         at = self.mail()
-        return {
-            "in_applied_seq": at.in_applied_seq,
-            "out_seq": at.out_seq,
-            "out_acked_seq": at.out_acked_seq,
-            "refused": None if at.refused is None else {"seq": at.refused.seq, "code": at.refused.code},
-        }
+        refused = None if at.refused is None else RefusedMail(at.refused.seq, at.refused.code)
+        return MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, refused)

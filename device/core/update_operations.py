@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING
 from device.errors import IpcRefused, StateError, TrustError, UpdateRefused
 from device.platform.ipc import Packet, reply
 from device.updates.desk import UpdateDesk
-from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest
+from device.updates.manifest import MAX_MANIFEST_BYTES
 from device.updates.state import SHIPPED, GalleryFacts, UpdateState
-from link1.canonical import JsonObject, b64_encode, read_strict
+from device.values.status import (
+    FailedRelease,
+    ModelSlot,
+    ModelStatus,
+    ReceivingStatus,
+    ReleaseStatus,
+    UpdatesAnswer,
+    UpdatesInForce,
+    UpdatesStatus,
+)
+from link1.canonical import b64_encode, read_strict
 from link1.errors import FormatError
 
 if TYPE_CHECKING:
@@ -21,12 +31,12 @@ def update_operations(
     """`facts`: what the gallery is of."""
 
     async def status(_request: Packet) -> Packet:
-        return reply(updates=told(desk))
+        return reply(**UpdatesAnswer(updates_status(desk)).to_obj())
 
     async def manifest(request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=MAX_MANIFEST_BYTES)
         taken = await desk.take_manifest(wrapper)
-        return reply(release_seq=taken.release_seq, updates=told(desk))
+        return reply(release_seq=taken.release_seq, updates=updates_status(desk).to_obj())
 
     async def chunk(request: Packet) -> Packet:
         header = request.header
@@ -36,7 +46,7 @@ def update_operations(
 
     async def rollback(_request: Packet) -> Packet:
         await desk.roll_back(await facts())
-        return reply(updates=told(desk))
+        return reply(**UpdatesAnswer(updates_status(desk)).to_obj())
 
     return {
         "update.status": status,
@@ -46,56 +56,49 @@ def update_operations(
     }
 
 
-def told(desk: UpdateDesk) -> JsonObject:
-    """Where updates stand, for a person or a program."""
+def updates_status(desk: UpdateDesk) -> UpdatesStatus:
+    """Updates, for a person or a program."""
     state = desk.state
     if state is None:
-        return {"usable": False, "fault": desk.fault, "software": desk.software}
-    failed = state.failed
-    return {
-        "usable": True,
-        "software": desk.software,
-        "release_seq": state.release_seq,
-        "receiving": None if state.receiving is None else _receiving(state.receiving, desk.have),
-        "app_waiting": None if state.app is None else _named(state.app),
-        "model": {
-            "model_id": desk.model_id,
-            "release_seq": state.model,
-            "on_trial": state.trial is not None,
-            "waiting": _slot(state, state.waiting),
-            "previous": _slot(state, state.previous),
-        },
-        "failed": None
+        return UpdatesStatus(usable=False, software=desk.software, fault=desk.fault)
+    receiving, app, failed = state.receiving, state.app, state.failed
+    in_force = UpdatesInForce(
+        release_seq=state.release_seq,
+        receiving=None
+        if receiving is None
+        else ReceivingStatus(
+            receiving.release_seq,
+            str(receiving.kind),
+            receiving.name,
+            receiving.version,
+            chunks=desk.have,
+            chunk_count=receiving.chunk_count,
+            size=receiving.size,
+        ),
+        app_waiting=None
+        if app is None
+        else ReleaseStatus(app.release_seq, str(app.kind), app.name, app.version),
+        model=ModelStatus(
+            desk.model_id,
+            release_seq=state.model,
+            on_trial=state.trial is not None,
+            waiting=_slot(state, state.waiting),
+            previous=_slot(state, state.previous),
+        ),
+        failed=None
         if failed is None
-        else {
-            "release_seq": failed.release_seq,
-            "kind": str(failed.kind),
-            "version": failed.version,
-            "code": failed.code,
-        },
-    }
+        else FailedRelease(failed.release_seq, str(failed.kind), failed.version, failed.code),
+    )
+    return UpdatesStatus(usable=True, software=desk.software, state=in_force)
 
 
-def _named(manifest: Manifest) -> JsonObject:
-    return {
-        "release_seq": manifest.release_seq,
-        "kind": str(manifest.kind),
-        "name": manifest.name,
-        "version": manifest.version,
-    }
-
-
-def _receiving(manifest: Manifest, have: int) -> JsonObject:
-    return _named(manifest) | {"chunks": have, "chunk_count": manifest.chunk_count, "size": manifest.size}
-
-
-def _slot(state: UpdateState, release_seq: int | None) -> JsonObject | None:
+def _slot(state: UpdateState, release_seq: int | None) -> ModelSlot | None:
     if release_seq is None:
         return None
     slot = state.slot(release_seq)
     if slot is None or release_seq == SHIPPED:
-        return {"release_seq": SHIPPED, "version": "shipped", "model_id": None}
-    return {"release_seq": slot.release_seq, "version": slot.version, "model_id": slot.model_id}
+        return ModelSlot(SHIPPED, "shipped", None)
+    return ModelSlot(slot.release_seq, slot.version, slot.model_id)
 
 
 def _refusing(operation: "Operation") -> "Operation":

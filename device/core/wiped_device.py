@@ -22,10 +22,22 @@ from device.platform.ipc import Packet, reply
 from device.platform.roles import Role, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
-from device.values.carrier import WIPED_CODE
+from device.values.carrier import WIPED_CODE, LinkState
+from device.values.status import (
+    AppStatus,
+    CableStatus,
+    CameraStatus,
+    CoreStatus,
+    GalleryStatus,
+    HealthNote,
+    LatencyStatus,
+    MailStatus,
+    StatusAnswer,
+    UpdatesStatus,
+    WipeStatus,
+)
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1 import members
-from link1.canonical import JsonObject
 from link1.errors import FormatError
 
 _UNTOLD: Final = (
@@ -38,7 +50,7 @@ _MAX_WAIT_MS: Final = 60_000
 _log = logging.getLogger(__name__)
 
 
-class WipedCore:
+class WipedDevice:
     """What is left of a device: answers at its sockets."""
 
     def __init__(self, config: DeviceConfig, wipe: Wipe) -> None:
@@ -71,8 +83,8 @@ class WipedCore:
             raise IpcRefused("malformed", str(error)) from error
 
     async def tell_status(self, _request: Packet) -> Packet:
-        """The technician's `status`, with the members of `device.core.report`."""
-        return reply(status=wiped_report(self._config, self._wipe))
+        """The technician's `status`, with the members of `device.values.status`."""
+        return reply(**StatusAnswer(wiped_status(self._config, self._wipe)).to_obj())
 
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: the last traces go too; the process ends after it."""
@@ -111,7 +123,7 @@ class WipedCore:
 
 async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
     """Serve every socket until SIGTERM, SIGINT or a factory reset."""
-    core = WipedCore(config, wipe)
+    core = WipedDevice(config, wipe)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, core.reset_done.set)
@@ -141,56 +153,34 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
         sd_notify.stopping()
 
 
-def wiped_report(config: DeviceConfig, wipe: Wipe) -> JsonObject:
-    """The answer to `palmctl status --json` on a wiped device: every member that a living one has."""
+def wiped_status(config: DeviceConfig, wipe: Wipe) -> CoreStatus:
+    """The status of a wiped device."""
     detail = WIPED + (_UNTOLD if wipe.stage is WipeStage.ERASED else "")
-    return {
-        "device_id": wipe.device_id,
-        "gate_id": wipe.gate_id,
-        "dbd_id": wipe.dbd_id,
-        "app": {"pkg": APP_PACKAGE, "version": version(APP_PACKAGE)},
-        "serving": False,
-        "health": [{"word": str(HealthWord.REVOKED), "detail": detail}],
-        "camera": {
-            "condition": "off",
-            "description": config.camera.source,
-            "message": "",
-            "frames": 0,
-            "dropped": 0,
-            "skipped": 0,
-            "opened": 0,
-            "examined": 0,
-            "faults": 0,
-        },
-        "cable": {
-            "state": "down",
-            "port": config.link.port,
-            "message": "a wiped device has no key to prove itself with",
-            "validator_kid": None,
-        },
-        "gallery": {
-            "stream": "none",
-            "epoch": 0,
-            "seq": 0,
-            "head16": "0" * 16,
-            "templates": 0,
-            "fresh": False,
-            "reason": "absent",
-            "left_s": 0,
-        },
-        "cloud": {"online": False, "detail": "wiped"},
-        "mail": {"in_applied_seq": 0, "out_seq": 0, "out_acked_seq": 0, "refused": None},
-        "updates": {"usable": False, "fault": "wiped", "software": version(APP_PACKAGE)},
-        "model_id": "none",
-        "thr_id": "none",
-        "txn_id": None,
-        "last_verdict": None,
-        "verdict_seq": 0,
-        "uploads_waiting": 0,
-        "enrolment": {"step": "off"},
-        "latency": {"count": 0},
-        "wipe": {"stage": str(wipe.stage), "wipe_id": wipe.wipe_id, "record": wipe.record},
-    }
+    return CoreStatus(
+        device_id=wipe.device_id,
+        gate_id=wipe.gate_id,
+        dbd_id=wipe.dbd_id,
+        app=AppStatus(APP_PACKAGE, version(APP_PACKAGE)),
+        serving=False,
+        health=(HealthNote(HealthWord.REVOKED.value, detail),),
+        camera=CameraStatus(
+            "off", config.camera.source, "", frames=0, dropped=0, skipped=0, opened=0, examined=0, faults=0
+        ),
+        cable=CableStatus("down", config.link.port, "a wiped device has no key to prove itself with", None),
+        gallery=GalleryStatus("none", 0, 0, "0" * 16, templates=0, fresh=False, reason="absent", left_s=0),
+        cloud=LinkState(online=False, detail="wiped"),
+        mail=MailStatus(0, 0, 0, None),
+        updates=UpdatesStatus(usable=False, software=version(APP_PACKAGE), fault="wiped"),
+        model_id="none",
+        thr_id="none",
+        txn_id=None,
+        last_verdict=None,
+        verdict_seq=0,
+        uploads_waiting=0,
+        enrolment={"step": "off"},
+        latency=LatencyStatus(0),
+        wipe=WipeStatus(wipe.stage.value, wipe.wipe_id, wipe.record),
+    )
 
 
 async def _heard(_request: Packet) -> Packet:

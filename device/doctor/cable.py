@@ -54,9 +54,9 @@ def _of_daemon(case: Case, port: str) -> Finding:
         return not_checked(NAME, f"{port} is there; whether a program holds it is shown to root alone")
     if case.status is None:
         return ok(NAME, f"{port} is there and free")
-    cable = case.status["cable"]
-    if cable["state"] != "up" and cable["message"] != "open":
-        message = str(cable["message"])
+    cable = case.status.cable
+    if cable.state != "up" and cable.message != "open":
+        message = str(cable.message)
         what = message if port in message else f"{port}: {message}"
         return fail(NAME, what, "plug the cable in, or correct [link] port")
     return ok(NAME, f"palmd holds {port}")

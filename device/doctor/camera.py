@@ -10,7 +10,7 @@ from device.config.config import DeviceConfig
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, warn
 from device.errors import IpcError
-from device.platform.control import read_status
+from device.values.status import read_status
 from link1.errors import is_not_permitted
 
 NAME = "camera"
@@ -44,12 +44,12 @@ def check(case: Case) -> Finding:
 
 def _by_daemon(config: DeviceConfig) -> tuple[float, str]:
     """Pictures a second and description, as palmd counts them over a moment."""
-    before, started_s = read_status(config.control_socket)["camera"], time.monotonic()
+    before, started_s = read_status(config.control_socket).camera, time.monotonic()
     time.sleep(_LOOK_S)
-    after = read_status(config.control_socket)["camera"]
-    if after["condition"] != "ok":
-        raise CameraError(after["message"] or f"the camera is {after['condition']}")
-    return (after["frames"] - before["frames"]) / (time.monotonic() - started_s), after["description"]
+    after = read_status(config.control_socket).camera
+    if after.condition != "ok":
+        raise CameraError(after.message or f"the camera is {after.condition}")
+    return (after.frames - before.frames) / (time.monotonic() - started_s), after.description
 
 
 def _by_itself(config: DeviceConfig) -> tuple[float, str]:

@@ -6,10 +6,9 @@ from pathlib import Path
 from device.config.config import DeviceConfig, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError
 from device.platform.clock import Clock
-from device.platform.control import read_status
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
-from link1.canonical import JsonObject
+from device.values.status import CoreStatus, read_status
 from link1.errors import is_not_permitted
 
 
@@ -29,7 +28,7 @@ class Case:
     trust_problem: str
     keys: KeyStore | None = field(repr=False)
     keys_problem: str
-    status: JsonObject | None
+    status: CoreStatus | None
     status_problem: str
     clock: Clock
     root: Path = Path("/")

@@ -54,7 +54,7 @@ def _synchronised(case: Case) -> bool:
 def service_time_ms(case: Case) -> int:
     """The newest time (epoch) that the service signed, as far as trust.json and palmd know one; else 0."""
     kept_ms = max(case.trust.service_ms, case.trust.status_at_ms) if case.trust else 0
-    told_ms = case.status.get("service_time_ms", 0) if case.status else 0
+    told_ms = (case.status.service_time_ms or 0) if case.status else 0
     return max(kept_ms, told_ms)
 
 

@@ -19,12 +19,12 @@ def check(case: Case) -> Finding:
             f"no palmd answers: {case.status_problem}",
             "systemctl start palmd; why it stopped: palmctl logs --unit palmd",
         )
-    running = status["app"]["version"]
+    running = status.app.version
     if running != here:
         return warn(
             NAME, f"palmd runs version {running}, installed is {here}", "systemctl restart palmd palm-syncd"
         )
-    if not status["serving"]:
-        words = ", ".join(item["word"] for item in status["health"])
+    if not status.serving:
+        words = ", ".join(status.words)
         return fail(NAME, f"palmd {running} runs, but every verdict would abstain: {words}", "palmctl status")
     return ok(NAME, f"palmd {running} serves")

@@ -14,16 +14,16 @@ def check(case: Case) -> Finding:
         return not_checked(NAME, "palmd, which alone can open it, may not be asked by this user")
     if status is None:
         return _on_disk(case)
-    gallery = status["gallery"]
-    told = f"{gallery['templates']:,} templates, epoch {gallery['epoch']} seq {gallery['seq']}"
+    gallery = status.gallery
+    told = f"{gallery.templates:,} templates, epoch {gallery.epoch} seq {gallery.seq}"
     network = "check palm-syncd and the network: palmctl logs --unit palm-syncd"
     todo = network if config.cloud else "check that the validator carries mail: palmctl status, line mail"
-    if not gallery["fresh"]:
-        return fail(NAME, f"{told}, not fresh ({gallery['reason']}): nobody is recognised", todo)
-    left_h = gallery["left_s"] / 3600
-    if gallery["left_s"] < _SOON_S:
+    if not gallery.fresh:
+        return fail(NAME, f"{told}, not fresh ({gallery.reason}): nobody is recognised", todo)
+    left_h = gallery.left_s / 3600
+    if gallery.left_s < _SOON_S:
         return warn(NAME, f"{told}, fresh for {left_h:.1f} h more only", todo)
-    if gallery["templates"] == 0:
+    if gallery.templates == 0:
         return warn(NAME, f"{told}: it is empty, so nobody can be recognised", "enrol somebody")
     return ok(NAME, f"{told}, fresh for {left_h:.1f} h")
 

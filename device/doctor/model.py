@@ -31,7 +31,7 @@ def check(case: Case) -> Finding:
                 return not_checked(NAME, f"{folder} may not be read by this user")
             return fail(NAME, str(error), "correct [liveness] model_dir, or install the network again")
     took_ms = round((time.monotonic() - started_s) * 1000)
-    running = case.status["model_id"] if case.status else manifest.model_id
+    running = case.status.model_id if case.status else manifest.model_id
     if running != manifest.model_id:
         return fail(
             NAME, f"palmd runs {running}, installed is {manifest.model_id}", "systemctl restart palmd"

@@ -26,8 +26,8 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return not_checked(NAME, f"{pinned}; whether it answers may not be asked by this user")
     if status is None:
         return skip(NAME, f"{pinned}; whether it answers is seen while palmd runs", "systemctl start palmd")
-    cable, kid = status["cable"], status["cable"]["validator_kid"]
-    if cable["state"] != "up":
+    cable, kid = status.cable, status.cable.validator_kid
+    if cable.state != "up":
         return fail(
             NAME,
             f"no validator has proved itself; {pinned}",

@@ -12,6 +12,7 @@ from typing import Final
 from device.passage.decision import Attempt, Outcome, score_q_of
 from device.trust.policy import Policy
 from device.values.recognition import Sighting
+from device.values.status import VerdictSummary
 from link1.canonical import JsonObject
 
 GONE_AFTER_MS: Final = 400
@@ -67,9 +68,13 @@ class TrialPasses:
         if self._rehearsal is not None:
             self._rehearsal.sighted(sighting)
 
-    def passed(self, said: JsonObject, total_ms: float, stage_ms: Mapping[str, float]) -> None:
+    def passed(self, said: VerdictSummary, total_ms: float, stage_ms: Mapping[str, float]) -> None:
         """A verdict's bytes are in the port."""
-        told = said | {"rehearsal": False, "total_us": round(total_ms * 1000), "stages_us": _micros(stage_ms)}
+        told = said.to_obj() | {
+            "rehearsal": False,
+            "total_us": round(total_ms * 1000),
+            "stages_us": _micros(stage_ms),
+        }
         for waiting in self._next:
             if not waiting.done():
                 waiting.set_result(told)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from device.errors import IpcRefused
 from device.platform.ipc import Handler, Packet, call_blocking
-from link1.canonical import JsonObject
 
 ANSWER_WITHIN_S = 5.0
 
@@ -42,13 +41,3 @@ def ask_core(
     return call_blocking(
         control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members
     )
-
-
-def read_status(control_socket: Path) -> JsonObject:
-    """What a running core is doing; raises IpcUnreachable when none answers."""
-    status = ask_core(control_socket, "status").header.get("status")
-    if not isinstance(status, dict):
-        raise IpcRefused(
-            "malformed", "the core answered without a status; are palmctl and palmd of one version?"
-        )
-    return status

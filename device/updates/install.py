@@ -28,11 +28,14 @@ from device import APP_PACKAGE
 from device.config.config import DeviceConfig, config_path, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
-from device.platform.control import read_status
+from device.platform.control import ask_core
 from device.platform.roles import Role, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
+from device.values.status import AppStatus, HealthNote
+from device.values.wire import WireObject
+from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
 
@@ -194,7 +197,7 @@ def _try_out(config: DeviceConfig, version: str, stood: frozenset[str], trial: T
     answered = False
     while time.monotonic() - began_s < trial.within_s:
         told = _status(config)
-        if told is None or told["app"]["version"] != version or _words(told) - stood:
+        if told is None or told.app.version != version or told.watched_words - stood:
             well_since_s = time.monotonic()
         answered = answered or told is not None
         if time.monotonic() - well_since_s >= trial.steady_s:
@@ -206,21 +209,30 @@ def _try_out(config: DeviceConfig, version: str, stood: frozenset[str], trial: T
 def _not_serving(config: DeviceConfig) -> frozenset[str]:
     """What is wrong before the switch, and so no fault of the new version; nothing, where nobody answers."""
     told = _status(config)
-    return frozenset() if told is None else _words(told)
+    return frozenset() if told is None else told.watched_words
 
 
-def _status(config: DeviceConfig) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class RunningCore(WireObject):
+    """What every version's status has: the only members that an installer may go by."""
+
+    app: AppStatus
+    health: tuple[HealthNote, ...]
+
+    @property
+    def watched_words(self) -> frozenset[str]:
+        return frozenset(note.word for note in self.health if note.word in _WATCHED)
+
+
+def _status(config: DeviceConfig) -> RunningCore | None:
     # The version that runs may be one whose core knows no socket but the installer's.
     for role in (Role.TECHNICIAN, Role.INSTALLER):
         try:
-            return read_status(socket_path(config.device.runtime_dir, role))
-        except IpcError:
+            answer = ask_core(socket_path(config.device.runtime_dir, role), "status").header
+            return RunningCore.from_obj(members.nested(answer, "status"))
+        except (IpcError, FormatError):
             continue
     return None
-
-
-def _words(told: dict[str, Any]) -> frozenset[str]:
-    return frozenset(item["word"] for item in told["health"] if item["word"] in _WATCHED)
 
 
 def _wait_until(settled: Callable[[], bool], within_s: float) -> None:

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
+from device.values.wire import WireObject
+
 WIPED_CODE: Final = "wiped"
 """With this code the core refuses to hand out the http key: the device has none any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class LinkState:
+class LinkState(WireObject):
     """Whether the service is reachable, in words for a status line."""
 
     online: bool

@@ -4,18 +4,17 @@ command, with a pty for a cable and, where asked for, a simulated validator that
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from click.testing import CliRunner
 
 from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import IpcError
-from device.platform.control import read_status
 from device.trust.keystore import KeyStore
+from device.values.status import CoreStatus, read_status
 from link1.transport.pty_pair import PtyPair
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from tests.device.whole_device import nobody
@@ -73,15 +72,23 @@ class ServedDevice:
         process.kill()
         process.wait(20)
 
-    def status(self) -> dict[str, Any]:
-        """What `palmctl status --json` prints; empty while no core answers."""
+    def status(self) -> CoreStatus:
+        """What `palmctl status` reads. Raises IpcError while no core answers."""
+        return read_status(self.config.control_socket)
+
+    def says(self, wanted: Callable[[CoreStatus], object]) -> bool:
+        """Whether a core answers, with a status of this kind."""
         try:
-            return read_status(self.config.control_socket)
+            return bool(wanted(self.status()))
         except IpcError:
-            return {}
+            return False
+
+    def answers(self) -> bool:
+        return self.says(lambda _told: True)
 
     def health(self) -> set[str]:
-        return {item["word"] for item in self.status().get("health", [])}
+        """The words; none while no core answers."""
+        return set(self.status().words) if self.answers() else set()
 
 
 @contextmanager

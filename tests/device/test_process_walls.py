@@ -60,7 +60,7 @@ def test_each_daemon_loads_its_own_side_alone(
         device.start("palmd")
         device.start("syncd")
         deadline = time.monotonic() + WITHIN_S
-        while not device.status().get("cloud", {}).get("online", False):
+        while not device.says(lambda told: told.cloud.online):
             assert time.monotonic() < deadline, "the carrier never reported the service as reachable"
             time.sleep(0.1)
         assert loaded(device, "palmd", CORE_NEVER) == set()

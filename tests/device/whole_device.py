@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from device.config.config import (
     CameraSection,
@@ -23,7 +23,7 @@ from device.config.config import (
     ModelSection,
 )
 from device.errors import IpcError
-from device.platform.control import read_status
+from device.values.status import CoreStatus, read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.transport.pump import CablePump, monotonic_ms
@@ -107,11 +107,11 @@ class Device:
         said = process.communicate(timeout=WITHIN_S)[1]
         return process.returncode, said
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> CoreStatus:
         return read_status(self.control_socket)
 
     def health(self) -> dict[str, str]:
-        return {item["word"]: item["detail"] for item in self.status()["health"]}
+        return {note.word: note.detail for note in self.status().health}
 
     def show(self, film: tuple[bytes, ...]) -> None:
         """Put all pictures of a film before the camera, which plays them at its own pace."""

@@ -6,32 +6,20 @@ import pty
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from device.values.status import CoreStatus
+from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device
 from tools.live_status import Recent, plain_line, screen, summary
 
 
-def status(**more: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "serving": True,
-        "verdict_seq": 0,
-        "uploads_waiting": 0,
-        "health": [],
-        "latency": {"count": 0},
-        "camera": {"condition": "ok", "frames": 0, "examined": 0},
-        "cable": {"state": "up"},
-        "cloud": {"online": True},
-        "gallery": {"templates": 3, "fresh": True, "left_s": 7200},
-    }
-    return told | more
-
-
-def at(verdicts: int, frames: int) -> dict[str, Any]:
-    return status(verdict_seq=verdicts, camera={"condition": "ok", "frames": frames, "examined": frames // 3})
+def at(verdicts: int, frames: int) -> CoreStatus:
+    told = some_status(verdict_seq=verdicts)
+    return replace(told, camera=replace(told.camera, frames=frames, examined=frames // 3))
 
 
 def test_rates_are_of_the_last_minute() -> None:
@@ -50,7 +38,7 @@ def test_a_daemon_started_anew_begins_a_new_window() -> None:
 
 
 def test_lines_say_what_is_unknown() -> None:
-    told = summary(status(), Recent().add(0, status()))
+    told = summary(some_status(), Recent().add(0, some_status()))
     assert "p50 – ms" in plain_line("12:00:00", told) and "healthy" in plain_line("12:00:00", told)
     assert any("fresh for 2.0 h" in line for line in screen(told))
 

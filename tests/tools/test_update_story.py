@@ -110,7 +110,7 @@ def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
                 told = story.status()
             except IpcError:
                 return False  # between two starts
-            return bool(told["model_id"] == model_id and told["gallery"]["templates"] == templates)
+            return told.model_id == model_id and told.gallery.templates == templates
 
         somebody = enrolled(cloud, desk, ana, "ana", shipped.model_id)
         wait_until("the gate to know her", 60, lambda: knows(shipped.model_id, len(ana)))

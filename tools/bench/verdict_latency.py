@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device.config.config import load_config
-from device.platform.control import read_status
+from device.values.status import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.transport.pty_pair import PtyPair
@@ -163,7 +163,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
         for task in (running, *also):
             task.cancel()
         await asyncio.gather(running, *also, return_exceptions=True)
-    return _figures(latencies, decisions, status["latency"])
+    return _figures(latencies, decisions, status.latency.to_obj())
 
 
 def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:

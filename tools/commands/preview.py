@@ -30,7 +30,8 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     """
     from functools import partial
 
-    from device.platform.control import ask_core, read_status
+    from device.platform.control import ask_core
+    from device.values.status import read_status
     from tools.core_line import control_socket_of
     from tools.pages.core_pages import preview_routes
     from tools.pages.server import LocalPage

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from device.values.status import CoreStatus, MailStatus, UpdatesStatus
 
 
 @click.command()
@@ -28,15 +31,15 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers. 4: this user
     may not ask it.
     """
-    from device.platform.control import read_status
+    from device.values.status import read_status
     from tools.core_line import control_socket_of
 
     socket = control_socket_of(config)
     if watch:
         _watch(socket, every, as_json=as_json)
     told = read_status(socket)
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
-    sys.exit(0 if told["serving"] else 1)
+    click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
+    sys.exit(0 if told.serving else 1)
 
 
 def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
@@ -45,7 +48,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     from datetime import datetime
 
     from device.errors import IpcError, IpcNotPermitted
-    from device.platform.control import read_status
+    from device.values.status import read_status
     from tools.live_status import Recent, plain_line, screen, summary
     from tools.live_terminal import is_live
 
@@ -63,7 +66,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
             else:
                 brief = summary(told, recent.add(time.monotonic(), told))
                 line = json.dumps(brief) if as_json else plain_line(clock, brief)
-                health = [f"  health     {item['word']}: {item['detail']}" for item in told["health"]]
+                health = [f"  health     {note.word}: {note.detail}" for note in told.health]
                 shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
             click.echo(_redrawn(shown) if live else line, nl=not live)
             time.sleep(max(0.0, due_s - time.monotonic()))
@@ -96,53 +99,51 @@ def _redrawn(shown: list[str]) -> str:
     return "\x1b[H" + "".join(f"{line}\x1b[0m\x1b[K\n" for line in fitting) + "\x1b[J"
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(told: "CoreStatus") -> list[str]:
     """The status for a person, a fact a line."""
-    camera, cable, gallery, cloud = told["camera"], told["cable"], told["gallery"], told["cloud"]
-    app = f"{told['app']['pkg']} {told['app']['version']}"
-    head = f"{told['device_id']} at {told['gate_id']}, validator {told['dbd_id']}, {app}"
-    position = f"{gallery['stream']} epoch {gallery['epoch']} seq {gallery['seq']}"
-    fresh = "fresh" if gallery["fresh"] else "not fresh"
+    camera, cable, gallery = told.camera, told.cable, told.gallery
+    head = f"{told.device_id} at {told.gate_id}, validator {told.dbd_id}, {told.app.pkg} {told.app.version}"
+    position = f"{gallery.stream} epoch {gallery.epoch} seq {gallery.seq}"
+    fresh = "fresh" if gallery.fresh else "not fresh"
     rows = [
-        ("serving", _yes(told["serving"])),
-        ("camera", f"{camera['condition']} {camera['message'] or camera['description']}"),
-        ("cable", f"{cable['state']} on {cable['port']}"),
-        ("gallery", f"{gallery['templates']} templates at {position}, {fresh}"),
-        ("cloud", cloud["detail"]),
-        ("mail", _mail(told["mail"])),
-        ("model", f"{told['model_id']}, thresholds {told['thr_id']}"),
-        ("updates", _updates(told["updates"])),
-        ("enrolment", told["enrolment"]["step"]),
-        ("waiting", f"{told['uploads_waiting']} items to upload"),
+        ("serving", _yes(told.serving)),
+        ("camera", f"{camera.condition} {camera.message or camera.description}"),
+        ("cable", f"{cable.state} on {cable.port}"),
+        ("gallery", f"{gallery.templates} templates at {position}, {fresh}"),
+        ("cloud", told.cloud.detail),
+        ("mail", _mail(told.mail)),
+        ("model", f"{told.model_id}, thresholds {told.thr_id}"),
+        ("updates", _updates(told.updates)),
+        ("enrolment", told.enrolment["step"]),
+        ("waiting", f"{told.uploads_waiting} items to upload"),
     ]
-    last, latency = told["last_verdict"], told["latency"]
+    last, latency = told.last_verdict, told.latency
     if last is not None:
-        rows.append(("last", f"verdict {last['verdict_seq']}: {last['decision']} {last['result']}"))
-    if latency["count"]:
-        p50, p99 = latency["p50_us"] / 1000, latency["p99_us"] / 1000
-        rows.append(("latency", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency['count']} verdicts"))
-    rows += [("health", f"{item['word']}: {item['detail']}") for item in told["health"]]
+        rows.append(("last", f"verdict {last.verdict_seq}: {last.decision} {last.result}"))
+    if latency.p50_us is not None and latency.p99_us is not None:
+        p50, p99 = latency.p50_us / 1000, latency.p99_us / 1000
+        rows.append(("latency", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency.count} verdicts"))
+    rows += [("health", f"{note.word}: {note.detail}") for note in told.health]
     return [head, *(f"  {name:<10}{text}" for name, text in rows)]
 
 
-def _updates(updates: dict[str, Any]) -> str:
+def _updates(updates: "UpdatesStatus") -> str:
     """What is under way, in one line; `palmctl update status` has the rest."""
     from tools.commands.update import under_way
 
-    if not updates["usable"]:
-        return f"none is taken: {updates['fault']}"
-    said = ["the model is on trial"] if updates["model"]["on_trial"] else []
-    said += [f"{word} {text}" for word, text in under_way(updates)]
-    return "; ".join(said) or f"nothing under way, newest release {updates['release_seq'] or 'none'}"
+    state = updates.state
+    if state is None:
+        return f"none is taken: {updates.fault}"
+    said = ["the model is on trial"] if state.model.on_trial else []
+    said += [f"{word} {text}" for word, text in under_way(state)]
+    return "; ".join(said) or f"nothing under way, newest release {state.release_seq or 'none'}"
 
 
-def _mail(mail: dict[str, Any]) -> str:
-    refused = mail["refused"]
-    stopped = "" if refused is None else f", stopped at {refused['seq']} ({refused['code']})"
-    waiting = mail["out_seq"] - mail["out_acked_seq"]
-    return (
-        f"inbox applied up to {mail['in_applied_seq']}{stopped}; {waiting} outbox records wait for a receipt"
-    )
+def _mail(mail: "MailStatus") -> str:
+    refused = mail.refused
+    stopped = "" if refused is None else f", stopped at {refused.seq} ({refused.code})"
+    waiting = mail.out_seq - mail.out_acked_seq
+    return f"inbox applied up to {mail.in_applied_seq}{stopped}; {waiting} outbox records wait for a receipt"
 
 
 def _yes(value: bool) -> str:

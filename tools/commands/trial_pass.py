@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from device.values.status import CoreStatus
 
 _ABOUT = {
     "MATCH": "a known person",
@@ -38,13 +41,14 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
-    from device.platform.control import ask_core, read_status
+    from device.platform.control import ask_core
+    from device.values.status import read_status
     from tools.core_line import control_socket_of
     from tools.errors import NoPassage
 
     socket = control_socket_of(config)
     status = read_status(socket)
-    rehearsal = dry_run or status["cable"]["state"] != "up"
+    rehearsal = dry_run or status.cable.state != "up"
     click.echo(
         "show a palm to the camera (a rehearsal: nothing is signed)"
         if rehearsal
@@ -70,10 +74,10 @@ def _waited(ask: Any, wait_s: float) -> dict[str, Any] | None:
     return None
 
 
-def _nothing_came(status: dict[str, Any], *, rehearsal: bool) -> str:
+def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
     if rehearsal:
         return "no hand came in this time; see with palmctl preview whether the camera shows one"
-    asked = "" if status["txn_id"] else ", and the validator had not asked for one when this began"
+    asked = "" if status.txn_id else ", and the validator had not asked for one when this began"
     return f"no verdict left in this time{asked}; try --dry-run, which needs no validator"
 
 

@@ -3,11 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from device.platform.ipc import Packet
+    from device.values.status import UpdatesInForce, UpdatesStatus
     from tools.release import ReleaseFile
 
 _CHUNK_WITHIN_S = 60.0
@@ -33,9 +35,9 @@ def status(config: Path | None, as_json: bool) -> None:
     Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
     4: this user may not ask it.
     """
-    told = _ask(config, "update.status").header["updates"]
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
-    sys.exit(0 if told["usable"] and told["failed"] is None else 1)
+    told = _read(_ask(config, "update.status"))
+    _show(told, as_json=as_json)
+    sys.exit(0 if told.state is not None and told.state.failed is None else 1)
 
 
 @update.command()
@@ -50,8 +52,7 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
     """
     from tools.release import read_release
 
-    told = take(read_release(file), config)
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+    _show(take(read_release(file), config), as_json=as_json)
 
 
 @update.command()
@@ -68,58 +69,65 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     from device.config.config import config_path, load_config
 
     device_id = load_config(config_path(config)).device.id
-    told = _ask(config, "update.rollback", device_id=device_id).header["updates"]
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+    _show(_read(_ask(config, "update.rollback", device_id=device_id)), as_json=as_json)
 
 
-def take(release: "ReleaseFile", config: Path | None) -> dict[str, Any]:
-    """Hand a release to the daemon; how updates stand then."""
+def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
+    """Hand a release to the daemon; how updates are then."""
     payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
-    told: dict[str, Any] = _ask(config, "update.manifest", payload=payload).header["updates"]
-    receiving = told["receiving"]
-    if receiving is not None and receiving["release_seq"] == release.manifest["release_seq"]:
+    told = _read(_ask(config, "update.manifest", payload=payload))
+    receiving = told.state.receiving if told.state is not None else None
+    if receiving is not None and receiving.release_seq == release.manifest["release_seq"]:
         _hand_over(release, config)
-        told = _ask(config, "update.status").header["updates"]
-    else:
-        click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+        return _read(_ask(config, "update.status"))
+    click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
     return told
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(told: "UpdatesStatus") -> list[str]:
     """The state of updates for a person, a fact a line."""
-    if not told["usable"]:
-        return [f"{'software':<10}{told['software']}", f"no update is taken: {told['fault']}"]
-    model = told["model"]
-    of = "shipped" if not model["release_seq"] else f"release {model['release_seq']}"
+    state = told.state
+    if state is None:
+        return [f"{'software':<10}{told.software}", f"no update is taken: {told.fault}"]
+    model = state.model
+    of = "shipped" if not model.release_seq else f"release {model.release_seq}"
     rows = [
-        ("newest", f"release {told['release_seq']}" if told["release_seq"] else "none was ever taken"),
-        ("software", told["software"]),
-        ("model", f"{model['model_id']}, {of}{', on trial' if model['on_trial'] else ''}"),
+        ("newest", f"release {state.release_seq}" if state.release_seq else "none was ever taken"),
+        ("software", told.software),
+        ("model", f"{model.model_id}, {of}{', on trial' if model.on_trial else ''}"),
     ]
-    if model["previous"] is not None:
-        before = model["previous"]
-        rows.append(("before", before["model_id"] or "the shipped model"))
-    rows += under_way(told)
+    if model.previous is not None:
+        rows.append(("before", model.previous.model_id or "the shipped model"))
+    rows += under_way(state)
     return [f"{name:<10}{text}" for name, text in rows]
 
 
-def under_way(told: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is coming, or failed: a word and its text each. For updates that can be taken."""
-    waits, receiving = told["model"]["waiting"], told["receiving"]
-    app, failed = told["app_waiting"], told["failed"]
+def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
+    """What is coming, or failed: a word and its text each."""
+    waits, receiving, app, failed = state.model.waiting, state.receiving, state.app_waiting, state.failed
     rows = []
     if waits is not None:
         rows.append(
-            ("waiting", f"model {waits['model_id']}, release {waits['release_seq']}: for its gallery epoch")
+            ("waiting", f"model {waits.model_id}, release {waits.release_seq}: for its gallery epoch")
         )
     if receiving is not None:
-        share = f"{receiving['chunks']} of {receiving['chunk_count']} chunks"
-        rows.append(("receiving", f"release {receiving['release_seq']} {receiving['kind']}: {share}"))
+        share = f"{receiving.chunks} of {receiving.chunk_count} chunks"
+        rows.append(("receiving", f"release {receiving.release_seq} {receiving.kind}: {share}"))
     if app is not None:
-        rows.append(("arrived", f"{app['version']}, release {app['release_seq']}: palm-update installs it"))
+        rows.append(("arrived", f"{app.version}, release {app.release_seq}: palm-update installs it"))
     if failed is not None:
-        rows.append(("failed", f"release {failed['release_seq']} {failed['kind']}: {failed['code']}"))
+        rows.append(("failed", f"release {failed.release_seq} {failed.kind}: {failed.code}"))
     return rows
+
+
+def _show(told: "UpdatesStatus", *, as_json: bool) -> None:
+    click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
+
+
+def _read(answer: "Packet") -> "UpdatesStatus":
+    from device.values.status import UpdatesAnswer
+
+    return UpdatesAnswer.from_obj(answer.header).updates
 
 
 def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
@@ -154,7 +162,7 @@ def _is_live() -> bool:
     return is_live(sys.stderr)
 
 
-def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Any:
+def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
     from device.config.config import config_path, load_config
     from device.platform.control import ask_core
 

@@ -120,7 +120,7 @@ class OfflineStory(Story):
         wait_until(
             "the configuration to come by mail",
             BY_MAIL_WITHIN_S,
-            lambda: self.status()["thr_id"] == thr_id,
+            lambda: self.status().thr_id == thr_id,
         )
         self._narrator.say("configured", f"thresholds {thr_id} are in force at the gate", thr_id=thr_id)
         site = self._device.site
@@ -133,7 +133,7 @@ class OfflineStory(Story):
         wait_until(
             "the trust bundle to come by mail",
             BY_MAIL_WITHIN_S,
-            lambda: self.status()["mail"]["in_applied_seq"] >= sent["seq"],
+            lambda: self.status().mail.in_applied_seq >= sent["seq"],
         )
         self._narrator.say("trusted", "a signed bundle of the keys that count now is pinned")
 
@@ -141,13 +141,13 @@ class OfflineStory(Story):
         """The gallery and its freshness have come."""
         seq = desk.gallery_seq()
         wait_until("the gallery to come by mail", BY_MAIL_WITHIN_S, lambda: self.gallery_seq() >= seq)
-        wait_until("a fresh head to come by mail", BY_MAIL_WITHIN_S, lambda: self.status()["serving"] is True)
+        wait_until("a fresh head to come by mail", BY_MAIL_WITHIN_S, lambda: self.status().serving)
         status = self.status()
-        gallery, applied_seq = status["gallery"], status["mail"]["in_applied_seq"]
+        gallery, applied_seq = status.gallery, status.mail.in_applied_seq
         self._narrator.say(
             "gallery_by_mail",
-            f"the offline device holds {gallery['templates']} templates at seq {seq}, fresh for "
-            f"{gallery['left_s'] // 60} minutes; {applied_seq} records of its inbox are applied",
+            f"the offline device holds {gallery.templates} templates at seq {seq}, fresh for "
+            f"{gallery.left_s // 60} minutes; {applied_seq} records of its inbox are applied",
             seq=seq,
             in_applied_seq=applied_seq,
         )
@@ -157,14 +157,14 @@ class OfflineStory(Story):
 
         def released() -> bool:
             status = self.status()
-            return bool(status["uploads_waiting"] == 0 and status["mail"]["out_acked_seq"] > 0)
+            return status.uploads_waiting == 0 and status.mail.out_acked_seq > 0
 
         wait_until("receipts to release the outbox", BY_MAIL_WITHIN_S, released)
-        mail = self.status()["mail"]
+        mail = self.status().mail
         self._narrator.say(
             "receipts",
-            f"receipts cover outbox records up to {mail['out_acked_seq']}; no verdict waits on the device",
-            **mail,
+            f"receipts cover outbox records up to {mail.out_acked_seq}; no verdict waits on the device",
+            **mail.to_obj(),
         )
 
     def _give_up(self, somebody: Somebody) -> None:
@@ -172,11 +172,11 @@ class OfflineStory(Story):
         self._narrator.act("The gate is reported stolen")
         self.revoke("stolen")
         wait_until("the revocation to come by mail", BY_MAIL_WITHIN_S, self._is_revoked)
-        wait_until("the gallery to be destroyed", 10, lambda: self.status()["gallery"]["templates"] == 0)
+        wait_until("the gallery to be destroyed", 10, lambda: self.status().gallery.templates == 0)
         self._narrator.say(
             "revoked", "the order came signed, through the validator; the gallery is destroyed"
         )
         self.show_palm(somebody, "L", "abstain")
 
     def _is_revoked(self) -> bool:
-        return "REVOKED" in {item["word"] for item in self.status()["health"]}
+        return "REVOKED" in self.status().words

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device.platform.control import read_status
+from device.values.status import CoreStatus, read_status
 from models.crop_geometry import Handedness
 from models.synthesis.person import Person, make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
@@ -129,9 +129,9 @@ class Scene:
 
     def gallery_seq(self) -> int:
         """Where the device's own gallery stands."""
-        return int(self.status()["gallery"]["seq"])
+        return self.status().gallery.seq
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> CoreStatus:
         """What `palmctl status` says on the device."""
         return read_status(self._device.control_socket)
 
@@ -141,7 +141,7 @@ class Scene:
         return self._occasion
 
     def _asks_for(self, hand: Handedness) -> bool:
-        enrolment = self.status()["enrolment"]
+        enrolment = self.status().enrolment
         return bool(enrolment["step"] == "show_hand" and enrolment["hand"] == hand)
 
 
@@ -294,13 +294,13 @@ class Story(Scene):
             for shown in self._shown
         ]
         self._narrator.table("summary", header, rows)
-        latency = self.status()["latency"]
+        latency = self.status().latency
         self._narrator.say(
             "latency",
-            f"from the frame that decided to the verdict in the cable: {latency['p50_us'] / 1000:.0f} ms "
-            f"(median of {latency['count']})",
+            f"from the frame that decided to the verdict in the cable: {(latency.p50_us or 0) / 1000:.0f} ms "
+            f"(median of {latency.count})",
             good=None,
-            **latency,
+            **latency.to_obj(),
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.errors import IpcError
-from device.platform.control import read_status
+from device.values.status import read_status
 from tools.bench.verdict_latency import FolderWriter
 from tools.demo.errors import DemoFailed
 from tools.demo.story import PLACE
@@ -131,7 +131,7 @@ def _settle(world: World, seen: Seen) -> list[str]:
             status = read_status(world.device.control_socket)
         except IpcError:
             return False
-        return bool(status["serving"] and status["uploads_waiting"] == 0)
+        return status.serving and status.uploads_waiting == 0
 
     return _waited("the device to serve, with nothing to upload", done)
 
@@ -144,7 +144,7 @@ def _last_request_settled(world: World) -> list[str]:
             status = read_status(world.device.control_socket)
         except IpcError:
             return False
-        return status["txn_id"] is None and status["uploads_waiting"] == 0
+        return status.txn_id is None and status.uploads_waiting == 0
 
     return _waited("the last request to end and its verdict to be uploaded", done)
 

@@ -54,15 +54,15 @@ class Scripted:
         command = [sys.executable, "-m", driver, str(self.device.board.config_path), str(self.file)]
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
         try:
-            asyncio.run(until(lambda: self.device.status() != {}))
+            asyncio.run(until(lambda: self.device.status().device_id != ""))
             yield
         finally:
             process.kill()
             process.communicate()
 
     def gallery(self) -> tuple[bool, str]:
-        told = self.device.status()["gallery"]
-        return told["fresh"], told["reason"]
+        told = self.device.status().gallery
+        return told.fresh, told.reason
 
     def comes_to(self, fresh: bool, reason: str) -> None:
         def stands() -> bool:
@@ -131,7 +131,7 @@ def test_a_kept_clock_counts_the_hours_without_power(scripted: Scripted) -> None
     scripted.set(wall_h=3, boot="boot-2")
     with scripted.running():
         scripted.comes_to(True, "fresh")
-        assert scripted.device.status()["gallery"]["left_s"] <= 3 * 3600
+        assert scripted.device.status().gallery.left_s <= 3 * 3600
     scripted.set(wall_h=7, boot="boot-3")
     with scripted.running():
         scripted.comes_to(False, "expired")

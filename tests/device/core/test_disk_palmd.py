@@ -77,7 +77,7 @@ def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
                 await gate.hears("STORAGE_LOW", stands=True)
                 await gate.passes(validator)
                 assert not reserve.exists()
-                assert (await asyncio.to_thread(device.status))["serving"] is True
+                assert (await asyncio.to_thread(device.status)).serving is True
                 ballast = fill(disk)  # somebody else takes the room that was the reserve's
                 await gate.is_turned_away(validator)
                 await gate.hears("STORE_FAULT", stands=True)
@@ -148,7 +148,7 @@ def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
             assert said.verdict.subject_ref is None
             gate.refs.append(said.verdict_ref)
             assert "does not open" in (await asyncio.to_thread(device.health))["STORE_FAULT"]
-            assert (await asyncio.to_thread(device.status))["serving"] is False
+            assert (await asyncio.to_thread(device.status)).serving is False
 
     with PtyPair() as pair:
         port = joined(device, pair)
@@ -172,7 +172,7 @@ def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
                 wear_out(folder)
                 await gate.is_turned_away(validator)
                 await gate.hears("STORE_FAULT", stands=True)
-                assert (await asyncio.to_thread(device.status))["serving"] is False
+                assert (await asyncio.to_thread(device.status)).serving is False
 
         with PtyPair() as pair:
             port = joined(device, pair)

@@ -124,8 +124,8 @@ def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) 
             assert status.mail.out_seq >= 1
             receipt = {"device_id": DEVICE_ID, "acked_upto_seq": 1_000_000}
             await carried(validator, 3, record(device, 3, "svc.post.receipt", receipt))
-            mail = (await asyncio.to_thread(device.status))["mail"]
-            assert mail["out_acked_seq"] >= status.mail.out_seq
+            mail = (await asyncio.to_thread(device.status)).mail
+            assert mail.out_acked_seq >= status.mail.out_seq
 
     with PtyPair() as pair:
         port = joined(device, pair)
@@ -180,7 +180,7 @@ def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> N
 
     async def second() -> None:
         await until(lambda: "REVOKED" in device.health())
-        assert (await asyncio.to_thread(device.status))["gallery"]["templates"] == 0
+        assert (await asyncio.to_thread(device.status)).gallery.templates == 0
 
     with PtyPair() as pair:
         port = joined(device, pair)
@@ -211,7 +211,7 @@ def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> N
             validator.mail.offer(1, record(device, 1, "svc.trust.bundle", bundle))
             validator.pump.kick()
             await until(lambda: "LINK_DOWN" in device.health())
-            assert (await asyncio.to_thread(device.status))["mail"]["in_applied_seq"] == 1
+            assert (await asyncio.to_thread(device.status)).mail.in_applied_seq == 1
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(joined(device, pair)))

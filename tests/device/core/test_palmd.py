@@ -45,9 +45,9 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
                 assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (seq, refs[-1])
                 refs.append(said.verdict_ref)
             status = await asyncio.to_thread(device.status)
-            assert status["serving"] is True
-            assert status["verdict_seq"] == 2
-            assert status["latency"]["count"] == 2
+            assert status.serving is True
+            assert status.verdict_seq == 2
+            assert status.latency.count == 2
 
     with PtyPair() as pair, device.running() as process:
         asyncio.run(story(joined(device, pair)))
@@ -113,7 +113,7 @@ def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
 
     async def cut() -> None:
         await until(lambda: "LINK_DOWN" in device.health())
-        assert (await asyncio.to_thread(device.status))["cable"]["state"] == "down"
+        assert (await asyncio.to_thread(device.status)).cable.state == "down"
 
     async def after(port: str) -> None:
         async with validator_at(port, device.board) as validator:
@@ -259,8 +259,8 @@ def test_palmctl_status_tells_programs_and_people(device: Device) -> None:
     assert absent.returncode == 3
     assert "is palmd running?" in absent.stderr
     with device.running():
-        asyncio.run(until(lambda: device.status()["camera"]["condition"] == "ok"))
-        asyncio.run(until(lambda: device.status()["serving"]))
+        asyncio.run(until(lambda: device.status().camera.condition == "ok"))
+        asyncio.run(until(lambda: device.status().serving))
         told = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=30, check=True)
         assert json.loads(told.stdout)["device_id"] == "palm-bench"
         shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

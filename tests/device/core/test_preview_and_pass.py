@@ -41,7 +41,7 @@ def device(tmp_path_factory: pytest.TempPathFactory, pair: PtyPair) -> Iterator[
     made = make_device(tmp_path_factory.mktemp("watched"))
     (made.folder / "cable").symlink_to(pair.left)
     with made.running():
-        asyncio.run(until(lambda: made.status()["camera"]["condition"] == "ok"))
+        asyncio.run(until(lambda: made.status().camera.condition == "ok"))
         # The last file that a device makes by itself.
         asyncio.run(until((made.folder / "state" / "journal.db.reserve").exists))
         yield made
@@ -190,7 +190,7 @@ def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: De
     assert said["score_q"] > 5_000
     names = [name for name, _ in said["stages_us"]]
     assert names == ["hand", "crop", "quality", "liveness", "vector", "match"]
-    assert device.status()["verdict_seq"] == 0
+    assert device.status().verdict_seq == 0
     wait_until_the_hand_has_left(device)
 
 
@@ -219,4 +219,4 @@ def test_with_a_validator_it_is_the_real_passage_with_its_times(device: Device, 
     assert "accept MATCH" in said and "verdict 1" in said
     for stage in ("hand", "vector", "match", "sign_and_journal", "cable"):
         assert stage in said
-    assert device.status()["verdict_seq"] == 1
+    assert device.status().verdict_seq == 1

@@ -105,7 +105,7 @@ def test_the_carriers_user_reaches_its_own_socket_and_its_own_operations(device:
             assert outcome == "wrong_socket", attempt
     assert len(told) >= len(Role) * len(EVERY_OPERATION)
     assert told[f"{own} http_key"] == "ok"
-    assert device.status()["device_id"] == device.config.device.id, "nothing was destroyed"
+    assert device.status().device_id == device.config.device.id, "nothing was destroyed"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
@@ -119,7 +119,7 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
     told = everything_asked_as(CARRIER_USER, device)
     assert told[f"{control} status"] == "ok"
     assert told[f"{control} factory_reset"] == told[f"{control} update.rollback"] == "not_root"
-    assert device.status()["device_id"] == device.config.device.id
+    assert device.status().device_id == device.config.device.id
 
 
 def test_one_crowded_socket_locks_nobody_out(device: Device) -> None:

@@ -110,7 +110,7 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
             known = validator.desk.memory.find(said.verdict_ref)
             assert known is not None
             right = known.decision
-            await until(lambda: device.status()["uploads_waiting"] > 0)
+            await until(lambda: device.status().uploads_waiting > 0)
             forged = [right | {"sig_b64": sign(number)["sig_b64"]} for number in range(FLOOD)]
             for wrapper in (*forged, forged[0]):
                 await say(validator, wrapper)
@@ -130,7 +130,7 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
                 complaints += 1
             assert complaints <= FLOOD + 1, "once for each distinct message"
             status = await asyncio.to_thread(device.status)
-            assert status["counters"]["evidence.bad_signature"] == FLOOD + 1
+            assert status.to_obj()["counters"]["evidence.bad_signature"] == FLOOD + 1
             return said.verdict_ref
 
     def sign(number: int) -> JsonObject:
@@ -223,7 +223,7 @@ def running_at(device: Device, wall_off_ms: int) -> Iterator[None]:
         stderr=subprocess.PIPE,
     )
     try:
-        asyncio.run(until(lambda: device.status() != {}))
+        asyncio.run(until(lambda: device.status().device_id != ""))
         yield
     finally:
         process.kill()

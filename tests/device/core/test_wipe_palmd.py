@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from device.wipe.factory_reset import Reset, reset_device
 from device.platform.ipc import IpcClient
+from device.wipe.factory_reset import Reset, reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
@@ -72,12 +72,12 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             assert said.verdict.result is VerdictResult.NOT_READY
             assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
             told = await asyncio.to_thread(device.status)
-            assert (told["serving"], told["gallery"]["templates"]) == (False, 0)
+            assert (told.serving, told.gallery.templates) == (False, 0)
             assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
 
     async def second() -> None:
         told = await asyncio.to_thread(device.status)
-        assert not told["serving"]
+        assert not told.serving
         assert "palmctl factory-reset" in "\n".join(lines(told))
         assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
         await ask_carrier(device, "wiped", wipe_id="w-1")

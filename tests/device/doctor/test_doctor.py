@@ -31,7 +31,9 @@ from device.doctor.finding import Result
 from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
 from device.trust.trust import reread
+from device.values.status import CableStatus
 from link1.transport.pty_pair import PtyPair
+from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
 from tools.palmctl import main
 
@@ -154,7 +156,7 @@ def test_a_validator_that_has_or_has_not_proved_itself(
     case: Case, state: str, kid: str | None, result: Result
 ) -> None:
     assert validator.check(case).result is Result.SKIP
-    told = {"cable": {"state": state, "validator_kid": kid}}
+    told = some_status(cable=CableStatus(state, "/dev/palm", "open", kid))
     assert validator.check(replace(case, status=told)).result is result
 
 
@@ -174,7 +176,7 @@ def test_a_clock_before_what_the_service_signed_or_outside_every_window(case: Ca
     found = clock.check(later)
     assert found.result is Result.FAIL
     assert "the service signed" in found.detail
-    told = replace(case, status={"service_time_ms": now_ms + 3_600_000})
+    told = replace(case, status=some_status(service_time_ms=now_ms + 3_600_000))
     assert clock.check(told).result is Result.FAIL
     (key,) = case.trust.dbd_keys
     ended = replace(key, not_after_ms=now_ms - 1, assumed=False)

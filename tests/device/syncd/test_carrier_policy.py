@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem, CloudUnreachable
 from cloud_client.retry import Backoff
-from device.syncd.policy import BatchSize, FetchDeltas, FetchSnapshot, GalleryCourse, Position, Reachability, UploadFate, fate_of, next_cursor_of
+from device.syncd.policy import (
+    BatchSize,
+    FetchDeltas,
+    FetchSnapshot,
+    GalleryCourse,
+    Position,
+    Reachability,
+    UploadFate,
+    fate_of,
+    next_cursor_of,
+)
 from device.values.carrier import LinkState
 
 AT = Position(1, 10)

@@ -62,7 +62,7 @@ def enrol(server: Server, device: ServedDevice, name: str, model_id: str) -> Non
 
 
 def templates(device: ServedDevice) -> int:
-    return int(device.status().get("gallery", {}).get("templates", -1))
+    return device.status().gallery.templates if device.answers() else -1
 
 
 def rotate(server: Server, uses: tuple[str, ...], in_s: int) -> dict[str, str]:
@@ -78,8 +78,8 @@ def test_every_key_of_the_service_is_rotated_and_the_device_goes_on(server: Serv
     with served_device(tmp_path / "device", server, "gate-7-left") as (device, _port):
         device.start("palmd")
         device.start("syncd")
-        until(lambda: device.status().get("gallery", {}).get("fresh", False))
-        model_id = device.status()["model_id"]
+        until(lambda: device.says(lambda told: told.gallery.fresh))
+        model_id = device.status().model_id
         enrolled = 0
 
         def enrol_and_see(name: str) -> None:
@@ -101,7 +101,7 @@ def test_every_key_of_the_service_is_rotated_and_the_device_goes_on(server: Serv
             enrol_and_see(f"{turn}-with-the-new-key")
             device.kill("palmd")  # what was learnt is on the disk
             device.start("palmd")
-            until(lambda: device.status().get("cloud", {}).get("online", False))
+            until(lambda: device.says(lambda told: told.cloud.online))
         enrol_and_see("at-last")
         assert b"does not take" not in (device.folder / "syncd.log").read_bytes()
 
@@ -110,8 +110,8 @@ def test_a_device_without_network_learns_a_rotation_by_mail(server: Server, tmp_
     with served_device(tmp_path / "device", server, "gate-9", network=False) as (device, port):
         device.start("palmd")
         device.start_validator(port, server)
-        until(lambda: device.status().get("gallery", {}).get("fresh", False))
-        model_id, held = device.status()["model_id"], templates(device)
+        until(lambda: device.says(lambda told: told.gallery.fresh))
+        model_id, held = device.status().model_id, templates(device)
         kids = rotate(server, PUBLISHED + CERTIFIED, in_s=12)
         counts_at = time.monotonic() + 12
         published = {key["kid"]: key for key in server.get("/v1/keys")["keys"]}
@@ -130,7 +130,7 @@ def test_a_device_without_network_learns_a_rotation_by_mail(server: Server, tmp_
         time.sleep(max(0.0, counts_at - time.monotonic() + 0.5))
         enrol(server, device, "after", model_id)
         until(lambda: templates(device) == held + 1)  # head by the new gallery key, record by the new signer
-        assert device.status()["mail"]["refused"] is None
+        assert device.status().mail.refused is None
 
 
 def send(server: Server, device: ServedDevice, type_: str, body: dict[str, Any]) -> None:
@@ -151,12 +151,12 @@ def test_an_old_card_put_back_is_noticed_and_numbers_nothing_more(server: Server
                 writer.put(picture)
 
         def verdict_seq() -> int:
-            return int(device.status().get("verdict_seq", -1))
+            return device.status().verdict_seq if device.answers() else -1
 
         def start() -> None:
             device.start("palmd")
             device.start("syncd")
-            until(lambda: device.status().get("cable", {}).get("state") == "up")
+            until(lambda: device.says(lambda told: told.cable.state == "up"))
 
         def stop() -> None:
             device.kill("syncd")
@@ -164,31 +164,31 @@ def test_an_old_card_put_back_is_noticed_and_numbers_nothing_more(server: Server
 
         device.start_validator(port, server)
         start()
-        until(lambda: device.status().get("serving", False))
+        until(lambda: device.says(lambda told: told.serving))
         show(9000)
-        until(lambda: verdict_seq() == 1 and device.status()["uploads_waiting"] == 0)
+        until(lambda: verdict_seq() == 1 and device.status().uploads_waiting == 0)
         stop()
         shutil.copytree(device.state, tmp_path / "card")
 
         start()
-        until(lambda: device.status().get("serving", False))
+        until(lambda: device.says(lambda told: told.serving))
         show(9001)
-        until(lambda: verdict_seq() == 2 and device.status()["uploads_waiting"] == 0)
+        until(lambda: verdict_seq() == 2 and device.status().uploads_waiting == 0)
         stop()
 
         shutil.rmtree(device.state)
         shutil.copytree(tmp_path / "card", device.state)
         start()
-        until(lambda: device.status().get("serving", False) or "ROLLED_BACK" in device.health())
+        until(lambda: device.says(lambda told: told.serving) or "ROLLED_BACK" in device.health())
         show(9002)
         until(lambda: "ROLLED_BACK" in device.health())
         given_out = verdict_seq()
-        assert not device.status()["serving"]
+        assert not device.status().serving
         stop()
 
         start()  # it stays so, and gives out no third
         assert "ROLLED_BACK" in device.health()
-        detail = next(x["detail"] for x in device.status()["health"] if x["word"] == "ROLLED_BACK")
+        detail = next(note.detail for note in device.status().health if note.word == "ROLLED_BACK")
         assert "palmctl factory-reset" in detail
         show(9003)
         time.sleep(8)

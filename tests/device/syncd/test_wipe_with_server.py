@@ -11,6 +11,7 @@ import pytest
 from cloud_client.client import CloudClient, ServerAddress
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcClient
+from device.values.status import WipeStatus
 from tests.device.reference_cloud import Server, running_server
 from tests.device.served_device import ServedDevice, served_device
 from tests.device.state_scan import files_of, found_in
@@ -41,6 +42,12 @@ def status_at_service(server: Server, device: ServedDevice) -> str:
     return str(next(item["status"] for item in listed if item["device_id"] == device.device_id))
 
 
+def wipe_of(device: ServedDevice) -> WipeStatus:
+    wipe = device.status().wipe
+    assert wipe is not None
+    return wipe
+
+
 def nothing_left(device: ServedDevice, secrets: dict[str, bytes]) -> bool:
     return set(files_of(device.state)) == {"wipe.json"} and found_in(device.state, secrets) == []
 
@@ -54,7 +61,7 @@ def test_over_the_network(server: Server, tmp_path: Path) -> None:
         secrets = key_bytes(device)
         device.start("palmd")
         device.start("syncd")
-        until(lambda: device.status().get("cloud", {}).get("online", False))
+        until(lambda: device.says(lambda told: told.cloud.online))
         revoke(server, device)
         # The carrier asks every minute; one that starts asks at once.
         device.kill("syncd")
@@ -66,7 +73,7 @@ def test_over_the_network(server: Server, tmp_path: Path) -> None:
         device.kill("palmd")
         device.start("palmd")
         until(lambda: "REVOKED" in device.health())
-        assert device.status()["wipe"]["stage"] == "confirmed"
+        assert wipe_of(device).stage == "confirmed"
         # There is no key to carry with any more.
         device.kill("syncd")
         device.start("syncd")
@@ -77,7 +84,7 @@ def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> 
     with served_device(tmp_path / "device", server, "gate-7-right") as (device, _port):
         secrets = key_bytes(device)
         device.start("palmd")
-        until(lambda: device.status() != {})
+        until(device.answers)
         revoke(server, device)
 
         async def carry_the_order() -> str:
@@ -93,8 +100,8 @@ def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> 
         device.kill("palmd")  # nobody was told, and the verdict key is gone
         assert status_at_service(server, device) == "revoked"
         device.start("palmd")
-        until(lambda: device.status() != {})
-        assert device.status()["wipe"] == {
+        until(device.answers)
+        assert wipe_of(device).to_obj() == {
             "stage": "erased",
             "wipe_id": wipe_id,
             "record": json.loads((device.state / "wipe.json").read_bytes())["record"],
@@ -107,7 +114,7 @@ def test_cut_off_before_the_service_was_told(server: Server, tmp_path: Path) -> 
 def test_an_answer_that_was_lost_is_made_good_by_a_401(server: Server, tmp_path: Path) -> None:
     with served_device(tmp_path / "device", server, "gate-8") as (device, _port):
         device.start("palmd")
-        until(lambda: device.status() != {})
+        until(device.answers)
         revoke(server, device)
 
         async def tell_and_lose_the_answer() -> None:
@@ -130,7 +137,7 @@ def test_by_mail_alone(server: Server, tmp_path: Path) -> None:
         secrets = key_bytes(device)
         device.start("palmd")
         device.start_validator(port, server)
-        until(lambda: device.status().get("gallery", {}).get("fresh", False))
+        until(lambda: device.says(lambda told: told.gallery.fresh))
         revoke(server, device)
         until(lambda: status_at_service(server, device) == "wiped")
         until(lambda: nothing_left(device, secrets))
@@ -144,7 +151,7 @@ def test_by_mail_alone(server: Server, tmp_path: Path) -> None:
 def test_the_record_of_a_cut_off_device_can_be_handed_in_by_hand(server: Server, tmp_path: Path) -> None:
     with served_device(tmp_path / "device", server, "gate-10", network=False) as (device, _port):
         device.start("palmd")
-        until(lambda: device.status() != {})
+        until(device.answers)
         revoke(server, device)
 
         async def carry_the_order() -> None:
@@ -157,7 +164,7 @@ def test_the_record_of_a_cut_off_device_can_be_handed_in_by_hand(server: Server,
         asyncio.run(carry_the_order())
         device.kill("palmd")
         device.start("palmd")
-        until(lambda: device.status() != {})
-        record = device.status()["wipe"]["record"]
+        until(device.answers)
+        record = wipe_of(device).record
         server.post(f"/v1/devices/{device.device_id}/outbox", {"records": [record]})
         assert status_at_service(server, device) == "wiped"

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from device.config.config import load_config
-from device.platform.control import ask_core, read_status
+from device.platform.control import ask_core
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import Trial, install, recover
 from device.updates.manifest import ReleaseKind
 from device.updates.versions import Installation, Versions
+from device.values.status import read_status
 from tests import REPOSITORY
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import signed
@@ -134,7 +135,7 @@ class Board:
         return install(self.config, self.config_path, self.versions, self.trial)
 
     def running_version(self) -> str:
-        return str(read_status(self.config.control_socket)["app"]["version"])
+        return str(read_status(self.config.control_socket).app.version)
 
 
 @pytest.fixture

@@ -1,0 +1,177 @@
+"""Objects that cross a socket between two programs of the device: a dataclass is the one definition of each.
+
+    @dataclass(frozen=True, slots=True)
+    class WipeConfirmed(WireObject):
+        wipe_id: Annotated[str, WIPE_ID]
+
+    WipeConfirmed("w-1").to_obj()                   # {"wipe_id": "w-1"}
+    WipeConfirmed.from_obj({"wipe_id": "w-1"})      # FormatError where a member is missing or of another type
+
+A field is the member of the same name, or of the name in its metadata (`member`). Its type is what is read:
+int, str, bool, a JSON object, another WireObject, a tuple of one type, a mapping from names to one type; each
+of these or None. An int or str may carry its range or pattern. A field with a default is left out while it
+has that default. A member without a field is ignored: it is a newer program's.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Final, Self, Union, cast, get_args, get_origin, get_type_hints
+
+from link1.canonical import MAX_INTEGER, JsonObject
+from link1.errors import FormatError
+
+_Reader = Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The range of an int, both ends included."""
+
+    low: int
+    high: int = MAX_INTEGER
+
+
+class WireObject:
+    """Base of the dataclasses that cross a socket."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def to_obj(self) -> JsonObject:
+        """The members as JSON values."""
+        return {
+            member.name: _written(value)
+            for member in _members_of(type(self))
+            if (value := getattr(self, member.field)) != member.default
+        }
+
+    @classmethod
+    def from_obj(cls, obj: Mapping[str, object]) -> Self:
+        """Read the members of a JSON object. Raises FormatError."""
+        given: dict[str, object] = {}
+        for member in _members_of(cls):
+            if member.name in obj:
+                given[member.field] = _read(member, obj[member.name])
+            elif member.default is MISSING:
+                raise FormatError(f"member {member.name} is missing")
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One field. `default` is MISSING where there is none."""
+
+    name: str
+    field: str
+    default: object
+    read: _Reader
+
+
+_KNOWN: Final[dict[type, tuple[_Member, ...]]] = {}
+
+
+def _members_of(cls: type[WireObject]) -> tuple[_Member, ...]:
+    """Found out once for each class."""
+    if cls not in _KNOWN:
+        _KNOWN[cls] = _read_fields(cls)
+    return _KNOWN[cls]
+
+
+def _read_fields(cls: type[WireObject]) -> tuple[_Member, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(
+        _Member(one.metadata.get("member", one.name), one.name, one.default, _reader(hints[one.name]))
+        for one in fields(cls)
+    )
+
+
+def _read(member: _Member, value: object) -> object:
+    try:
+        return member.read(value)
+    except _NotTaken as error:
+        raise FormatError(f"member {member.name} is not {error}") from None
+
+
+class _NotTaken(Exception):
+    """The text names what is expected."""
+
+
+def _written(value: object) -> object:
+    if isinstance(value, WireObject):
+        return value.to_obj()
+    if isinstance(value, tuple):
+        return [_written(item) for item in value]
+    return value
+
+
+def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
+    """What reads a value of this type; it raises _NotTaken or FormatError."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _ruled(_reader(arguments[0]), arguments[1])
+    if origin in (Union, UnionType):
+        some = _reader(next(kind for kind in arguments if kind is not NoneType))
+        return lambda value: None if value is None else some(value)
+    if origin is tuple:
+        return _array(_reader(arguments[0]))
+    if origin is dict and arguments[1] is not Any:
+        return _mapping(_reader(arguments[1]))
+    if origin is dict:
+        return _plain(dict, "an object")
+    if isinstance(kind, type) and issubclass(kind, WireObject):
+        return _nested(kind)
+    return _plain(kind, _WORDS[kind])
+
+
+_WORDS: Final = {int: "an integer", str: "a string", bool: "true or false"}
+
+
+def _plain(kind: type, what: str) -> _Reader:
+    def read(value: object) -> object:
+        if type(value) is not kind:  # True is no integer here
+            raise _NotTaken(what)
+        return value
+
+    return read
+
+
+def _nested(kind: type[WireObject]) -> _Reader:
+    def read(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _NotTaken("an object")
+        return kind.from_obj(value)
+
+    return read
+
+
+def _array(item: _Reader) -> _Reader:
+    def read(value: object) -> object:
+        if not isinstance(value, list):
+            raise _NotTaken("an array")
+        return tuple(item(entry) for entry in value)
+
+    return read
+
+
+def _mapping(item: _Reader) -> _Reader:
+    def read(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _NotTaken("an object")
+        return {name: item(entry) for name, entry in value.items()}
+
+    return read
+
+
+def _ruled(read_any: _Reader, rule: Between | re.Pattern[str]) -> _Reader:
+    def read(value: object) -> object:
+        found = read_any(value)
+        if isinstance(rule, Between):
+            if not rule.low <= cast("int", found) <= rule.high:
+                raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
+        elif rule.fullmatch(cast("str", found)) is None:
+            raise _NotTaken(f"a string of the form {rule.pattern}")
+        return found
+
+    return read

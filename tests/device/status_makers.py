@@ -1,0 +1,50 @@
+"""A status as a healthy device answers, of which a test changes what it is about."""
+
+from typing import Any
+
+from device.values.carrier import LinkState
+from device.values.status import (
+    AppStatus,
+    CableStatus,
+    CameraStatus,
+    CoreStatus,
+    EvidenceCounters,
+    GalleryStatus,
+    LatencyStatus,
+    MailStatus,
+    MemoryStatus,
+    UpdatesStatus,
+)
+
+
+def some_status(**changes: Any) -> CoreStatus:
+    members: dict[str, Any] = {
+        "device_id": "gate-7-left",
+        "gate_id": "gate-7",
+        "dbd_id": "dbd-7",
+        "app": AppStatus("palm-access-device", "0.1.0"),
+        "serving": True,
+        "health": (),
+        "camera": CameraStatus(
+            "ok", "v4l2", "", frames=0, dropped=0, skipped=0, opened=1, examined=0, faults=0
+        ),
+        "cable": CableStatus("up", "/dev/palm-dbd", "open", "0" * 32),
+        "gallery": GalleryStatus(
+            "t1.test", 1, 3, "0" * 16, templates=3, fresh=True, reason="fresh", left_s=7200
+        ),
+        "cloud": LinkState(True, "online"),
+        "mail": MailStatus(0, 0, 0, None),
+        "updates": UpdatesStatus(usable=False, software="0.1.0", fault="none in this test"),
+        "model_id": "m-test",
+        "thr_id": "thr-1",
+        "txn_id": None,
+        "last_verdict": None,
+        "verdict_seq": 0,
+        "uploads_waiting": 0,
+        "enrolment": {"step": "idle"},
+        "latency": LatencyStatus(0),
+        "service_time_ms": 0,
+        "counters": EvidenceCounters(0, 0),
+        "memory": MemoryStatus(True, True, ""),
+    }
+    return CoreStatus(**(members | changes))
