@@ -5,11 +5,21 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from device.errors import IpcRefused
+from device.values.control import (
+    CodeTyped,
+    ScreenAnswer,
+    ScreenAsked,
+    TermsAccepted,
+    TermsAnswer,
+    TermsAsked,
+    TermsShown,
+)
+from device.values.status import EnrolmentShown
 from tools.core_line import Ask
 from tools.enrolment_words import WORDS, failure_word, hint_word
 
@@ -61,18 +71,18 @@ class EnrolmentTerminal:
 
     def run(self, code: str | None, wait_s: float) -> Ended:
         """From the code to the end. Raises IpcRefused and IpcUnreachable; Ctrl-C cancels and is raised on."""
-        told = self._ask("enrolment.state", after=0, wait_ms=0).header
-        if told["unready"]:
-            raise IpcRefused("not_ready", f"no palm can be captured now: {told['unready']}")
-        if told["state"]["step"] not in _OVER:
+        told = self._state(after=0, wait_ms=0)
+        if told.unready:
+            raise IpcRefused("not_ready", f"no palm can be captured now: {told.unready}")
+        if told.state.step not in _OVER:
             raise IpcRefused(
                 "busy", "another enrolment is in progress; see it with palmctl status, end it with --cancel"
             )
-        seq, self._typed = told["seq"], code is not None
+        seq, self._typed = told.seq, code is not None
         if code is None:
             self._tell(self._words["welcome_how"])
         else:
-            self._ask("enrolment.begin", short_code=code)
+            self._ask("enrolment.begin", **CodeTyped(code).to_obj())
         try:
             return self._follow(seq, time.monotonic() + wait_s)
         except BaseException:
@@ -88,29 +98,33 @@ class EnrolmentTerminal:
                 self._ask("enrolment.cancel")
                 return Ended("failed", "no_answer", "nothing more happened in this time; it is cancelled")
             wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
-            told = self._ask("enrolment.state", after=seq, wait_ms=wait_ms, timeout_s=_ASK_EVERY_S + 5).header
-            if told["seq"] == seq:
+            told = self._state(after=seq, wait_ms=wait_ms)
+            if told.seq == seq:
                 continue
-            seq = told["seq"]
-            ended = self._step(told["state"], online=told["online"])
+            seq = told.seq
+            ended = self._step(told.state, online=told.online)
             if ended is not None:
                 return ended
 
-    def _step(self, state: dict[str, Any], *, online: bool) -> Ended | None:
-        words, step = self._words, state["step"]
-        if step == "consent":
-            return self._consent(state["terms_version"], state["optional"])
+    def _state(self, *, after: int, wait_ms: int) -> ScreenAnswer:
+        asked = ScreenAsked(after, wait_ms).to_obj()
+        return ScreenAnswer.from_obj(self._ask("enrolment.state", timeout_s=_ASK_EVERY_S + 5, **asked).header)
+
+    def _step(self, state: EnrolmentShown, *, online: bool) -> Ended | None:
+        words, step = self._words, state.step
+        if state.consent is not None:
+            return self._consent(state.consent.terms_version, list(state.consent.optional))
         if step in ("done", "review"):
             self._show(words[step])
             return Ended("completed" if step == "done" else "review", None, words[f"{step}_how"])
         if step == "failed":
-            return Ended(
-                "failed", state["code"], failure_word(self._language, state["code"], typed=self._typed)
-            )
-        if step == "show_hand":
-            marks = "●" * state["captured"] + "○" * (state["wanted"] - state["captured"])
-            hint = hint_word(self._language, state["hint"])
-            self._show(f"{words['show_' + state['hand']]}  {marks}  {hint}")
+            code = state.code or ""
+            return Ended("failed", code, failure_word(self._language, code, typed=self._typed))
+        capture = state.capture
+        if step == "show_hand" and capture is not None:
+            marks = "●" * capture.captured + "○" * (capture.wanted - capture.captured)
+            hint = hint_word(self._language, capture.hint)
+            self._show(f"{words[f'show_{capture.hand}']}  {marks}  {hint}")
         elif step == "sending" and not online:
             self._show(words["sending_offline"])
         else:
@@ -124,24 +138,23 @@ class EnrolmentTerminal:
             return Ended(
                 "refused", "other_terms", f"--accept-terms names other terms than the session, {version}"
             )
-        answer = self._ask("enrolment.terms", terms_version=version, language=self._language).header
-        purposes: list[str] = answer["required"]
+        asked = TermsAsked(version, self._language).to_obj()
+        answer = TermsAnswer.from_obj(self._ask("enrolment.terms", **asked).header)
+        purposes = list(answer.required)
         if self._accept_unread is None:
-            chosen = self._read_and_ask(answer["terms"], purposes, optional)
+            chosen = self._read_and_ask(answer.terms, purposes, optional)
             if chosen is None:
                 self._ask("enrolment.refuse")
                 return Ended("failed", "consent_refused", failure_word(self._language, "consent_refused"))
             purposes = chosen
-        self._ask("enrolment.accept", terms_version=version, purposes=purposes)
+        self._ask("enrolment.accept", **TermsAccepted(version, tuple(purposes)).to_obj())
         return None
 
-    def _read_and_ask(
-        self, terms: dict[str, Any], required: list[str], optional: list[str]
-    ) -> list[str] | None:
+    def _read_and_ask(self, terms: TermsShown, required: list[str], optional: list[str]) -> list[str] | None:
         words, width = self._words, min(_WIDEST, shutil.get_terminal_size().columns)
         self._close_line()
-        self._tell("\n" + click.style(terms["title"], bold=True) + f"  ({terms['terms_version']})\n")
-        for paragraph in terms["paragraphs"]:
+        self._tell("\n" + click.style(terms.title, bold=True) + f"  ({terms.terms_version})\n")
+        for paragraph in terms.paragraphs:
             self._tell("\n".join(textwrap.fill(line, width) for line in paragraph.splitlines()) + "\n")
         self._tell(words["you_agree"])
         for purpose in required:

@@ -1,21 +1,23 @@
 """The core's side of the carrier's socket: what the carrier may ask, and what it may bring.
 
 The carrier is trusted with nothing but delivery. A page or status that it brings is parsed and verified here
-or below, in the gallery's thread; what it takes away is signed already. Operations (framing: `platform.ipc`):
+or below, in the gallery's thread; what it takes away is signed already. Operations, in the objects of
+`device.values.carrier` (framing: `platform.ipc`):
 
-    hello                                 → device_id, model_id, gallery {epoch, seq} or null, wipe_id or null
-    gallery.deltas     + page             → epoch, seq
-    gallery.snapshot   + page             → done, epoch, seq
-    verdicts.next      {wait_ms, limit}   → ticket, items + body of POST /v1/verdicts/batch; ticket 0: none
-    verdicts.done      {ticket, status, code} + answer   code "" for 2xx
-    enrolment.next     {wait_ms}          → ticket, idempotency_key, expires_in_ms + body; ticket 0: none
-    enrolment.done     {ticket, status, code} + answer   status 0: the service was not reached
-    redeem.next, redeem.done                             the same, for bodies of …/enrollment-sessions/redeem
-    status             + signed status    → wiped: the wipe_id to confirm to the service, or null
-    wiped              {wipe_id}          the service knows of the wipe
-    keys               + GET /v1/keys     rotated keys, pinned when they appear in time
-    time               {server_time_ms}
-    link_state         {online, detail}
+    hello                              → HelloAnswer
+    http_key                           → the 32 bytes that sign requests to the service
+    gallery.deltas    + page           → Position
+    gallery.snapshot  + page           → SnapshotPageTaken
+    verdicts.next     BatchAsked       → BatchOffered + body of POST /v1/verdicts/batch
+    verdicts.done     BatchAnswered + answer
+    enrolment.next    ErrandAsked      → ErrandOffered + body
+    enrolment.done    ErrandAnswered + answer
+    redeem.next, redeem.done           the same, for bodies of …/enrollment-sessions/redeem
+    status            + signed status  → StatusTaken
+    wiped             WipeConfirmed
+    keys              + GET /v1/keys   rotated keys, pinned when they appear in time
+    time              ServiceTime
+    link_state        LinkState
 
 A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (verified head chain, one
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
@@ -44,7 +46,23 @@ from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
 from device.platform.ipc import Packet, reply
 from device.trust.service_status import ServiceStatus, StatusReader
-from device.values.carrier import WIPED_CODE, LinkState
+from device.values.carrier import (
+    WIPED_CODE,
+    BatchAnswered,
+    BatchAsked,
+    BatchOffered,
+    ErrandAnswered,
+    ErrandAsked,
+    ErrandOffered,
+    HelloAnswer,
+    LinkState,
+    Position,
+    ServiceTime,
+    SnapshotPageTaken,
+    StatusTaken,
+    WipeConfirmed,
+)
+from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
@@ -53,9 +71,6 @@ from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError, Link1Error, SignatureError
 from link1.members import WORD
 from link1.signed import object_ref
-
-MAX_WAIT_MS: Final = 60_000
-"""A carrier asks again after this at the latest, so one that hangs is noticed."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024
 _MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
@@ -66,7 +81,6 @@ SEQ_CONFLICT: Final = "seq_conflict"
 """The service's code for a verdict_seq that it knows with another content (device surface §3)."""
 _MAX_DETAIL_CHARACTERS: Final = 200
 _CODE = re.compile(r"[a-z_]{1,64}")
-_WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -209,11 +223,8 @@ class CarrierApi:
     async def _hello(self, _request: Packet) -> Packet:
         gallery = self._parts.gallery()
         position = None if gallery is None else _position(gallery)
-        return reply(
-            device_id=self._parts.device_id,
-            model_id=self._parts.model_id,
-            gallery=position,
-            wipe_id=self._parts.wipe_id(),
+        return reply_with(
+            HelloAnswer(self._parts.device_id, self._parts.model_id, position, self._parts.wipe_id())
         )
 
     async def _http_key(self, _request: Packet) -> Packet:
@@ -228,7 +239,7 @@ class CarrierApi:
             self._parts.gallery_thread, lambda: gallery.apply_deltas(request.payload, self._gallery_now())
         )
         self._parts.events.gallery_changed()
-        return reply(**_position(gallery))
+        return reply_with(_position(gallery))
 
     async def _gallery_snapshot(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()
@@ -238,22 +249,23 @@ class CarrierApi:
         )
         if applied.done:
             self._parts.events.gallery_changed()
-        return reply(done=applied.done, **_position(gallery))
+        at = _position(gallery)
+        return reply_with(SnapshotPageTaken(applied.done, at.epoch, at.seq))
 
     async def _verdicts_next(self, request: Packet) -> Packet:
-        limit = members.integer(request.header, "limit", 1, MAX_BATCH_ITEMS)
+        asked = BatchAsked.from_obj(request.header)
         batch = await _wait_for(
             self._verdict_waiting,
-            lambda: self._on(self._parts.journal_thread, lambda: self._next_batch(limit)),
-            members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS),
+            lambda: self._on(self._parts.journal_thread, lambda: self._next_batch(asked.limit)),
+            asked.wait_ms,
         )
         if batch is None:
-            return reply(ticket=0, items=0)
+            return reply_with(BatchOffered(0, 0))
         items, body = batch
         self._last_ticket += 1
         # One batch is out at a time: whoever asks for the next has given the last one up.
         self._batch = (self._last_ticket, items)
-        return reply(body, ticket=self._last_ticket, items=len(items.items))
+        return reply_with(BatchOffered(self._last_ticket, len(items.items)), body)
 
     def _next_batch(self, limit: int) -> tuple[UploadBatch, bytes] | None:
         """In the journal's thread."""
@@ -264,13 +276,12 @@ class CarrierApi:
         return batch, body.encode("utf-8")
 
     async def _verdicts_done(self, request: Packet) -> Packet:
-        ticket = members.integer(request.header, "ticket", 1)
-        if self._batch is None or self._batch[0] != ticket:
+        answered = BatchAnswered.from_obj(request.header)
+        if self._batch is None or self._batch[0] != answered.ticket:
             raise IpcRefused("unknown_ticket", "this batch was given up before; ask for the next one")
         batch = self._batch[1]
         self._batch = None
-        status = members.integer(request.header, "status", 100, 599)
-        code = "" if status == 200 else members.text(request.header, "code", _CODE)
+        code = "" if answered.status == 200 else _refusal_of(answered)
         silent_on, codes = await self._on(
             self._parts.journal_thread, lambda: self._settle(batch, code, request.payload)
         )
@@ -307,35 +318,29 @@ class CarrierApi:
         async def oldest() -> WaitingEnrolment | None:
             return errands.outbox.next(self._parts.clock.monotonic_ms())
 
-        wait_ms = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS)
-        upload = await _wait_for(errands.submitted, oldest, wait_ms)
+        asked = ErrandAsked.from_obj(request.header)
+        upload = await _wait_for(errands.submitted, oldest, asked.wait_ms)
         if upload is None:
-            return reply(ticket=0)
+            return reply_with(ErrandOffered(0))
         left_ms = max(0, upload.expires_at_ms - self._parts.clock.monotonic_ms())
-        return reply(
-            upload.body,
-            ticket=upload.ticket,
-            idempotency_key=upload.idempotency_key,
-            expires_in_ms=left_ms,
-        )
+        return reply_with(ErrandOffered(upload.ticket, upload.idempotency_key, left_ms), upload.body)
 
     async def _errand_done(self, outbox: EnrolmentOutbox, request: Packet) -> Packet:
-        ticket = members.integer(request.header, "ticket", 1)
-        status = members.integer(request.header, "status", 0, 599)
-        code = "" if 200 <= status < 300 else members.text(request.header, "code", _CODE)
+        answered = ErrandAnswered.from_obj(request.header)
+        code = "" if 200 <= answered.status < 300 else _refusal_of(answered)
         if len(request.payload) > _MAX_ANSWER_BYTES:
             raise IpcRefused("malformed", "the answer to an enrolment is too long")
-        if not outbox.answered(ticket, EnrolmentAnswer(status, code, request.payload)):
+        if not outbox.answered(answered.ticket, EnrolmentAnswer(answered.status, code, request.payload)):
             raise IpcRefused("unknown_ticket", "this request was answered or given up before")
         return reply()
 
     async def _status(self, request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
         status = self._parts.statuses.read(wrapper)
-        return reply(wiped=await self._parts.events.status_received(status))
+        return reply_with(StatusTaken(await self._parts.events.status_received(status)))
 
     async def _wiped(self, request: Packet) -> Packet:
-        await self._parts.events.wipe_confirmed(members.text(request.header, "wipe_id", _WIPE_ID))
+        await self._parts.events.wipe_confirmed(WipeConfirmed.from_obj(request.header).wipe_id)
         return reply()
 
     async def _keys(self, request: Packet) -> Packet:
@@ -344,15 +349,12 @@ class CarrierApi:
         return reply()
 
     async def _time(self, request: Packet) -> Packet:
-        self._parts.events.server_time(members.integer(request.header, "server_time_ms"))
+        self._parts.events.server_time(ServiceTime.from_obj(request.header).server_time_ms)
         return reply()
 
     async def _link_state(self, request: Packet) -> Packet:
-        detail = members.member(request.header, "detail")
-        if not isinstance(detail, str):
-            raise IpcRefused("malformed", "member detail is not a string")
-        online = members.boolean(request.header, "online")
-        self._parts.events.link_state(LinkState(online, detail[:_MAX_DETAIL_CHARACTERS]))
+        state = LinkState.from_obj(request.header)
+        self._parts.events.link_state(LinkState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
         return reply()
 
     def _serving_gallery(self) -> Gallery:
@@ -395,9 +397,14 @@ async def _wait_for(
             return None
 
 
-def _position(gallery: Gallery) -> JsonObject:
-    position = gallery.position
-    return {"epoch": position.epoch, "seq": position.seq}
+def _position(gallery: Gallery) -> Position:
+    return Position(gallery.position.epoch, gallery.position.seq)
+
+
+def _refusal_of(answered: BatchAnswered | ErrandAnswered) -> str:
+    if _CODE.fullmatch(answered.code) is None:
+        raise FormatError(f"member code is not a string of the form {_CODE.pattern}")
+    return answered.code
 
 
 def read_batch_answer(answer: JsonObject, batch: UploadBatch) -> tuple[frozenset[int], dict[int, str]]:

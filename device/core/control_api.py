@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from device.doctor.measured_picture import PICTURE_OP, measure
+from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
 from device.errors import IpcRefused
 from device.platform.control import Operation
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Packet
 from device.values.status import CoreStatus, StatusAnswer
+from device.values.wire import reply_with
 from device.vision.capture import FrameSlot
 
 
@@ -17,13 +18,13 @@ def control_operations(
     """The operations by name. `slot`: where the camera's newest picture is."""
 
     async def tell_status(_request: Packet) -> Packet:
-        return reply(**StatusAnswer(status()).to_obj())
+        return reply_with(StatusAnswer(status()))
 
     async def measure_picture(_request: Packet) -> Packet:
         frame = slot.latest
         if frame is None:
             raise IpcRefused("no_picture", "the camera gives no picture now; see the camera's own line")
         measured = await asyncio.to_thread(measure, frame)
-        return reply(picture=measured.to_obj())
+        return reply_with(MeasuredAnswer(measured))
 
     return {"status": tell_status, "factory_reset": factory_reset, PICTURE_OP: measure_picture}

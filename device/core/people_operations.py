@@ -1,13 +1,13 @@
 """The technician's socket, where people and pictures are concerned (`device.platform.control`'s table).
 
-    enrolment.state   {after, wait_ms}              → seq, state (what a screen shows), unready, online
-    enrolment.begin   {short_code}                  a code from the keypad
-    enrolment.terms   {terms_version, language}     → terms: title, paragraphs, language
-    enrolment.accept  {terms_version, purposes}     somebody accepts what stands on the screen
+    enrolment.state   ScreenAsked     → ScreenAnswer
+    enrolment.begin   CodeTyped       a code from the keypad
+    enrolment.terms   TermsAsked      → TermsAnswer
+    enrolment.accept  TermsAccepted   somebody accepts what is on the screen
     enrolment.refuse, enrolment.cancel
-    preview.frame     {wait_ms}                     → picture, and a JPEG as payload; picture null: none now
-    pass.next         {wait_ms}                     → passage, or null
-    pass.rehearse     {wait_ms}                     → passage, or null
+    preview.frame     PictureAsked    → PictureAnswer, with a JPEG
+    pass.next         PassAsked       → PassAnswer
+    pass.rehearse     PassAsked       → PassAnswer
 
 Pictures leave the core here and nowhere else. The socket is the group's that may maintain the device.
 """
@@ -15,7 +15,7 @@ Pictures leave the core here and nowhere else. The socket is the group's that ma
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from device.enrolment.consent import LANGUAGES, OPTIONAL, REQUIRED, TermsFolder
 from device.enrolment.desk import EnrolmentDesk
@@ -25,10 +25,20 @@ from device.errors import EnrolmentRefused, IpcRefused
 from device.health import Health, HealthWord
 from device.platform.control import Operation
 from device.platform.ipc import Packet, reply
-from link1 import members
-from link1.canonical import JsonObject
+from device.values.control import (
+    CodeTyped,
+    PassAnswer,
+    PassAsked,
+    PictureAnswer,
+    PictureAsked,
+    ScreenAnswer,
+    ScreenAsked,
+    TermsAccepted,
+    TermsAnswer,
+    TermsAsked,
+)
+from device.values.wire import reply_with
 from link1.errors import FormatError
-from link1.members import NAME
 from models.thresholds import Thresholds
 
 _CAPTURE_NEEDS: Final = (
@@ -37,8 +47,6 @@ _CAPTURE_NEEDS: Final = (
     HealthWord.MODEL_MISMATCH,
     HealthWord.CAMERA_FAULT,
 )
-MAX_WAIT_MS: Final = 30_000
-MAX_CODE_CHARACTERS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +86,9 @@ def people_operations(parts: PeopleParts) -> dict[str, Operation]:
 
 
 async def _state(parts: PeopleParts, request: Packet) -> Packet:
-    wait_s = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS) / 1000
-    seq, shown = await parts.enrolment.shown_after(members.integer(request.header, "after"), wait_s)
-    return reply(seq=seq, state=shown, online=parts.online(), unready=parts.unready())
+    asked = ScreenAsked.from_obj(request.header)
+    seq, shown = await parts.enrolment.shown_after(asked.after, asked.wait_ms / 1000)
+    return reply_with(ScreenAnswer(seq, shown, parts.online(), parts.unready()))
 
 
 async def _begin(parts: PeopleParts, request: Packet) -> Packet:
@@ -88,26 +96,28 @@ async def _begin(parts: PeopleParts, request: Packet) -> Packet:
         raise IpcRefused("no_network", "this device has no [cloud], so a code cannot be exchanged here")
     if reason := parts.unready():
         raise IpcRefused("not_ready", reason)
-    parts.enrolment.code_typed(_text(request.header, "short_code", MAX_CODE_CHARACTERS))
+    parts.enrolment.code_typed(CodeTyped.from_obj(request.header).short_code)
     return reply()
 
 
 async def _terms(parts: PeopleParts, request: Packet) -> Packet:
-    version = members.text(request.header, "terms_version", NAME)
-    text = parts.terms.read(version, _text(request.header, "language", 16))
+    asked = TermsAsked.from_obj(request.header)
+    text = parts.terms.read(asked.terms_version, asked.language)
     if text is None:
         raise IpcRefused(
             "terms_unknown",
-            f"there is no text of the terms {version} on this device; put {version}.{LANGUAGES[0]}.txt "
-            f"into {parts.terms.folder}",
+            f"there is no text of the terms {asked.terms_version} on this device; "
+            f"put {asked.terms_version}.{LANGUAGES[0]}.txt into {parts.terms.folder}",
         )
-    return reply(terms=text.to_obj(), required=list(REQUIRED))
+    return reply_with(TermsAnswer(text, tuple(REQUIRED)))
 
 
 async def _accept(parts: PeopleParts, request: Packet) -> Packet:
-    version = members.text(request.header, "terms_version", NAME)
-    given = members.array(request.header, "purposes", 1, len(REQUIRED) + len(OPTIONAL))
-    parts.enrolment.accept(version, [str(purpose) for purpose in given])
+    accepted = TermsAccepted.from_obj(request.header)
+    most = len(REQUIRED) + len(OPTIONAL)
+    if not 1 <= len(accepted.purposes) <= most:
+        raise FormatError(f"member purposes is not an array of 1 to {most} items")
+    parts.enrolment.accept(accepted.terms_version, accepted.purposes)
     return reply()
 
 
@@ -122,26 +132,25 @@ async def _cancel(parts: PeopleParts, _request: Packet) -> Packet:
 
 
 async def _picture(parts: PeopleParts, request: Packet) -> Packet:
-    wait_s = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS) / 1000
-    made = await parts.preview.picture(wait_s)
+    made = await parts.preview.picture(PictureAsked.from_obj(request.header).wait_ms / 1000)
     limits = parts.thresholds()
     floors = {"quality_q": limits.quality_q, "enrol_quality_q": limits.enrol_quality_q}
     if made is None:
-        return reply(picture=None)
+        return reply_with(PictureAnswer(None))
     told, jpeg = made
-    return reply(jpeg, picture=told | {"floors": floors | {"pad_q": limits.pad_q}})
+    return reply_with(PictureAnswer(told | {"floors": floors | {"pad_q": limits.pad_q}}), jpeg)
 
 
 async def _next_passage(parts: PeopleParts, request: Packet) -> Packet:
-    wait_s = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS) / 1000
-    return reply(passage=await parts.passes.next_passage(wait_s))
+    asked = PassAsked.from_obj(request.header)
+    return reply_with(PassAnswer(await parts.passes.next_passage(asked.wait_ms / 1000)))
 
 
 async def _rehearse(parts: PeopleParts, request: Packet) -> Packet:
     if reason := parts.unready():
         raise IpcRefused("not_ready", reason)
-    wait_s = members.integer(request.header, "wait_ms", 0, MAX_WAIT_MS) / 1000
-    return reply(passage=await parts.passes.rehearse(wait_s))
+    asked = PassAsked.from_obj(request.header)
+    return reply_with(PassAnswer(await parts.passes.rehearse(asked.wait_ms / 1000)))
 
 
 def _politely(operation: Operation) -> Operation:
@@ -156,10 +165,3 @@ def _politely(operation: Operation) -> Operation:
             raise IpcRefused("malformed", str(error)) from error
 
     return answer
-
-
-def _text(header: JsonObject, name: str, longest: int) -> str:
-    value: Any = members.member(header, name)
-    if not isinstance(value, str) or len(value) > longest:
-        raise FormatError(f"member {name} is not a string of at most {longest} characters")
-    return value

@@ -21,9 +21,11 @@ from device.errors import IpcRefused
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import OutboxRecord
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Packet
 from device.platform.threads import StoreThread
 from device.trust.trust import Pinned
+from device.values.control import ResetDone
+from device.values.wire import reply_with
 from device.wipe.wipe import (
     REPLY_WITHIN_S,
     WIPED,
@@ -129,7 +131,7 @@ class RunningWipe:
             )
         _log.warning("reset by a technician: everything in %s is destroyed", self._state_dir)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self._end, WipeEnd.RESET)
-        return reply(untold_wipe_id=untold)
+        return reply_with(ResetDone(untold))
 
     async def _after_collection(self, wipe_id: str) -> None:
         try:

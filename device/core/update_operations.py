@@ -4,20 +4,21 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from device.errors import IpcRefused, StateError, TrustError, UpdateRefused
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Packet
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES
 from device.updates.state import SHIPPED, GalleryFacts, UpdateState
+from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
 from device.values.status import (
     FailedRelease,
     ModelSlot,
     ModelStatus,
     ReceivingStatus,
     ReleaseStatus,
-    UpdatesAnswer,
     UpdatesInForce,
     UpdatesStatus,
 )
+from device.values.wire import reply_with
 from link1.canonical import b64_encode, read_strict
 from link1.errors import FormatError
 
@@ -31,22 +32,21 @@ def update_operations(
     """`facts`: what the gallery is of."""
 
     async def status(_request: Packet) -> Packet:
-        return reply(**UpdatesAnswer(updates_status(desk)).to_obj())
+        return reply_with(UpdatesAnswer(updates_status(desk)))
 
     async def manifest(request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=MAX_MANIFEST_BYTES)
         taken = await desk.take_manifest(wrapper)
-        return reply(release_seq=taken.release_seq, updates=updates_status(desk).to_obj())
+        return reply_with(ManifestTaken(taken.release_seq, updates_status(desk)))
 
     async def chunk(request: Packet) -> Packet:
-        header = request.header
-        body = {"release_seq": header.get("release_seq"), "index": header.get("index")}
-        await desk.take_chunk(body | {"data_b64": b64_encode(request.payload)})
-        return reply(have=desk.have)
+        given = ChunkGiven.from_obj(request.header)
+        await desk.take_chunk(given.to_obj() | {"data_b64": b64_encode(request.payload)})
+        return reply_with(ChunkTaken(desk.have))
 
     async def rollback(_request: Packet) -> Packet:
         await desk.roll_back(await facts())
-        return reply(**UpdatesAnswer(updates_status(desk)).to_obj())
+        return reply_with(UpdatesAnswer(updates_status(desk)))
 
     return {
         "update.status": status,

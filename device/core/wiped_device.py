@@ -22,12 +22,24 @@ from device.platform.ipc import Packet, reply
 from device.platform.roles import Role, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
-from device.values.carrier import WIPED_CODE, LinkState
+from device.values.carrier import (
+    WIPED_CODE,
+    BatchAsked,
+    BatchOffered,
+    ErrandAsked,
+    ErrandOffered,
+    HelloAnswer,
+    LinkState,
+    StatusTaken,
+    WipeConfirmed,
+)
+from device.values.control import ResetDone
 from device.values.status import (
     AppStatus,
     CableStatus,
     CameraStatus,
     CoreStatus,
+    EnrolmentShown,
     GalleryStatus,
     HealthNote,
     LatencyStatus,
@@ -36,8 +48,8 @@ from device.values.status import (
     UpdatesStatus,
     WipeStatus,
 )
+from device.values.wire import reply_with
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
-from link1 import members
 from link1.errors import FormatError
 
 _UNTOLD: Final = (
@@ -45,7 +57,6 @@ _UNTOLD: Final = (
     "(without a network, the sealed record in wipe.json can be handed to the operator)"
 )
 _WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
-_MAX_WAIT_MS: Final = 60_000
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +73,9 @@ class WipedDevice:
             "http_key": self._http_key,
             "status": self._order,
             "wiped": self._wiped,
-            "verdicts.next": _nothing_to_carry,
-            "enrolment.next": _nothing_to_carry,
-            "redeem.next": _nothing_to_carry,
+            "verdicts.next": _no_batch,
+            "enrolment.next": _no_errand,
+            "redeem.next": _no_errand,
             "link_state": _heard,
         }
 
@@ -84,21 +95,21 @@ class WipedDevice:
 
     async def tell_status(self, _request: Packet) -> Packet:
         """The technician's `status`, with the members of `device.values.status`."""
-        return reply(**StatusAnswer(wiped_status(self._config, self._wipe)).to_obj())
+        return reply_with(StatusAnswer(wiped_status(self._config, self._wipe)))
 
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: the last traces go too; the process ends after it."""
         wipe = self._wipe
         reset_folder(self._config.device.state_dir, wipe.device_id, wipe.gate_id, wipe.dbd_id)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)
-        return reply(untold_wipe_id=self._untold)
+        return reply_with(ResetDone(self._untold))
 
     @property
     def _untold(self) -> str | None:
         return self._wipe.wipe_id if self._wipe.stage is WipeStage.ERASED else None
 
     async def _hello(self, _request: Packet) -> Packet:
-        return reply(device_id=self._wipe.device_id, model_id="none", gallery=None, wipe_id=self._untold)
+        return reply_with(HelloAnswer(self._wipe.device_id, "none", None, self._untold))
 
     async def _http_key(self, _request: Packet) -> Packet:
         if self._untold is None:
@@ -109,10 +120,10 @@ class WipedDevice:
             raise IpcRefused("store", str(error)) from error
 
     async def _order(self, _request: Packet) -> Packet:
-        return reply(wiped=self._untold)
+        return reply_with(StatusTaken(self._untold))
 
     async def _wiped(self, request: Packet) -> Packet:
-        if members.text(request.header, "wipe_id", members.NAME) != self._untold:
+        if WipeConfirmed.from_obj(request.header).wipe_id != self._untold:
             raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
         confirmed = confirm_wipe(self._config.device.state_dir)
         if confirmed is not None:
@@ -177,7 +188,7 @@ def wiped_status(config: DeviceConfig, wipe: Wipe) -> CoreStatus:
         last_verdict=None,
         verdict_seq=0,
         uploads_waiting=0,
-        enrolment={"step": "off"},
+        enrolment=EnrolmentShown("off"),
         latency=LatencyStatus(0),
         wipe=WipeStatus(wipe.stage.value, wipe.wipe_id, wipe.record),
     )
@@ -187,6 +198,11 @@ async def _heard(_request: Packet) -> Packet:
     return reply()
 
 
-async def _nothing_to_carry(request: Packet) -> Packet:
-    await asyncio.sleep(members.integer(request.header, "wait_ms", 0, _MAX_WAIT_MS) / 1000)
-    return reply(ticket=0, items=0)
+async def _no_batch(request: Packet) -> Packet:
+    await asyncio.sleep(BatchAsked.from_obj(request.header).wait_ms / 1000)
+    return reply_with(BatchOffered(0, 0))
+
+
+async def _no_errand(request: Packet) -> Packet:
+    await asyncio.sleep(ErrandAsked.from_obj(request.header).wait_ms / 1000)
+    return reply_with(ErrandOffered(0))

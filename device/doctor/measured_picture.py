@@ -1,12 +1,11 @@
 """Light and focus of one picture, in numbers: the picture itself never leaves the process that took it."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
-from link1 import members
-from link1.canonical import JsonObject
+from device.values.wire import Between, WireObject
 from models.crop import cut_palm
 from models.frames import Frame, as_grey
 from models.hand import Hand, HandFinder
@@ -19,33 +18,22 @@ _DARK_BELOW, _BRIGHT_FROM = 25, 250
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredPicture:
+class MeasuredPicture(WireObject):
     """`mean`: 0..255. `dark_pct`, `bright_pct`: share of pixels without detail. With a hand in view
     `sharpness` and `exposure`, 0..100, as recognition judges them (`models.quality`)."""
 
-    mean: int
-    dark_pct: int
-    bright_pct: int
-    sharpness: int | None
-    exposure: int | None
+    mean: Annotated[int, Between(0, 255)]
+    dark_pct: Annotated[int, Between(0, 100)]
+    bright_pct: Annotated[int, Between(0, 100)]
+    sharpness: Annotated[int, Between(0, 100)] | None
+    exposure: Annotated[int, Between(0, 100)] | None
 
-    def to_obj(self) -> JsonObject:
-        return {name: getattr(self, name) for name in self.__slots__}
 
-    @classmethod
-    def from_obj(cls, obj: JsonObject) -> "MeasuredPicture":
-        """Raises FormatError."""
+@dataclass(frozen=True, slots=True)
+class MeasuredAnswer(WireObject):
+    """The answer to `measure_picture`."""
 
-        def judged(name: str) -> int | None:
-            return None if members.member(obj, name) is None else members.integer(obj, name, 0, 100)
-
-        return cls(
-            members.integer(obj, "mean", 0, 255),
-            members.integer(obj, "dark_pct", 0, 100),
-            members.integer(obj, "bright_pct", 0, 100),
-            judged("sharpness"),
-            judged("exposure"),
-        )
+    picture: MeasuredPicture
 
 
 def measure(frame: Frame) -> MeasuredPicture:

@@ -4,10 +4,9 @@ from device.camera import CameraError, open_camera
 from device.config.config import DeviceConfig
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
-from device.doctor.measured_picture import PICTURE_OP, MeasuredPicture, measure
+from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
 from device.platform.control import ask_core
-from link1 import members
 from link1.errors import FormatError, is_not_permitted
 from models.frames import Frame
 
@@ -60,8 +59,7 @@ def judge(picture: MeasuredPicture) -> Finding:
 
 
 def _by_daemon(config: DeviceConfig) -> MeasuredPicture:
-    header = ask_core(config.control_socket, PICTURE_OP).header
-    return MeasuredPicture.from_obj(members.nested(header, "picture"))
+    return MeasuredAnswer.from_obj(ask_core(config.control_socket, PICTURE_OP).header).picture
 
 
 def _by_itself(config: DeviceConfig) -> MeasuredPicture:

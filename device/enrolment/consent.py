@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from device.errors import EnrolmentRefused
+from device.values.control import TermsShown
 from link1.canonical import JsonObject
 from link1.members import NAME
 from link1.plain_file import read_plain_file
@@ -66,24 +67,6 @@ class Consent:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TermsText:
-    """The words of one version in one language."""
-
-    terms_version: str
-    language: str
-    title: str
-    paragraphs: tuple[str, ...]
-
-    def to_obj(self) -> JsonObject:
-        return {
-            "terms_version": self.terms_version,
-            "language": self.language,
-            "title": self.title,
-            "paragraphs": list(self.paragraphs),
-        }
-
-
 def shipped_terms_dir() -> Path:
     """The texts that come with the program: version v1."""
     return Path(__file__).parent / "terms"
@@ -100,7 +83,7 @@ class TermsFolder:
         """Whether there is a text of this version in any language."""
         return self.read(terms_version, LANGUAGES[0]) is not None
 
-    def read(self, terms_version: str, language: str) -> TermsText | None:
+    def read(self, terms_version: str, language: str) -> TermsShown | None:
         """The text in `language`, else in another one that is there; None without any."""
         if NAME.fullmatch(terms_version) is None:
             return None
@@ -114,5 +97,5 @@ class TermsFolder:
             title, _, rest = text.partition("\n")
             paragraphs = tuple(part.strip() for part in rest.split("\n\n") if part.strip())
             if title and paragraphs:
-                return TermsText(terms_version, candidate, title.strip(), paragraphs)
+                return TermsShown(terms_version, candidate, title.strip(), paragraphs)
         return None

@@ -11,9 +11,10 @@ from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.platform.clock import Clock
 from device.values.recognition import EnrolmentLook
-from link1.canonical import JsonObject, canonical_bytes
+from device.values.status import CaptureShown, ConsentShown, EnrolmentShown
+from link1.canonical import canonical_bytes
 
-_IDLE: Final[JsonObject] = {"step": "idle"}
+_IDLE: Final = EnrolmentShown("idle")
 _log = logging.getLogger(__name__)
 
 
@@ -60,11 +61,11 @@ class EnrolmentDesk:
     def next_deadline_ms(self) -> int | None:
         return self._flow.next_deadline_ms
 
-    def shown(self) -> JsonObject:
-        """What a screen would show: `step`, and with it `hand`, `hint`, `captured`, `wanted` or `code`."""
+    def shown(self) -> EnrolmentShown:
+        """What a screen shows."""
         return self._shown
 
-    async def shown_after(self, seq: int, wait_s: float) -> tuple[int, JsonObject]:
+    async def shown_after(self, seq: int, wait_s: float) -> tuple[int, EnrolmentShown]:
         """What is shown once it is no longer number `seq`, or when the time is over; with its number."""
         if self._seq == seq:
             try:
@@ -117,7 +118,7 @@ class EnrolmentDesk:
         for effect in effects:
             match effect:
                 case Prompt():
-                    self._show(_prompt_obj(effect))
+                    self._show(_shown(effect))
                 case Redeem(request_id, short_code):
                     self._redeems.submit(
                         bytearray(canonical_bytes({"short_code": short_code})),
@@ -130,11 +131,11 @@ class EnrolmentDesk:
                 case Done(session_id, review, _):
                     _log.info("enrolment %s: %s", session_id, "held for review" if review else "completed")
                     self._sending = None
-                    self._show({"step": "review" if review else "done"})
+                    self._show(EnrolmentShown("review" if review else "done"))
                 case Failed(session_id, code):
                     _log.warning("enrolment %s failed: %s", session_id or "by short code", code)
                     self._sending = None
-                    self._show({"step": "failed", "code": code})
+                    self._show(EnrolmentShown("failed", code))
         if effects:
             self._on_change()
 
@@ -152,20 +153,17 @@ class EnrolmentDesk:
     def _answered(self, upload_id: int, answer: EnrolmentAnswer) -> None:
         self._do(self._flow.answered(upload_id, answer))
 
-    def _show(self, shown: JsonObject) -> None:
+    def _show(self, shown: EnrolmentShown) -> None:
         self._shown = shown
         self._seq += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def _prompt_obj(prompt: Prompt) -> JsonObject:
-    shown: JsonObject = {"step": str(prompt.step), "hands": list(prompt.hands)}
+def _shown(prompt: Prompt) -> EnrolmentShown:
     if prompt.step is Step.CONSENT and prompt.asked is not None:
-        return shown | {"terms_version": prompt.asked.terms_version, "optional": list(prompt.asked.optional)}
-    return shown | {
-        "hand": prompt.hand,
-        "hint": None if prompt.hint is None else str(prompt.hint),
-        "captured": prompt.captured,
-        "wanted": prompt.wanted,
-    }
+        consent = ConsentShown(prompt.hands, prompt.asked.terms_version, tuple(prompt.asked.optional))
+        return EnrolmentShown(prompt.step.value, consent=consent)
+    hint = None if prompt.hint is None else prompt.hint.value
+    capture = CaptureShown(prompt.hands, prompt.hand, hint, prompt.captured, prompt.wanted)
+    return EnrolmentShown(prompt.step.value, capture=capture)

@@ -11,9 +11,9 @@ from typing import Final
 
 from device.passage.decision import Attempt, Outcome, score_q_of
 from device.trust.policy import Policy
+from device.values.control import Rehearsed, TrialPassage, VerdictSent
 from device.values.recognition import Sighting
-from device.values.status import VerdictSummary
-from link1.canonical import JsonObject
+from device.values.status import PadStatus, VerdictSummary
 
 GONE_AFTER_MS: Final = 400
 """A hand not seen for so long has left."""
@@ -26,14 +26,14 @@ class TrialPasses:
         self._policy = policy
         self._on_change = on_change
         self._rehearsal: _Rehearsal | None = None
-        self._next: list[asyncio.Future[JsonObject]] = []
+        self._next: list[asyncio.Future[TrialPassage]] = []
 
     @property
     def rehearsing(self) -> bool:
         """Whether a hand is awaited that no validator has asked for."""
         return self._rehearsal is not None
 
-    async def rehearse(self, wait_s: float) -> JsonObject | None:
+    async def rehearse(self, wait_s: float) -> TrialPassage | None:
         """What the verdict on the next hand would be; None when none came in time."""
         if self._rehearsal is not None:
             self._rehearsal.superseded()
@@ -51,9 +51,9 @@ class TrialPasses:
                 self._rehearsal = None
                 self._on_change()
 
-    async def next_passage(self, wait_s: float) -> JsonObject | None:
+    async def next_passage(self, wait_s: float) -> TrialPassage | None:
         """The next verdict that leaves for the validator, with its times; None when none did."""
-        waiting: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[TrialPassage] = asyncio.get_running_loop().create_future()
         self._next.append(waiting)
         try:
             async with asyncio.timeout(wait_s):
@@ -70,11 +70,18 @@ class TrialPasses:
 
     def passed(self, said: VerdictSummary, total_ms: float, stage_ms: Mapping[str, float]) -> None:
         """A verdict's bytes are in the port."""
-        told = said.to_obj() | {
-            "rehearsal": False,
-            "total_us": round(total_ms * 1000),
-            "stages_us": _micros(stage_ms),
-        }
+        told = TrialPassage(
+            rehearsal=False,
+            decision=said.decision,
+            result=said.result,
+            score_q=said.score_q,
+            quality_q=said.quality_q,
+            pad=said.pad,
+            attempts=said.attempts,
+            total_us=round(total_ms * 1000),
+            stages_us=_micros(stage_ms),
+            verdict=VerdictSent(said.verdict_seq, said.verdict_ref),
+        )
         for waiting in self._next:
             if not waiting.done():
                 waiting.set_result(told)
@@ -84,7 +91,7 @@ class _Rehearsal:
     """One hand, from when it comes until it is decided or leaves."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.done: asyncio.Future[JsonObject | None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[TrialPassage | None] = asyncio.get_running_loop().create_future()
         self._attempt = attempt
         self._first_ms: int | None = None
         self._last_ms = 0
@@ -110,32 +117,35 @@ class _Rehearsal:
         if outcome is not None:
             self.done.set_result(self._told(outcome))
 
-    def concluded(self) -> JsonObject | None:
+    def concluded(self) -> TrialPassage | None:
         """What there is when no further frame comes; None without a hand."""
         return None if self._first_ms is None else self._told(self._attempt.conclude())
 
-    def _told(self, outcome: Outcome) -> JsonObject:
+    def _told(self, outcome: Outcome) -> TrialPassage:
         sighting = outcome.sighting
         first_ms = self._first_ms or 0
-        return {
-            "rehearsal": True,
-            "decision": str(outcome.result.decision),
-            "result": str(outcome.result),
-            "score_q": outcome.score_q,
-            "best_score_q": 0 if sighting is None else score_q_of(sighting),
-            "margin_q": outcome.margin_q,
-            "quality_q": outcome.quality_q,
-            "pad": outcome.pad.to_obj(),
-            "attempts": outcome.attempts,
-            "subject_ref": outcome.subject_ref,
-            "hand": outcome.hand,
-            "hints": self._hints,
-            "thr_id": self._attempt.thr_id,
-            "total_us": 1000 * ((sighting.at_ms if sighting else self._last_ms) - first_ms),
-            "stages_us": _micros(sighting.stage_ms if sighting else {}),
-        }
+        pad = outcome.pad
+        return TrialPassage(
+            rehearsal=True,
+            decision=str(outcome.result.decision),
+            result=str(outcome.result),
+            score_q=outcome.score_q,
+            quality_q=outcome.quality_q,
+            pad=PadStatus(pad.res, pad.mech, pad.score_q),
+            attempts=outcome.attempts,
+            total_us=1000 * ((sighting.at_ms if sighting else self._last_ms) - first_ms),
+            stages_us=_micros(sighting.stage_ms if sighting else {}),
+            rehearsed=Rehearsed(
+                best_score_q=0 if sighting is None else score_q_of(sighting),
+                margin_q=outcome.margin_q,
+                subject_ref=outcome.subject_ref,
+                hand=outcome.hand,
+                hints=tuple(self._hints),
+                thr_id=self._attempt.thr_id,
+            ),
+        )
 
 
-def _micros(stage_ms: Mapping[str, float]) -> list[list[str | int]]:
+def _micros(stage_ms: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
     """In the order in which they ran."""
-    return [[name, round(ms * 1000)] for name, ms in stage_ms.items()]
+    return tuple((name, round(ms * 1000)) for name, ms in stage_ms.items())

@@ -7,19 +7,20 @@ from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, retry_after_s
 from device.errors import IpcRefused
 from device.syncd.policy import UploadFate, fate_of
-from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, Surroundings, integer_of
+from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, SyncContext, read_answer
+from device.values.carrier import ErrandAnswered, ErrandAsked, ErrandOffered
 
 _log = logging.getLogger(__name__)
 
 
-class EnrolmentLane:
+class EnrolmentTask:
     """Takes enrolments to the service and its answers back. Bodies are never logged or written."""
 
     name = "enrolments"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
 
     def core_lost(self) -> None:
         """Nothing to forget: the core holds an enrolment until it is answered."""
@@ -29,27 +30,27 @@ class EnrolmentLane:
         if upload is None:
             return 0.0
         try:
-            answer = await self._around.cloud.enroll(upload.body, upload.idempotency_key)
+            answer = await self._context.cloud.enroll(upload.body, upload.idempotency_key)
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             if fate_of(error) is UploadFate.AGAIN or not isinstance(error, CloudProblem):
                 # Asked for again from the core, which still has it or has given it up by then.
                 return self._backoff.failed(retry_after_s(error))
             await upload.done(core, error.status, error.code)
         else:
-            self._around.answered()
+            self._context.answered()
             await upload.done(core, answer.status, answer=answer.body)
         self._backoff.succeeded()
         return 0.0
 
 
-class RedeemLane:
+class RedeemTask:
     """Takes short codes to the service at once, or says at once that it is away: somebody stands there."""
 
     name = "short codes"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
 
     def core_lost(self) -> None:
         """Nothing to forget: the core holds a code until it is answered."""
@@ -59,15 +60,15 @@ class RedeemLane:
         if asked is None:
             return 0.0
         try:
-            answer = await self._around.cloud.redeem(asked.body, asked.idempotency_key)
+            answer = await self._context.cloud.redeem(asked.body, asked.idempotency_key)
         except CloudProblem as error:
-            self._around.failed(error)
+            self._context.failed(error)
             await asked.done(core, error.status, error.code)
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             await asked.done(core, 0, "unreachable")
         else:
-            self._around.answered()
+            self._context.answered()
             await asked.done(core, answer.status, answer=answer.body)
         return 0.0
 
@@ -83,14 +84,14 @@ class _Errand:
 
     async def done(self, core: CoreLine, status: int, code: str = "", answer: bytes = b"") -> None:
         try:
-            await core.call(f"{self.kind}.done", answer, ticket=self.ticket, status=status, code=code)
+            await core.call(f"{self.kind}.done", ErrandAnswered(self.ticket, status, code), answer)
         except IpcRefused as error:
             _log.warning("%s: the core does not take the answer: %s", self.kind, error)
 
 
 async def _next_errand(core: CoreLine, kind: str) -> _Errand | None:
-    taken = await core.call(f"{kind}.next", wait_ms=WAIT_MS, timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S)
-    ticket = integer_of(taken.header, "ticket")
-    if ticket == 0:
+    taken = await core.call(f"{kind}.next", ErrandAsked(WAIT_MS), timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S)
+    offered = read_answer(ErrandOffered, taken)
+    if offered.ticket == 0:
         return None
-    return _Errand(kind, ticket, str(taken.header.get("idempotency_key")), taken.payload)
+    return _Errand(kind, offered.ticket, offered.idempotency_key, taken.payload)

@@ -1,7 +1,7 @@
 """`palm-syncd`, the carrier: the one process of the device that talks to the network.
 
 It holds the http key and nothing else of the device's secrets. The core hands it that key when it starts, and
-it writes it nowhere: another key, or the end of one, needs nothing but a start. Lanes
+it writes it nowhere: another key, or the end of one, needs nothing but a start. Tasks
 (`device.syncd.tasks`) run beside each other; each survives the loss of the core and of the service, and
 goes on where it was. What is on its way when the process ends stays with the core: the journal, the enrolment
 outbox, the gallery's position.
@@ -26,17 +26,17 @@ from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
 from device.platform.logs import limit_repeats
 from device.platform.memory import guard_memory
-from device.syncd.enrolment_tasks import EnrolmentLane, RedeemLane
+from device.syncd.enrolment_tasks import EnrolmentTask, RedeemTask
 from device.syncd.tasks import (
     CoreLine,
     DeviceWiped,
-    GalleryLane,
-    KeysLane,
-    Lane,
-    LinkStateLane,
-    StatusLane,
-    Surroundings,
-    VerdictLane,
+    GalleryTask,
+    KeysTask,
+    LinkStateTask,
+    StatusTask,
+    SyncContext,
+    SyncTask,
+    VerdictTask,
 )
 from device.values.carrier import WIPED_CODE, LinkState
 from link1.keys import SigningKey
@@ -51,52 +51,52 @@ _log = logging.getLogger(__name__)
 async def carry(
     cloud: CloudClient, core_socket: Path, clock: Clock, chance: Random, tell: Callable[[str], None]
 ) -> None:
-    """Run every lane until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
+    """Run every task until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
     picture changes."""
 
     def on_link_change(state: LinkState) -> None:
         _log.info("service: %s", state.detail)
         tell(f"service {'reachable' if state.online else 'away'}: {state.detail}")
 
-    around = Surroundings(cloud, clock, chance, on_link_change)
-    lanes: list[Lane] = [
-        GalleryLane(around),
-        VerdictLane(around),
-        EnrolmentLane(around),
-        RedeemLane(around),
-        StatusLane(around),
-        KeysLane(around),
-        LinkStateLane(around),
+    context = SyncContext(cloud, clock, chance, on_link_change)
+    tasks: list[SyncTask] = [
+        GalleryTask(context),
+        VerdictTask(context),
+        EnrolmentTask(context),
+        RedeemTask(context),
+        StatusTask(context),
+        KeysTask(context),
+        LinkStateTask(context),
     ]
     try:
         async with asyncio.TaskGroup() as group:
-            for lane in lanes:
-                group.create_task(_run(lane, around, core_socket), name=lane.name)
+            for task in tasks:
+                group.create_task(_run(task, context, core_socket), name=task.name)
     except* DeviceWiped:
         # With the process go the http key and every page that it has carried.
         _log.info("this device is wiped and the service knows it: nothing is left to carry")
         tell("wiped: nothing is left to carry")
 
 
-async def _run(lane: Lane, around: Surroundings, core_socket: Path) -> None:
+async def _run(task: SyncTask, context: SyncContext, core_socket: Path) -> None:
     core = CoreLine(core_socket)
-    backoff = Backoff(around.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
+    backoff = Backoff(context.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
     try:
         while True:
             try:
-                delay_s = await lane.step(core)
+                delay_s = await task.step(core)
             except IpcError as error:
                 if backoff.failures == 0:
-                    _log.warning("%s: %s", lane.name, error)
+                    _log.warning("%s: %s", task.name, error)
                 core.close()
-                lane.core_lost()
+                task.core_lost()
                 # A core that was restarted does not know yet whether the service is there.
-                around.link_news.set()
+                context.link_news.set()
                 await asyncio.sleep(backoff.failed())
                 continue
             backoff.succeeded()
             if delay_s > 0:
-                await around.pause(delay_s)
+                await context.pause(delay_s)
     finally:
         core.close()
 

@@ -21,7 +21,7 @@ from typing import Final
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, is_transient, retry_after_s
-from device.values.carrier import LinkState
+from device.values.carrier import LinkState, Position
 
 QUICK_ANSWER_S: Final = 1.0
 """A long poll that brings nothing sooner than this was ended by another one, not by time."""
@@ -41,14 +41,6 @@ _NOT_THE_CONTENT: Final = frozenset(
     }
 )
 """Refusals that say nothing about the body, so the same body may be taken later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the core's gallery stands."""
-
-    epoch: int
-    seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""The errands of the carrier, each a lane of its own: gallery, verdicts, status, keys, link state.
+"""The errands of the carrier, each a task of its own: gallery, verdicts, status, keys, link state.
 Those of an enrolment are in `device.syncd.enrolment_tasks`.
 
-A lane has one connection to the core and repeats `step`, which does one errand and answers with the seconds
-to wait before the next. Lanes do not wait for each other: a long poll holds no verdict back. What to do next
+A task has one connection to the core and repeats `step`, which does one errand and answers with the seconds
+to wait before the next. Tasks do not wait for each other: a long poll holds no verdict back. What to do next
 is decided in `device.syncd.policy`; here is only the talking.
 
-`step` raises IpcUnreachable or IpcError when the core is lost; the lane's runner then reconnects and calls
+`step` raises IpcUnreachable or IpcError when the core is lost; the task's runner then reconnects and calls
 `core_lost` first, so that nothing is assumed about a core that may have been restarted.
 """
 
@@ -15,7 +15,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from cloud_client.client import Answer, CloudClient
 from cloud_client.errors import CloudError, CloudProblem
@@ -27,13 +27,25 @@ from device.syncd.policy import (
     BatchSize,
     FetchDeltas,
     GalleryCourse,
-    Position,
     Reachability,
     UploadFate,
     fate_of,
     next_cursor_of,
 )
-from device.values.carrier import LinkState
+from device.values.carrier import (
+    BatchAnswered,
+    BatchAsked,
+    BatchOffered,
+    HelloAnswer,
+    LinkState,
+    Position,
+    ServiceTime,
+    SnapshotPageTaken,
+    StatusTaken,
+    WipeConfirmed,
+)
+from device.values.wire import WireObject
+from link1.errors import FormatError
 
 CORE_ANSWERS_S: Final = 60.0
 """For everything but a page of a snapshot; a busy gate holds the core up for seconds at most."""
@@ -54,22 +66,30 @@ STATUS_AT_MOST_EVERY_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
+AnswerT = TypeVar("AnswerT", bound=WireObject)
+
 
 class CoreLine:
-    """A lane's connection to the core, made when it is first needed and again after each loss."""
+    """A task's connection to the core, made when it is first needed and again after each loss."""
 
     def __init__(self, socket_path: Path) -> None:
         self._path = socket_path
         self._client: IpcClient | None = None
 
     async def call(
-        self, op: str, payload: bytes = b"", *, timeout_s: float = CORE_ANSWERS_S, **members: object
+        self,
+        op: str,
+        request: WireObject | None = None,
+        payload: bytes = b"",
+        *,
+        timeout_s: float = CORE_ANSWERS_S,
     ) -> Packet:
         """One request to the core; raises what `IpcClient.call` raises."""
         if self._client is not None and self._client.closed:
             self.close()  # the core closes a connection that asks nothing for long
         if self._client is None:
             self._client = await IpcClient.connect(self._path)
+        members = {} if request is None else request.to_obj()
         return await self._client.call(op, payload, timeout_s=timeout_s, **members)
 
     def close(self) -> None:
@@ -83,8 +103,8 @@ class DeviceWiped(Exception):
     """Nothing is left to carry, and the http key is to be in no memory any more: the process ends."""
 
 
-class Surroundings:
-    """What the lanes share: the service, the clock, chance, and the picture of who is reachable."""
+class SyncContext:
+    """What the tasks share: the service, the clock, chance, and the picture of who is reachable."""
 
     def __init__(
         self, cloud: CloudClient, clock: Clock, random: Random, on_link_change: Callable[[LinkState], None]
@@ -120,7 +140,7 @@ class Surroundings:
         self._noticed(self._reachability.failed(error))
 
     async def pause(self, seconds: float) -> None:
-        """Wait; while the service is away, only until another lane has found it back."""
+        """Wait; while the service is away, only until another task has found it back."""
         if self.link.online:
             await asyncio.sleep(seconds)
         else:
@@ -147,7 +167,7 @@ async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-class Lane(Protocol):
+class SyncTask(Protocol):
     """One kind of errand."""
 
     name: str
@@ -161,14 +181,14 @@ class Lane(Protocol):
         ...
 
 
-class GalleryLane:
+class GalleryTask:
     """Long-polls for deltas, and fetches a snapshot where they cannot lead on."""
 
     name = "gallery"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
         self._course: GalleryCourse | None = None
 
     def core_lost(self) -> None:
@@ -182,25 +202,25 @@ class GalleryLane:
             self._course = GalleryCourse(position, self._backoff)
         course = self._course
         request = course.next_request()
-        asked_ms = self._around.clock.monotonic_ms()
+        asked_ms = self._context.clock.monotonic_ms()
         try:
             if isinstance(request, FetchDeltas):
                 at = request.position
-                page = await self._around.cloud.gallery_deltas(
+                page = await self._context.cloud.gallery_deltas(
                     epoch=at.epoch, after_seq=at.seq, wait_s=request.wait_s
                 )
             else:
-                page = await self._around.cloud.gallery_snapshot(request.cursor)
+                page = await self._context.cloud.gallery_snapshot(request.cursor)
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             return course.failed(error)
-        self._around.answered()
+        self._context.answered()
         try:
             if isinstance(request, FetchDeltas):
-                taken = await core.call("gallery.deltas", page.body)
-                elapsed_s = (self._around.clock.monotonic_ms() - asked_ms) / 1000
-                return course.deltas_taken(_read_position(taken.header), elapsed_s)
-            taken = await core.call("gallery.snapshot", page.body, timeout_s=LAST_PAGE_TAKES_S)
+                taken = await core.call("gallery.deltas", payload=page.body)
+                elapsed_s = (self._context.clock.monotonic_ms() - asked_ms) / 1000
+                return course.deltas_taken(read_answer(Position, taken), elapsed_s)
+            taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
             _log.warning("gallery: the core does not take a page: %s", error)
             position = await _position_of(core)
@@ -208,21 +228,20 @@ class GalleryLane:
                 self._course = None
                 return NO_GALLERY_S
             return course.page_refused(error.code, position)
+        told = read_answer(SnapshotPageTaken, taken)
         return course.snapshot_page_taken(
-            _read_position(taken.header),
-            done=taken.header.get("done") is True,
-            next_cursor=next_cursor_of(page.body),
+            told.position, done=told.done, next_cursor=next_cursor_of(page.body)
         )
 
 
-class VerdictLane:
+class VerdictTask:
     """Takes verdicts, and what came for them later, to the service within a second of the journal."""
 
     name = "verdicts"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
         self._size = BatchSize()
 
     def core_lost(self) -> None:
@@ -230,27 +249,29 @@ class VerdictLane:
 
     async def step(self, core: CoreLine) -> float:
         batch = await core.call(
-            "verdicts.next", wait_ms=WAIT_MS, limit=self._size.size, timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S
+            "verdicts.next",
+            BatchAsked(WAIT_MS, self._size.size),
+            timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S,
         )
-        ticket = integer_of(batch.header, "ticket")
-        if ticket == 0:
+        offered = read_answer(BatchOffered, batch)
+        if offered.ticket == 0:
             return 0.0
         key = f"verdicts-{secrets.token_hex(16)}"
         while True:
             try:
-                answer = await self._around.cloud.upload_verdicts(batch.payload, key)
+                answer = await self._context.cloud.upload_verdicts(batch.payload, key)
             except CloudError as error:
-                self._around.failed(error)
+                self._context.failed(error)
                 if fate_of(error) is UploadFate.REFUSED and isinstance(error, CloudProblem):
-                    return await self._refused(core, error, ticket, integer_of(batch.header, "items"))
-                await self._around.pause(self._backoff.failed(retry_after_s(error)))
+                    return await self._refused(core, error, offered)
+                await self._context.pause(self._backoff.failed(retry_after_s(error)))
                 continue
-            self._around.answered()
-            return await self._answered(core, answer, ticket)
+            self._context.answered()
+            return await self._answered(core, answer, offered.ticket)
 
     async def _answered(self, core: CoreLine, answer: Answer, ticket: int) -> float:
         try:
-            await core.call("verdicts.done", answer.body, ticket=ticket, status=answer.status, code="")
+            await core.call("verdicts.done", BatchAnswered(ticket, answer.status, ""), answer.body)
         except IpcRefused as error:
             _log.warning("verdicts: the core does not take the answer: %s", error)
             return self._backoff.failed()
@@ -258,81 +279,81 @@ class VerdictLane:
         self._size.taken()
         return 0.0
 
-    async def _refused(self, core: CoreLine, error: CloudProblem, ticket: int, items: int) -> float:
-        if not self._size.refused(items):
-            _log.warning("verdicts: %d items refused as a whole (%s), trying fewer", items, error)
+    async def _refused(self, core: CoreLine, error: CloudProblem, batch: BatchOffered) -> float:
+        if not self._size.refused(batch.items):
+            _log.warning("verdicts: %d items refused as a whole (%s), trying fewer", batch.items, error)
             return 0.0
         _log.error("verdicts: one item is refused and set aside: %s", error)
-        await core.call("verdicts.done", ticket=ticket, status=error.status, code=error.code)
+        await core.call("verdicts.done", BatchAnswered(batch.ticket, error.status, error.code))
         return self._backoff.failed()
 
 
-class KeysLane:
+class KeysTask:
     """Brings the service's published keys now and then, so that a rotation is learnt before it counts."""
 
     name = "keys"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
 
     def core_lost(self) -> None:
         """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
         try:
-            answer = await self._around.cloud.signing_keys()
+            answer = await self._context.cloud.signing_keys()
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             return self._backoff.failed(retry_after_s(error))
-        self._around.answered()
+        self._context.answered()
         self._backoff.succeeded()
         try:
-            await core.call("keys", answer.body)
+            await core.call("keys", payload=answer.body)
         except IpcRefused as error:
             _log.warning("keys: the core does not take them: %s", error)
         return KEYS_EVERY_S
 
 
-class StatusLane:
+class StatusTask:
     """Asks every minute what the service says about this device, and sooner after a 401."""
 
     name = "status"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._backoff = Backoff(around.random)
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
 
     def core_lost(self) -> None:
         """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
-        self._around.status_wanted.clear()
-        pending = (await core.call("hello")).header.get("wipe_id")
-        if isinstance(pending, str):
+        self._context.status_wanted.clear()
+        pending = read_answer(HelloAnswer, await core.call("hello")).wipe_id
+        if pending is not None:
             # Told before, and cut off before the answer: the status may be closed to this key by now.
             return await self._confirm_wipe(core, pending)
         try:
-            answer = await self._around.cloud.device_status()
+            answer = await self._context.cloud.device_status()
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             # Our own 401 is no reason to ask again at once.
-            self._around.status_wanted.clear()
+            self._context.status_wanted.clear()
             return self._backoff.failed(retry_after_s(error))
-        self._around.answered()
+        self._context.answered()
         self._backoff.succeeded()
         if answer.server_time_ms is not None:
-            await core.call("time", server_time_ms=answer.server_time_ms)
+            await core.call("time", ServiceTime(answer.server_time_ms))
         try:
-            taken = await core.call("status", answer.body)
+            taken = await core.call("status", payload=answer.body)
         except IpcRefused as error:
             _log.warning("status: the core does not take it: %s", error)
             return STATUS_EVERY_S
-        wipe_id = taken.header.get("wiped")
-        if isinstance(wipe_id, str):
+        wipe_id = read_answer(StatusTaken, taken).wiped
+        if wipe_id is not None:
             await self._confirm_wipe(core, wipe_id)
         await asyncio.sleep(STATUS_AT_MOST_EVERY_S)
-        await wait_at_most(self._around.status_wanted, STATUS_EVERY_S - STATUS_AT_MOST_EVERY_S)
+        await wait_at_most(self._context.status_wanted, STATUS_EVERY_S - STATUS_AT_MOST_EVERY_S)
         return 0.0
 
     async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
@@ -340,53 +361,50 @@ class StatusLane:
         seconds to wait before the next attempt; raises DeviceWiped once core and service both know."""
         body = json.dumps({"wipe_id": wipe_id}).encode("ascii")
         try:
-            await self._around.cloud.wiped(body, f"wiped-{wipe_id}")
+            await self._context.cloud.wiped(body, f"wiped-{wipe_id}")
         except CloudProblem as error:
-            self._around.failed(error)
+            self._context.failed(error)
             if error.status != 401:
                 _log.error("status: the wipe is not confirmed: %s", error)
                 return self._backoff.failed(retry_after_s(error))
         except CloudError as error:
-            self._around.failed(error)
+            self._context.failed(error)
             return self._backoff.failed(retry_after_s(error))
-        await core.call("wiped", wipe_id=wipe_id)
+        await core.call("wiped", WipeConfirmed(wipe_id))
         raise DeviceWiped
 
 
-class LinkStateLane:
+class LinkStateTask:
     """Tells the core whether the service is reachable, whenever that changes and after each reconnection."""
 
     name = "link state"
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
 
     def core_lost(self) -> None:
         """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
-        if not self._around.link_known:
+        if not self._context.link_known:
             # A carrier that has just begun is no outage; the first request is on its way.
-            await wait_at_most(self._around.link_news, FIRST_PICTURE_S)
-        self._around.link_news.clear()
-        state = self._around.link
-        await core.call("link_state", online=state.online, detail=state.detail)
-        await wait_at_most(self._around.link_news, STATUS_EVERY_S)
+            await wait_at_most(self._context.link_news, FIRST_PICTURE_S)
+        self._context.link_news.clear()
+        state = self._context.link
+        await core.call("link_state", state)
+        await wait_at_most(self._context.link_news, STATUS_EVERY_S)
         return 0.0
 
 
 async def _position_of(core: CoreLine) -> Position | None:
-    gallery = (await core.call("hello")).header.get("gallery")
-    return _read_position(gallery) if isinstance(gallery, dict) else None
+    return read_answer(HelloAnswer, await core.call("hello")).gallery
 
 
-def _read_position(header: dict[str, Any]) -> Position:
-    return Position(integer_of(header, "epoch"), integer_of(header, "seq"))
-
-
-def integer_of(header: dict[str, Any], name: str) -> int:
-    """A whole number of the core's reply. Raises IpcError."""
-    value = header.get(name)
-    if type(value) is not int:
-        raise IpcError(f"the core's reply has no integer {name}; are palmd and palm-syncd of one version?")
-    return value
+def read_answer(kind: type[AnswerT], answer: Packet) -> AnswerT:
+    """The core's reply. Raises IpcError."""
+    try:
+        return kind.from_obj(answer.header)
+    except FormatError as error:
+        raise IpcError(
+            f"the core's reply is not understood ({error}); are palmd and palm-syncd of one version?"
+        ) from error

@@ -1,17 +1,124 @@
-"""What the two processes of a device tell each other about the service."""
+"""What the two processes of a device say to each other at the carrier's socket."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from device.values.wire import WireObject
+from cloud_client.contract import MAX_BATCH_ITEMS
+from device.values.wire import Between, WireObject
+from link1.members import NAME
 
 WIPED_CODE: Final = "wiped"
 """With this code the core refuses to hand out the http key: the device has none any more."""
+MAX_WAIT_MS: Final = 60_000
+"""A carrier asks again after this at the latest, so one that hangs is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState(WireObject):
-    """Whether the service is reachable, in words for a status line."""
+    """`link_state`: whether the service is reachable, in words for a status line."""
 
     online: bool
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position(WireObject):
+    """Where the core's gallery is; the answer to `gallery.deltas`."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelloAnswer(WireObject):
+    """The answer to `hello`. `wipe_id`: of a wipe that the service has to be told of."""
+
+    device_id: str
+    model_id: str
+    gallery: Position | None
+    wipe_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPageTaken(WireObject):
+    """The answer to `gallery.snapshot`. `done`: that was the last page."""
+
+    done: bool
+    epoch: int
+    seq: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAsked(WireObject):
+    """`verdicts.next`: at most `limit` items, as soon as there are any or `wait_ms` is over."""
+
+    wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
+    limit: Annotated[int, Between(1, MAX_BATCH_ITEMS)]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffered(WireObject):
+    """The answer, with the body of POST /v1/verdicts/batch; ticket 0: there is none."""
+
+    ticket: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandAsked(WireObject):
+    """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or `wait_ms` is over."""
+
+    wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandOffered(WireObject):
+    """The answer, with the body; ticket 0, and nothing else: there is none."""
+
+    ticket: int
+    idempotency_key: str = ""
+    expires_in_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswered(WireObject):
+    """`verdicts.done`, with the service's answer. `code`: its word for a refusal, empty with status 200."""
+
+    ticket: Annotated[int, Between(1)]
+    status: Annotated[int, Between(100, 599)]
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandAnswered(WireObject):
+    """`enrolment.done`, `redeem.done`, with the service's answer. `status`: 0 when it was not reached.
+    `code`: the word for that or for a refusal, else empty."""
+
+    ticket: Annotated[int, Between(1)]
+    status: Annotated[int, Between(0, 599)]
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTaken(WireObject):
+    """The answer to `status`. `wiped`: the wipe_id to confirm to the service."""
+
+    wiped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WipeConfirmed(WireObject):
+    """`wiped`: the service knows of the wipe."""
+
+    wipe_id: Annotated[str, NAME]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime(WireObject):
+    """`time`: the service's clock (epoch)."""
+
+    server_time_ms: Annotated[int, Between(0)]

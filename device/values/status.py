@@ -1,9 +1,7 @@
 """The status of a device: what palmd answers, and `palmctl status --json` prints, member by member."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from device.errors import IpcRefused
 from device.platform.control import ask_core
@@ -150,32 +148,14 @@ class UpdatesInForce(WireObject):
     failed: FailedRelease | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UpdatesStatus(WireObject):
     """`usable`: updates are taken, as `state` has it; else `fault` says why not. `software`: what runs."""
 
     usable: bool
     software: str
-    fault: str = ""
-    state: UpdatesInForce | None = None
-
-    def to_obj(self) -> JsonObject:
-        """The members of `state` are those of this object."""
-        obj: JsonObject = {"usable": self.usable, "software": self.software}
-        return obj | ({"fault": self.fault} if self.state is None else self.state.to_obj())
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, object]) -> Self:
-        """Raises FormatError."""
-        status = super().from_obj(obj)
-        return replace(status, state=UpdatesInForce.from_obj(obj)) if status.usable else status
-
-
-@dataclass(frozen=True, slots=True)
-class UpdatesAnswer(WireObject):
-    """The answer to `update.status` and `update.rollback`."""
-
-    updates: UpdatesStatus
+    fault: str | None = None
+    state: UpdatesInForce | None = field(default=None, metadata={"flat": UpdatesInForce})
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +179,37 @@ class VerdictSummary(WireObject):
     score_q: int
     pad: PadStatus
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentShown(WireObject):
+    """In step `consent`: the hands that are asked for, the terms, and the purposes that may be refused."""
+
+    hands: tuple[str, ...]
+    terms_version: str
+    optional: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureShown(WireObject):
+    """In the other steps: all hands that are asked for, the one to show now, why it is not taken yet, and how
+    many of its captures there are."""
+
+    hands: tuple[str, ...]
+    hand: str | None
+    hint: str | None
+    captured: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentShown(WireObject):
+    """What a screen shows of the enrolment. `code`: why it failed, in step `failed`."""
+
+    step: str
+    code: str | None = None
+    consent: ConsentShown | None = field(default=None, metadata={"flat": ConsentShown})
+    capture: CaptureShown | None = field(default=None, metadata={"flat": CaptureShown})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +253,7 @@ class WipeStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class CoreStatus(WireObject):
-    """The whole status. `enrolment` is what a screen shows, without a person. A wiped device has `wipe`, and
-    none of the members between it and `latency`."""
+    """The whole status. A wiped device has `wipe`, and none of the members between it and `latency`."""
 
     device_id: str
     gate_id: str
@@ -263,7 +273,7 @@ class CoreStatus(WireObject):
     last_verdict: VerdictSummary | None
     verdict_seq: int
     uploads_waiting: int
-    enrolment: JsonObject
+    enrolment: EnrolmentShown
     latency: LatencyStatus
     service_time_ms: int | None = None
     counters: EvidenceCounters | None = None

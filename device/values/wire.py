@@ -10,7 +10,8 @@
 A field is the member of the same name, or of the name in its metadata (`member`). Its type is what is read:
 int, str, bool, a JSON object, another WireObject, a tuple of one type, a mapping from names to one type; each
 of these or None. An int or str may carry its range or pattern. A field with a default is left out while it
-has that default. A member without a field is ignored: it is a newer program's.
+has that default. A field with `flat` in its metadata adds the members of another object to this one, or None
+where they are not all there. A member without a field is ignored: it is a newer program's.
 """
 
 import re
@@ -19,6 +20,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, Self, Union, cast, get_args, get_origin, get_type_hints
 
+from device.platform.ipc import Packet, reply
 from link1.canonical import MAX_INTEGER, JsonObject
 from link1.errors import FormatError
 
@@ -41,32 +43,55 @@ class WireObject:
 
     def to_obj(self) -> JsonObject:
         """The members as JSON values."""
-        return {
-            member.name: _written(value)
-            for member in _members_of(type(self))
-            if (value := getattr(self, member.field)) != member.default
-        }
+        obj: JsonObject = {}
+        for member in _members_of(type(self)):
+            value = getattr(self, member.field)
+            if value == member.default:
+                continue
+            if member.flat is not None:
+                obj |= value.to_obj()
+            else:
+                obj[member.name] = _written(value)
+        return obj
 
     @classmethod
     def from_obj(cls, obj: Mapping[str, object]) -> Self:
         """Read the members of a JSON object. Raises FormatError."""
         given: dict[str, object] = {}
         for member in _members_of(cls):
-            if member.name in obj:
+            if member.flat is not None:
+                if member.flat.lies_in(obj):
+                    given[member.field] = member.flat.from_obj(obj)
+            elif member.name in obj:
                 given[member.field] = _read(member, obj[member.name])
             elif member.default is MISSING:
                 raise FormatError(f"member {member.name} is missing")
         return cls(**given)
 
+    @classmethod
+    def lies_in(cls, obj: Mapping[str, object]) -> bool:
+        """Whether an object has every member that this one requires."""
+        return all(
+            member.name in obj
+            for member in _members_of(cls)
+            if member.flat is None and member.default is MISSING
+        )
+
+
+def reply_with(answer: WireObject, payload: bytes | bytearray = b"") -> Packet:
+    """A good reply with the members of `answer`."""
+    return reply(payload, **answer.to_obj())
+
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One field. `default` is MISSING where there is none."""
+    """One field. `default` is MISSING where there is none. `flat`: the object whose members it adds."""
 
     name: str
     field: str
     default: object
     read: _Reader
+    flat: type[WireObject] | None = None
 
 
 _KNOWN: Final[dict[type, tuple[_Member, ...]]] = {}
@@ -82,7 +107,13 @@ def _members_of(cls: type[WireObject]) -> tuple[_Member, ...]:
 def _read_fields(cls: type[WireObject]) -> tuple[_Member, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
-        _Member(one.metadata.get("member", one.name), one.name, one.default, _reader(hints[one.name]))
+        _Member(
+            one.metadata.get("member", one.name),
+            one.name,
+            one.default,
+            _reader(hints[one.name]),
+            flat=one.metadata.get("flat"),
+        )
         for one in fields(cls)
     )
 
@@ -114,8 +145,10 @@ def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
     if origin in (Union, UnionType):
         some = _reader(next(kind for kind in arguments if kind is not NoneType))
         return lambda value: None if value is None else some(value)
-    if origin is tuple:
+    if origin is tuple and arguments[-1] is Ellipsis:
         return _array(_reader(arguments[0]))
+    if origin is tuple:
+        return _row([_reader(kind) for kind in arguments])
     if origin is dict and arguments[1] is not Any:
         return _mapping(_reader(arguments[1]))
     if origin is dict:
@@ -151,6 +184,15 @@ def _array(item: _Reader) -> _Reader:
         if not isinstance(value, list):
             raise _NotTaken("an array")
         return tuple(item(entry) for entry in value)
+
+    return read
+
+
+def _row(items: list[_Reader]) -> _Reader:
+    def read(value: object) -> object:
+        if not isinstance(value, list) or len(value) != len(items):
+            raise _NotTaken(f"an array of {len(items)}")
+        return tuple(item(entry) for item, entry in zip(items, value, strict=True))
 
     return read
 

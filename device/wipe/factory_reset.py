@@ -17,6 +17,7 @@ from device.config.config import DeviceConfig
 from device.errors import IpcNotPermitted, IpcUnreachable, StateError
 from device.platform.control import ask_core
 from device.trust.keystore import KeyStore
+from device.values.control import DeviceNamed, ResetDone
 from device.wipe.wipe import WipeStage, read_wipe, reset_folder
 from gallery.store import FILE_NAME as GALLERY_FILE
 
@@ -65,14 +66,16 @@ def reset_device(config: DeviceConfig, device_id: str) -> Reset:
     Raises IpcRefused, IpcNotPermitted, StateError, OSError."""
     try:
         told = ask_core(
-            config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, device_id=device_id
+            config.control_socket,
+            "factory_reset",
+            timeout_s=RESET_WITHIN_S,
+            **DeviceNamed(device_id).to_obj(),
         ).header
     except IpcNotPermitted:
         raise  # a core may well be running
     except IpcUnreachable:
         return Reset(False, _reset_here(config))
-    untold = told.get("untold_wipe_id")
-    return Reset(True, untold if isinstance(untold, str) else None)
+    return Reset(True, ResetDone.from_obj(told).untold_wipe_id)
 
 
 def _reset_here(config: DeviceConfig) -> str | None:

@@ -114,7 +114,7 @@ def lines(told: "CoreStatus") -> list[str]:
         ("mail", _mail(told.mail)),
         ("model", f"{told.model_id}, thresholds {told.thr_id}"),
         ("updates", _updates(told.updates)),
-        ("enrolment", told.enrolment["step"]),
+        ("enrolment", told.enrolment.step),
         ("waiting", f"{told.uploads_waiting} items to upload"),
     ]
     last, latency = told.last_verdict, told.latency

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from device.values.control import TrialPassage
     from device.values.status import CoreStatus
 
 _ABOUT = {
@@ -42,6 +45,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     user may not ask it.
     """
     from device.platform.control import ask_core
+    from device.values.control import PassAnswer, PassAsked, TrialPassage
     from device.values.status import read_status
     from tools.core_line import control_socket_of
     from tools.errors import NoPassage
@@ -56,20 +60,25 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
         err=True,
     )
     op = "pass.rehearse" if rehearsal else "pass.next"
-    passage = _waited(lambda ms: ask_core(socket, op, timeout_s=ms / 1000 + 5, wait_ms=ms), wait_s)
+
+    def ask(wait_ms: int) -> TrialPassage | None:
+        told = ask_core(socket, op, timeout_s=wait_ms / 1000 + 5, **PassAsked(wait_ms).to_obj())
+        return PassAnswer.from_obj(told.header).passage
+
+    passage = _waited(ask, wait_s)
     if passage is None:
         raise NoPassage(_nothing_came(status, rehearsal=rehearsal))
-    click.echo(json.dumps(passage) if as_json else "\n".join(lines(passage)))
+    click.echo(json.dumps(passage.to_obj(), sort_keys=True) if as_json else "\n".join(lines(passage)))
 
 
-def _waited(ask: Any, wait_s: float) -> dict[str, Any] | None:
+def _waited(ask: "Callable[[int], TrialPassage | None]", wait_s: float) -> "TrialPassage | None":
     """Ask as often as one question may not wait for all of the time."""
     left_ms = round(wait_s * 1000)
     while left_ms > 0:
         part_ms = min(left_ms, 30_000)
-        passage = ask(part_ms).header["passage"]
+        passage = ask(part_ms)
         if passage is not None:
-            return dict(passage)
+            return passage
         left_ms -= part_ms
     return None
 
@@ -81,28 +90,31 @@ def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
     return f"no verdict left in this time{asked}; try --dry-run, which needs no validator"
 
 
-def lines(passage: dict[str, Any]) -> list[str]:
+def lines(passage: "TrialPassage") -> list[str]:
     """The passage for a person."""
-    result, decision = passage["result"], passage["decision"]
+    result, decision = passage.result, passage.decision
     colour = {"accept": "green", "reject": "red"}.get(decision, "yellow")
-    kind = "rehearsal, nothing signed" if passage["rehearsal"] else f"verdict {passage['verdict_seq']}"
-    pad = passage["pad"]
+    kind = (
+        "rehearsal, nothing signed" if passage.verdict is None else f"verdict {passage.verdict.verdict_seq}"
+    )
+    pad = passage.pad
     rows = [
-        ("score", f"{passage['score_q'] / 10_000:.3f} (cosine)" if passage["score_q"] else "none"),
-        ("quality", f"{passage['quality_q']} of 100"),
-        ("liveness", f"{pad['res']} ({pad['mech']}, {pad['score_q'] / 100:.0f} %)"),
-        ("captures", str(passage["attempts"])),
+        ("score", f"{passage.score_q / 10_000:.3f} (cosine)" if passage.score_q else "none"),
+        ("quality", f"{passage.quality_q} of 100"),
+        ("liveness", f"{pad.res} ({pad.mech}, {pad.score_q / 100:.0f} %)"),
+        ("captures", str(passage.attempts)),
     ]
-    if passage.get("subject_ref"):
-        rows.append(("person", f"{passage['subject_ref']}, {'left' if passage['hand'] == 'L' else 'right'}"))
-    if passage.get("hints"):
-        rows.append(("hints", ", ".join(passage["hints"])))
+    seen = passage.rehearsed
+    if seen is not None and seen.subject_ref:
+        rows.append(("person", f"{seen.subject_ref}, {'left' if seen.hand == 'L' else 'right'}"))
+    if seen is not None and seen.hints:
+        rows.append(("hints", ", ".join(seen.hints)))
     head = f"{click.style(f'{decision} {result}', fg=colour, bold=True)}: {_ABOUT.get(result, '')} ({kind})"
     return [head, *(f"  {name:<10}{text}" for name, text in rows), *_stages(passage)]
 
 
-def _stages(passage: dict[str, Any]) -> list[str]:
-    stages: list[tuple[str, int]] = passage["stages_us"]
+def _stages(passage: "TrialPassage") -> list[str]:
+    stages = passage.stages_us
     if not stages:
         return []
     longest = max(us for _, us in stages) or 1
@@ -111,11 +123,9 @@ def _stages(passage: dict[str, Any]) -> list[str]:
         f"  {name:<18}{us / 1000:7.1f} ms  {'█' * max(1 if us else 0, round(_BAR * us / longest))}"
         for name, us in stages
     ]
-    what = (
-        "from the hand's first frame to this one" if passage["rehearsal"] else "from the frame to the cable"
-    )
+    what = "from the hand's first frame to this one" if passage.rehearsal else "from the frame to the cable"
     return [
         "",
         *rows,
-        f"  {'in all':<18}{total / 1000:7.1f} ms  ({passage['total_us'] / 1000:.0f} ms {what})",
+        f"  {'in all':<18}{total / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
     ]

@@ -125,7 +125,7 @@ def _show(told: "UpdatesStatus", *, as_json: bool) -> None:
 
 
 def _read(answer: "Packet") -> "UpdatesStatus":
-    from device.values.status import UpdatesAnswer
+    from device.values.control import UpdatesAnswer
 
     return UpdatesAnswer.from_obj(answer.header).updates
 

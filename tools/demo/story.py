@@ -142,7 +142,8 @@ class Scene:
 
     def _asks_for(self, hand: Handedness) -> bool:
         enrolment = self.status().enrolment
-        return bool(enrolment["step"] == "show_hand" and enrolment["hand"] == hand)
+        capture = enrolment.capture
+        return enrolment.step == "show_hand" and capture is not None and capture.hand == hand
 
 
 class Story(Scene):

@@ -13,13 +13,12 @@ from device.syncd.policy import (
     FetchDeltas,
     FetchSnapshot,
     GalleryCourse,
-    Position,
     Reachability,
     UploadFate,
     fate_of,
     next_cursor_of,
 )
-from device.values.carrier import LinkState
+from device.values.carrier import LinkState, Position
 
 AT = Position(1, 10)
 FURTHER = Position(1, 11)

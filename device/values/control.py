@@ -1,0 +1,186 @@
+"""What a technician and the screen of a totem ask the core, and its answers, but for the status
+(`device.values.status`). Both sockets have the same objects."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from device.values.status import EnrolmentShown, PadStatus, UpdatesStatus
+from device.values.wire import Between, WireObject
+from link1.canonical import JsonObject
+from link1.members import NAME
+
+LONGEST_WAIT_MS: Final = 30_000
+"""A question that waits for something is answered after this at the latest."""
+
+_AT_MOST_16, _AT_MOST_32 = re.compile(r"(?s).{0,16}"), re.compile(r"(?s).{0,32}")
+
+WaitMs = Annotated[int, Between(0, LONGEST_WAIT_MS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenAsked(WireObject):
+    """`enrolment.state`: what is shown once it is no longer number `after`, or when `wait_ms` is over."""
+
+    after: Annotated[int, Between(0)]
+    wait_ms: WaitMs
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenAnswer(WireObject):
+    """`unready` is empty, or says why nobody can be enrolled now. `online`: the service is reachable."""
+
+    seq: int
+    state: EnrolmentShown
+    online: bool
+    unready: str
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTyped(WireObject):
+    """`enrolment.begin`: a code from the keypad."""
+
+    short_code: Annotated[str, _AT_MOST_32]
+
+
+@dataclass(frozen=True, slots=True)
+class TermsAsked(WireObject):
+    """`enrolment.terms`: the text of a version, in a language such as pt-BR."""
+
+    terms_version: Annotated[str, NAME]
+    language: Annotated[str, _AT_MOST_16]
+
+
+@dataclass(frozen=True, slots=True)
+class TermsShown(WireObject):
+    """The words of one version in one language."""
+
+    terms_version: str
+    language: str
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TermsAnswer(WireObject):
+    """`required`: the purposes that nobody can leave out."""
+
+    terms: TermsShown
+    required: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TermsAccepted(WireObject):
+    """`enrolment.accept`: somebody accepts what is on the screen."""
+
+    terms_version: Annotated[str, NAME]
+    purposes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PictureAsked(WireObject):
+    """`preview.frame`."""
+
+    wait_ms: WaitMs
+
+
+@dataclass(frozen=True, slots=True)
+class PictureAnswer(WireObject):
+    """With a JPEG. `picture`: what was seen in it (`device.enrolment.preview`); null when there is none."""
+
+    picture: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassAsked(WireObject):
+    """`pass.next`, `pass.rehearse`."""
+
+    wait_ms: WaitMs
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSent(WireObject):
+    """The verdict of a real passage."""
+
+    verdict_seq: int
+    verdict_ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed(WireObject):
+    """What a rehearsal says besides."""
+
+    best_score_q: int
+    margin_q: int
+    subject_ref: str | None
+    hand: str | None
+    hints: tuple[str, ...]
+    thr_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPassage(WireObject):
+    """A passage under a technician's eyes. `stages_us`: name and microseconds, in the order they ran."""
+
+    rehearsal: bool
+    decision: str
+    result: str
+    score_q: int
+    quality_q: int
+    pad: PadStatus
+    attempts: int
+    total_us: int
+    stages_us: tuple[tuple[str, int], ...]
+    verdict: VerdictSent | None = field(default=None, metadata={"flat": VerdictSent})
+    rehearsed: Rehearsed | None = field(default=None, metadata={"flat": Rehearsed})
+
+
+@dataclass(frozen=True, slots=True)
+class PassAnswer(WireObject):
+    """Null when there was none in time."""
+
+    passage: TrialPassage | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesAnswer(WireObject):
+    """The answer to `update.status` and `update.rollback`."""
+
+    updates: UpdatesStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestTaken(WireObject):
+    """The answer to `update.manifest`, which carries the signed manifest."""
+
+    release_seq: int
+    updates: UpdatesStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGiven(WireObject):
+    """`update.chunk`, with the bytes of chunk `index`."""
+
+    release_seq: Annotated[int, Between(1)]
+    index: Annotated[int, Between(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTaken(WireObject):
+    """`have`: chunks of the release that are on the disk."""
+
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNamed(WireObject):
+    """`factory_reset`, `update.rollback`: what destroys something names the device."""
+
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone(WireObject):
+    """The answer to `factory_reset`. `untold_wipe_id`: of a wipe that the service does not know is done."""
+
+    untold_wipe_id: str | None
