@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device.platform.roles import Role, socket_path
+from device.platform.roles import SocketRole, socket_path
 from tests import REPOSITORY
 
 UNITS = REPOSITORY / "systemd"
@@ -48,7 +48,7 @@ def test_the_carrier_is_a_user_of_its_own_and_sees_one_socket() -> None:
     assert core["User"] == ["palm-access"]
     assert carrier["User"] == carrier["Group"] == ["palm-syncd"]
     assert carrier["TemporaryFileSystem"] == ["/run/palm-access:ro,noexec,mode=0755"]
-    own = socket_path(Path("/run/palm-access"), Role.CARRIER).parent
+    own = socket_path(Path("/run/palm-access"), SocketRole.CARRIER).parent
     assert carrier["BindReadOnlyPaths"] == [str(own)]
     assert carrier["InaccessiblePaths"] == ["-/var/lib/palm-access"]
     assert "RuntimeDirectory" not in carrier
@@ -74,9 +74,9 @@ def test_the_folder_of_each_socket_admits_one_group() -> None:
     lines = [line.split() for line in (UNITS / "palm-access.tmpfiles").read_text().splitlines()]
     folders = {line[1]: line[2:] for line in lines if line[0] == "d"}
     for role, group in (
-        (Role.CARRIER, "palm-syncd"),
-        (Role.TECHNICIAN, "palm-access"),
-        (Role.TOTEM, "palm-totem"),
+        (SocketRole.CARRIER, "palm-syncd"),
+        (SocketRole.TECHNICIAN, "palm-access"),
+        (SocketRole.TOTEM, "palm-totem"),
     ):
         folder = socket_path(Path("/run/palm-access"), role).parent
         assert folders[str(folder)] == ["2750", "palm-access", group]

@@ -51,7 +51,7 @@ from device.config.text import Locations, describe_kind, nearest
 from device.config.values import Parser, WrongValue
 from device.errors import ConfigError
 from device.platform.files import replace_synced
-from device.platform.roles import Role, socket_path
+from device.platform.roles import SocketRole, socket_path
 from link1.errors import reason_of
 from link1.plain_file import read_plain_file
 
@@ -142,17 +142,17 @@ class DeviceConfig:
     @property
     def control_socket(self) -> Path:
         """Where a technician's `palmctl` talks to the core."""
-        return socket_path(self.device.runtime_dir, Role.TECHNICIAN)
+        return socket_path(self.device.runtime_dir, SocketRole.TECHNICIAN)
 
     @property
     def totem_socket(self) -> Path:
         """Where the screen at which people enrol talks to the core."""
-        return socket_path(self.device.runtime_dir, Role.TOTEM)
+        return socket_path(self.device.runtime_dir, SocketRole.TOTEM)
 
     @property
     def carrier_socket(self) -> Path:
         """Where `palm-syncd` talks to the core."""
-        return socket_path(self.device.runtime_dir, Role.CARRIER)
+        return socket_path(self.device.runtime_dir, SocketRole.CARRIER)
 
 
 _REQUIRED: Any = object()

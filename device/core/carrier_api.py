@@ -6,7 +6,7 @@ or below, in the gallery's thread; what it takes away is signed already. Operati
 
     hello                              → HelloAnswer
     http_key                           → the 32 bytes that sign requests to the service
-    gallery.deltas    + page           → Position
+    gallery.deltas    + page           → GalleryPosition
     gallery.snapshot  + page           → SnapshotPageTaken
     verdicts.next     BatchAsked       → BatchOffered + body of POST /v1/verdicts/batch
     verdicts.done     BatchAnswered + answer
@@ -17,7 +17,7 @@ or below, in the gallery's thread; what it takes away is signed already. Operati
     wiped             WipeConfirmed
     keys              + GET /v1/keys   rotated keys, pinned when they appear in time
     time              ServiceTime
-    link_state        LinkState
+    link_state        CloudState
 
 A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (verified head chain, one
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
@@ -51,12 +51,12 @@ from device.values.carrier import (
     BatchAnswered,
     BatchAsked,
     BatchOffered,
+    CloudState,
     ErrandAnswered,
     ErrandAsked,
     ErrandOffered,
+    GalleryPosition,
     HelloAnswer,
-    LinkState,
-    Position,
     ServiceTime,
     SnapshotPageTaken,
     StatusTaken,
@@ -114,7 +114,7 @@ class CarrierEvents(Protocol):
         """The service's clock in epoch ms, unsigned: a hint for health, never a time to act on."""
         ...
 
-    def link_state(self, state: LinkState) -> None:
+    def link_state(self, state: CloudState) -> None:
         """Whether the service is reachable."""
         ...
 
@@ -353,8 +353,8 @@ class CarrierApi:
         return reply()
 
     async def _link_state(self, request: Packet) -> Packet:
-        state = LinkState.from_obj(request.header)
-        self._parts.events.link_state(LinkState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
+        state = CloudState.from_obj(request.header)
+        self._parts.events.link_state(CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
         return reply()
 
     def _serving_gallery(self) -> Gallery:
@@ -397,8 +397,8 @@ async def _wait_for(
             return None
 
 
-def _position(gallery: Gallery) -> Position:
-    return Position(gallery.position.epoch, gallery.position.seq)
+def _position(gallery: Gallery) -> GalleryPosition:
+    return GalleryPosition(gallery.position.epoch, gallery.position.seq)
 
 
 def _refusal_of(answered: BatchAnswered | ErrandAnswered) -> str:

@@ -23,7 +23,6 @@ from device.journal.journal import Journal
 from device.passage.decision import build_verdict
 from device.passage.effects import (
     Effect,
-    Guide,
     JournalVerdict,
     ListOpen,
     RecordDecision,
@@ -34,6 +33,7 @@ from device.passage.effects import (
     RememberEnd,
     Resolve,
     SendError,
+    SendGuide,
     SendVerdict,
     StartCapture,
     StopCapture,
@@ -394,7 +394,7 @@ class Gate:
                 self._host.capture_wanted(True)
             case StopCapture():
                 self._host.capture_wanted(False)
-            case Guide():
+            case SendGuide():
                 self._end.send_guide(effect.txn_id, effect.hint)
             case SendVerdict():
                 self._send_verdict(effect.wrapper)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stage:
+class WatchedThread:
     """A thread that tells when it last showed life (monotonic ms), and how long it may be silent."""
 
     name: str
@@ -42,7 +42,7 @@ class Housekeeping:
         gallery: ServedGallery,
         health: Health,
         clock: Clock,
-        stages: Sequence[Stage],
+        stages: Sequence[WatchedThread],
     ) -> None:
         self._store = store
         self._gallery = gallery

@@ -26,7 +26,7 @@ from device.core.control_api import control_operations
 from device.core.core import Core, CoreParts
 from device.core.gate import Gate, GateHost, GateParts, device_end
 from device.core.hardware import Hardware
-from device.core.housekeeping import Housekeeping, Stage
+from device.core.housekeeping import Housekeeping, WatchedThread
 from device.core.opening import Opened, first_words, open_device
 from device.core.people_operations import PeopleParts, people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
@@ -56,7 +56,7 @@ from device.platform.control import control_handler
 from device.platform.ipc import Handler
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
-from device.platform.roles import Role, serve_roles
+from device.platform.roles import SocketRole, serve_roles
 from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
@@ -160,10 +160,10 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
             config.device.runtime_dir,
             opened.trust.device_id,
             {
-                Role.TECHNICIAN: palmd.technician,
-                Role.TOTEM: palmd.technician,
-                Role.INSTALLER: palmd.technician,
-                Role.CARRIER: palmd.carrier.handle,
+                SocketRole.TECHNICIAN: palmd.technician,
+                SocketRole.TOTEM: palmd.technician,
+                SocketRole.INSTALLER: palmd.technician,
+                SocketRole.CARRIER: palmd.carrier.handle,
             },
             stack,
         )
@@ -497,9 +497,9 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     # What looks after it, and what a technician asks
 
     stages = (
-        Stage("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
-        Stage("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
-        Stage("gallery", gallery.alive_ms, within_ms=60_000),
+        WatchedThread("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
+        WatchedThread("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
+        WatchedThread("gallery", gallery.alive_ms, within_ms=60_000),
     )
     store_watch = StoreWatch(
         StoreParts(

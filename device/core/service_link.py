@@ -5,7 +5,7 @@ from typing import Final
 from cloud_client.contract import SIGNATURE_SKEW_S
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
-from device.values.carrier import LinkState
+from device.values.carrier import CloudState
 
 OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
 """What `palmctl status` says of a device without network."""
@@ -17,17 +17,17 @@ class ServiceLink:
     def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
         self._health = health
         self._clock = clock
-        self._state = LinkState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
+        self._state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
 
     @property
-    def state(self) -> LinkState:
+    def state(self) -> CloudState:
         return self._state
 
     @property
     def online(self) -> bool:
         return self._state.online
 
-    def link_state(self, state: LinkState) -> None:
+    def link_state(self, state: CloudState) -> None:
         """What the carrier sees."""
         self._state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)

@@ -12,7 +12,7 @@ from device.journal.journal import Journal
 from device.platform.threads import StoreThread
 from device.trust.pinning import Pinning
 from device.trust.service_status import ServiceStatus
-from device.values.carrier import LinkState
+from device.values.carrier import CloudState
 from link1.canonical import JsonObject
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,6 @@ class ServiceNews:
         """The service's clock: a hint, for health."""
         self._link.server_time(wall_ms)
 
-    def link_state(self, state: LinkState) -> None:
+    def link_state(self, state: CloudState) -> None:
         """Whether the service is reachable."""
         self._link.link_state(state)

@@ -11,7 +11,7 @@ from device.updates.state import SHIPPED, GalleryFacts, UpdateState
 from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
 from device.values.status import (
     FailedRelease,
-    ModelSlot,
+    ModelOnDisk,
     ModelStatus,
     ReceivingStatus,
     ReleaseStatus,
@@ -92,13 +92,13 @@ def updates_status(desk: UpdateDesk) -> UpdatesStatus:
     return UpdatesStatus(usable=True, software=desk.software, state=in_force)
 
 
-def _slot(state: UpdateState, release_seq: int | None) -> ModelSlot | None:
+def _slot(state: UpdateState, release_seq: int | None) -> ModelOnDisk | None:
     if release_seq is None:
         return None
     slot = state.slot(release_seq)
     if slot is None or release_seq == SHIPPED:
-        return ModelSlot(SHIPPED, "shipped", None)
-    return ModelSlot(slot.release_seq, slot.version, slot.model_id)
+        return ModelOnDisk(SHIPPED, "shipped", None)
+    return ModelOnDisk(slot.release_seq, slot.version, slot.model_id)
 
 
 def _refusing(operation: "Operation") -> "Operation":

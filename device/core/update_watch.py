@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from device.core.housekeeping import Stage
+from device.core.housekeeping import WatchedThread
 from device.core.served_gallery import ServedGallery
 from device.errors import StateError, UpdateRefused
 from device.health import Health, HealthWord
@@ -44,7 +44,7 @@ class UpdateWatch:
         gallery: ServedGallery,
         health: Health,
         clock: Clock,
-        stages: Sequence[Stage],
+        stages: Sequence[WatchedThread],
         wiped: Callable[[], bool],
         idle: Callable[[], bool],
         prefix: Path,

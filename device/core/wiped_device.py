@@ -19,17 +19,17 @@ from device.health import HealthWord
 from device.platform import sd_notify
 from device.platform.control import control_handler
 from device.platform.ipc import Packet, reply
-from device.platform.roles import Role, serve_roles
+from device.platform.roles import SocketRole, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values.carrier import (
     WIPED_CODE,
     BatchAsked,
     BatchOffered,
+    CloudState,
     ErrandAsked,
     ErrandOffered,
     HelloAnswer,
-    LinkState,
     StatusTaken,
     WipeConfirmed,
 )
@@ -144,10 +144,10 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
             config.device.runtime_dir,
             wipe.device_id,
             {
-                Role.TECHNICIAN: technician,
-                Role.TOTEM: technician,
-                Role.INSTALLER: technician,
-                Role.CARRIER: core.carrier,
+                SocketRole.TECHNICIAN: technician,
+                SocketRole.TOTEM: technician,
+                SocketRole.INSTALLER: technician,
+                SocketRole.CARRIER: core.carrier,
             },
             stack,
         )
@@ -179,7 +179,7 @@ def wiped_status(config: DeviceConfig, wipe: Wipe) -> CoreStatus:
         ),
         cable=CableStatus("down", config.link.port, "a wiped device has no key to prove itself with", None),
         gallery=GalleryStatus("none", 0, 0, "0" * 16, templates=0, fresh=False, reason="absent", left_s=0),
-        cloud=LinkState(online=False, detail="wiped"),
+        cloud=CloudState(online=False, detail="wiped"),
         mail=MailStatus(0, 0, 0, None),
         updates=UpdatesStatus(usable=False, software=version(APP_PACKAGE), fault="wiped"),
         model_id="none",

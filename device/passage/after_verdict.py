@@ -104,7 +104,7 @@ class RecentTxns:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenVerdict:
     """`deadline_ms` is None until the verdict has left the port."""
 
     life: Life
@@ -120,7 +120,7 @@ class OpenOutcomes:
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenVerdict] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -132,7 +132,7 @@ class OpenOutcomes:
 
     def sent(self, verdict_ref: str, life: Life) -> list[Effect]:
         """A verdict was handed to the link; its time runs from when it has left the port."""
-        return self._watch(verdict_ref, _Open(life, None))
+        return self._watch(verdict_ref, _OpenVerdict(life, None))
 
     def left(self, verdict_ref: str, deadline_ms: int) -> None:
         """The last byte of the verdict has left the port; a decision is due by `deadline_ms`."""
@@ -154,7 +154,7 @@ class OpenOutcomes:
             return []  # it was decided before
         life.step(trigger)
         self._open.pop(verdict_ref, None)
-        return [] if passage_due_ms is None else self._watch(verdict_ref, _Open(life, passage_due_ms))
+        return [] if passage_due_ms is None else self._watch(verdict_ref, _OpenVerdict(life, passage_due_ms))
 
     def passed(self, verdict_ref: str) -> None:
         """The turn sensor has spoken. Before any decision that changes nothing: the decision is still due."""
@@ -179,7 +179,7 @@ class OpenOutcomes:
         ]
         return [self._give_up(ref) for ref in late]
 
-    def _watch(self, verdict_ref: str, entry: _Open) -> list[Effect]:
+    def _watch(self, verdict_ref: str, entry: _OpenVerdict) -> list[Effect]:
         self._open[verdict_ref] = entry
         return [self._give_up(next(iter(self._open)))] if len(self._open) > MAX_OPEN else []
 

@@ -25,7 +25,7 @@ class StopCapture:
 
 
 @dataclass(frozen=True, slots=True)
-class Guide:
+class SendGuide:
     txn_id: str
     hint: GuideHint
 
@@ -123,7 +123,7 @@ class Resolve:
 Effect = (
     StartCapture
     | StopCapture
-    | Guide
+    | SendGuide
     | JournalVerdict
     | SendVerdict
     | SendError

@@ -13,7 +13,7 @@ the engine goes by its own memory first, for a journal read may be a moment old.
 
     engine.request(request, wrapper, None, now_ms)         → [StartCapture]
     engine.sighting(Sighting(...good and live...), now_ms) → [StopCapture, JournalVerdict]
-    engine.verdict_durable(txn_id, stored, now_ms)         → [SendVerdict, Guide thanks]
+    engine.verdict_durable(txn_id, stored, now_ms)         → [SendVerdict, SendGuide thanks]
     engine.decision(decision, wrapper, memory, now_ms)     → [RecordDecision]
 """
 
@@ -23,13 +23,13 @@ from device.passage.after_verdict import AfterVerdict, RecentTxns
 from device.passage.decision import Attempt, Outcome
 from device.passage.effects import (
     Effect,
-    Guide,
     JournalVerdict,
     ListOpen,
     RecordEvidence,
     RecordOutcomeUnknown,
     RememberEnd,
     SendError,
+    SendGuide,
     SendVerdict,
     StartCapture,
     StopCapture,
@@ -319,7 +319,7 @@ class TransactionEngine:
             hint = GuideHint.SHOW_HAND
         if hint is None or not self._guidance.wants(txn.request.txn_id, hint, now_ms):
             return []
-        return [Guide(txn.request.txn_id, hint)]
+        return [SendGuide(txn.request.txn_id, hint)]
 
     # The current transaction
 
@@ -386,7 +386,7 @@ class TransactionEngine:
         txn.life.step(Trigger.DURABLE)
         effects: list[Effect] = [SendVerdict(txn_id, stored.wrapper)]
         if self._guidance.wants(txn_id, GuideHint.THANKS, now_ms):
-            effects.append(Guide(txn_id, GuideHint.THANKS))
+            effects.append(SendGuide(txn_id, GuideHint.THANKS))
         return [*effects, *self._after.sent(stored.ref, txn.life)]
 
     def verdict_left(self, verdict_ref: str, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from device.errors import IpcError, IpcRefused
 from device.platform.ipc import Handler, IpcServer, Packet
 
 
-class Role(StrEnum):
+class SocketRole(StrEnum):
     """Who is at a socket. The value is how people are told of it."""
 
     CARRIER = "carrier"
@@ -45,8 +45,8 @@ _SCREEN: Final = frozenset(
         "preview.frame",
     }
 )
-OPERATIONS: Final[Mapping[Role, frozenset[str]]] = {
-    Role.CARRIER: frozenset(
+OPERATIONS: Final[Mapping[SocketRole, frozenset[str]]] = {
+    SocketRole.CARRIER: frozenset(
         {
             "hello",
             "http_key",
@@ -65,7 +65,7 @@ OPERATIONS: Final[Mapping[Role, frozenset[str]]] = {
             "link_state",
         }
     ),
-    Role.TECHNICIAN: _SCREEN
+    SocketRole.TECHNICIAN: _SCREEN
     | {
         "status",
         "measure_picture",
@@ -77,29 +77,29 @@ OPERATIONS: Final[Mapping[Role, frozenset[str]]] = {
         "update.rollback",
         "factory_reset",
     },
-    Role.TOTEM: _SCREEN,
-    Role.INSTALLER: frozenset({"status"}),
+    SocketRole.TOTEM: _SCREEN,
+    SocketRole.INSTALLER: frozenset({"status"}),
 }
 DESTRUCTIVE: Final = frozenset({"factory_reset", "update.rollback"})
 """For root alone, with the member device_id."""
 
-_PATHS: Final[Mapping[Role, str]] = {
-    Role.CARRIER: "carrier/sock",
-    Role.TECHNICIAN: "control/sock",
-    Role.TOTEM: "totem/sock",
-    Role.INSTALLER: "control.sock",
+_PATHS: Final[Mapping[SocketRole, str]] = {
+    SocketRole.CARRIER: "carrier/sock",
+    SocketRole.TECHNICIAN: "control/sock",
+    SocketRole.TOTEM: "totem/sock",
+    SocketRole.INSTALLER: "control.sock",
 }
 LONGEST_PATH: Final = max(_PATHS.values(), key=len)
 _STARTED_AS_UNIT: Final = "RUNTIME_DIRECTORY"
 """Set by the service manager for a unit that has one, as the core's has."""
 
 
-def socket_path(runtime_dir: Path, role: Role) -> Path:
+def socket_path(runtime_dir: Path, role: SocketRole) -> Path:
     return runtime_dir / _PATHS[role]
 
 
 async def serve_roles(
-    runtime_dir: Path, device_id: str, answers: Mapping[Role, Handler], stack: AsyncExitStack
+    runtime_dir: Path, device_id: str, answers: Mapping[SocketRole, Handler], stack: AsyncExitStack
 ) -> None:
     """Listen for every role of `answers`; `stack` ends it. Raises IpcError."""
     for role, answer in answers.items():
@@ -111,7 +111,7 @@ async def serve_roles(
 
 
 def admitting(
-    role: Role, handler: Handler, device_id: str, environ: Mapping[str, str] = os.environ
+    role: SocketRole, handler: Handler, device_id: str, environ: Mapping[str, str] = os.environ
 ) -> Handler:
     """`handler`, asked for nothing but what `role` may have."""
     rulers = {0} if _STARTED_AS_UNIT in environ else {0, os.geteuid()}
@@ -134,8 +134,8 @@ def admitting(
     return handle
 
 
-def _not_here(role: Role, op: str) -> IpcRefused:
-    others = [other for other in OPERATIONS if op in OPERATIONS[other] and other is not Role.INSTALLER]
+def _not_here(role: SocketRole, op: str) -> IpcRefused:
+    others = [other for other in OPERATIONS if op in OPERATIONS[other] and other is not SocketRole.INSTALLER]
     if not others:
         known = ", ".join(sorted(OPERATIONS[role]))
         return IpcRefused("unknown_op", f"the operation is not one of: {known}")

@@ -38,7 +38,7 @@ from device.syncd.tasks import (
     SyncTask,
     VerdictTask,
 )
-from device.values.carrier import WIPED_CODE, LinkState
+from device.values.carrier import WIPED_CODE, CloudState
 from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2
@@ -54,7 +54,7 @@ async def carry(
     """Run every task until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
     picture changes."""
 
-    def on_link_change(state: LinkState) -> None:
+    def on_link_change(state: CloudState) -> None:
         _log.info("service: %s", state.detail)
         tell(f"service {'reachable' if state.online else 'away'}: {state.detail}")
 

@@ -21,7 +21,7 @@ from typing import Final
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, is_transient, retry_after_s
-from device.values.carrier import LinkState, Position
+from device.values.carrier import CloudState, GalleryPosition
 
 QUICK_ANSWER_S: Final = 1.0
 """A long poll that brings nothing sooner than this was ended by another one, not by time."""
@@ -47,7 +47,7 @@ _NOT_THE_CONTENT: Final = frozenset(
 class FetchDeltas:
     """Ask for what follows `position`; `wait_s` is 0, or the time of a long poll."""
 
-    position: Position
+    position: GalleryPosition
     wait_s: int
 
 
@@ -66,13 +66,13 @@ class GalleryCourse:
     snapshot ──410 cursor_expired, page refused──▶ snapshot(first page), after a wait
     """
 
-    def __init__(self, position: Position, backoff: Backoff) -> None:
+    def __init__(self, position: GalleryPosition, backoff: Backoff) -> None:
         self._position = position
         self._backoff = backoff
         self._next: FetchDeltas | FetchSnapshot = FetchDeltas(position, 0)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> GalleryPosition:
         """Where the core was when it was last heard."""
         return self._position
 
@@ -80,7 +80,7 @@ class GalleryCourse:
         """What to ask the service for."""
         return self._next
 
-    def deltas_taken(self, position: Position, elapsed_s: float) -> float:
+    def deltas_taken(self, position: GalleryPosition, elapsed_s: float) -> float:
         """The core applied a page of deltas, maybe an empty one; seconds to wait."""
         moved = position != self._position
         polled = isinstance(self._next, FetchDeltas) and self._next.wait_s > 0
@@ -91,7 +91,7 @@ class GalleryCourse:
         self._backoff.succeeded()
         return 0.0
 
-    def snapshot_page_taken(self, position: Position, *, done: bool, next_cursor: str | None) -> float:
+    def snapshot_page_taken(self, position: GalleryPosition, *, done: bool, next_cursor: str | None) -> float:
         """The core took a page of a snapshot; seconds to wait."""
         self._position = position
         if not done and next_cursor is None:
@@ -101,7 +101,7 @@ class GalleryCourse:
         self._next = FetchDeltas(position, 0) if done else FetchSnapshot(next_cursor)
         return 0.0
 
-    def page_refused(self, code: str, position: Position) -> float:
+    def page_refused(self, code: str, position: GalleryPosition) -> float:
         """The core refused a page with `code` and, asked anew, stands at `position`; seconds to wait."""
         moved = position != self._position
         self._position = position
@@ -190,7 +190,7 @@ class Reachability:
     """Watches all requests and says when the picture changes."""
 
     def __init__(self) -> None:
-        self._state: LinkState | None = None
+        self._state: CloudState | None = None
 
     @property
     def known(self) -> bool:
@@ -198,15 +198,15 @@ class Reachability:
         return self._state is not None
 
     @property
-    def state(self) -> LinkState:
+    def state(self) -> CloudState:
         """The picture now."""
-        return self._state or LinkState(online=False, detail="no request has been answered yet")
+        return self._state or CloudState(online=False, detail="no request has been answered yet")
 
-    def answered(self) -> LinkState | None:
+    def answered(self) -> CloudState | None:
         """A request was answered; the new state if it changed."""
-        return self._change(LinkState(online=True, detail="online"))
+        return self._change(CloudState(online=True, detail="online"))
 
-    def failed(self, error: CloudError) -> LinkState | None:
+    def failed(self, error: CloudError) -> CloudState | None:
         """A request failed; the new state if it changed.
 
         A refusal with a word of the service's own is an answer too, except that of a device which the
@@ -216,7 +216,7 @@ class Reachability:
             if error.code != ProblemCode.UNAUTHENTICATED:
                 return self.answered()
             return self._change(
-                LinkState(
+                CloudState(
                     online=True,
                     detail="the service does not accept this device's key: revoked, or not registered there",
                 )
@@ -224,11 +224,11 @@ class Reachability:
         if isinstance(error, CloudProblem):
             # Without the number of the request, which would make every failure a change.
             return self._change(
-                LinkState(online=False, detail=f"the service answers {error.status} {error.code}".rstrip())
+                CloudState(online=False, detail=f"the service answers {error.status} {error.code}".rstrip())
             )
-        return self._change(LinkState(online=False, detail=str(error)))
+        return self._change(CloudState(online=False, detail=str(error)))
 
-    def _change(self, state: LinkState) -> LinkState | None:
+    def _change(self, state: CloudState) -> CloudState | None:
         if state == self._state:
             return None
         self._state = state

@@ -36,9 +36,9 @@ from device.values.carrier import (
     BatchAnswered,
     BatchAsked,
     BatchOffered,
+    CloudState,
+    GalleryPosition,
     HelloAnswer,
-    LinkState,
-    Position,
     ServiceTime,
     SnapshotPageTaken,
     StatusTaken,
@@ -107,7 +107,7 @@ class SyncContext:
     """What the tasks share: the service, the clock, chance, and the picture of who is reachable."""
 
     def __init__(
-        self, cloud: CloudClient, clock: Clock, random: Random, on_link_change: Callable[[LinkState], None]
+        self, cloud: CloudClient, clock: Clock, random: Random, on_link_change: Callable[[CloudState], None]
     ) -> None:
         self.cloud = cloud
         self.clock = clock
@@ -119,7 +119,7 @@ class SyncContext:
         self._online = asyncio.Event()
 
     @property
-    def link(self) -> LinkState:
+    def link(self) -> CloudState:
         """Whether the service is reachable, as last seen."""
         return self._reachability.state
 
@@ -146,7 +146,7 @@ class SyncContext:
         else:
             await wait_at_most(self._online, seconds)
 
-    def _noticed(self, change: LinkState | None) -> None:
+    def _noticed(self, change: CloudState | None) -> None:
         if change is None:
             return
         if change.online:
@@ -219,7 +219,7 @@ class GalleryTask:
             if isinstance(request, FetchDeltas):
                 taken = await core.call("gallery.deltas", payload=page.body)
                 elapsed_s = (self._context.clock.monotonic_ms() - asked_ms) / 1000
-                return course.deltas_taken(read_answer(Position, taken), elapsed_s)
+                return course.deltas_taken(read_answer(GalleryPosition, taken), elapsed_s)
             taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
             _log.warning("gallery: the core does not take a page: %s", error)
@@ -396,7 +396,7 @@ class LinkStateTask:
         return 0.0
 
 
-async def _position_of(core: CoreLine) -> Position | None:
+async def _position_of(core: CoreLine) -> GalleryPosition | None:
     return read_answer(HelloAnswer, await core.call("hello")).gallery
 
 

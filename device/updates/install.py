@@ -29,7 +29,7 @@ from device.config.config import DeviceConfig, config_path, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
 from device.platform.control import ask_core
-from device.platform.roles import Role, socket_path
+from device.platform.roles import SocketRole, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
@@ -226,7 +226,7 @@ class RunningCore(WireObject):
 
 def _status(config: DeviceConfig) -> RunningCore | None:
     # The version that runs may be one whose core knows no socket but the installer's.
-    for role in (Role.TECHNICIAN, Role.INSTALLER):
+    for role in (SocketRole.TECHNICIAN, SocketRole.INSTALLER):
         try:
             answer = ask_core(socket_path(config.device.runtime_dir, role), "status").header
             return RunningCore.from_obj(members.nested(answer, "status"))

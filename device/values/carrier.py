@@ -14,7 +14,7 @@ MAX_WAIT_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class LinkState(WireObject):
+class CloudState(WireObject):
     """`link_state`: whether the service is reachable, in words for a status line."""
 
     online: bool
@@ -22,7 +22,7 @@ class LinkState(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
-class Position(WireObject):
+class GalleryPosition(WireObject):
     """Where the core's gallery is; the answer to `gallery.deltas`."""
 
     epoch: int
@@ -35,7 +35,7 @@ class HelloAnswer(WireObject):
 
     device_id: str
     model_id: str
-    gallery: Position | None
+    gallery: GalleryPosition | None
     wipe_id: str | None
 
 
@@ -48,8 +48,8 @@ class SnapshotPageTaken(WireObject):
     seq: int
 
     @property
-    def position(self) -> Position:
-        return Position(self.epoch, self.seq)
+    def position(self) -> GalleryPosition:
+        return GalleryPosition(self.epoch, self.seq)
 
 
 @dataclass(frozen=True, slots=True)

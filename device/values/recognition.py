@@ -13,7 +13,7 @@ HandName = Literal["L", "R"]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MatchedPerson:
     """The person whose template is nearest."""
 
     subject_ref: str
@@ -37,7 +37,7 @@ class Sighting:
     pad: Pad | None = None
     score: float | None = None
     margin: float | None = None
-    candidate: Candidate | None = None
+    candidate: MatchedPerson | None = None
     good: bool = False
     gallery: GalleryMark | None = None
     stage_ms: Mapping[str, float] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from device.errors import IpcRefused
 from device.platform.control import ask_core
-from device.values.carrier import LinkState
+from device.values.carrier import CloudState
 from device.values.wire import WireObject
 from link1.canonical import JsonObject
 from link1.errors import FormatError
@@ -108,7 +108,7 @@ class ReceivingStatus(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSlot(WireObject):
+class ModelOnDisk(WireObject):
     """A model on the disk; the shipped one has no `model_id` here."""
 
     release_seq: int
@@ -123,8 +123,8 @@ class ModelStatus(WireObject):
     model_id: str
     release_seq: int
     on_trial: bool
-    waiting: ModelSlot | None
-    previous: ModelSlot | None
+    waiting: ModelOnDisk | None
+    previous: ModelOnDisk | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class CoreStatus(WireObject):
     camera: CameraStatus
     cable: CableStatus
     gallery: GalleryStatus
-    cloud: LinkState
+    cloud: CloudState
     mail: MailStatus
     updates: UpdatesStatus
     model_id: str

@@ -84,7 +84,7 @@ def reply_with(answer: WireObject, payload: bytes | bytearray = b"") -> Packet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _WireMember:
     """One field. `default` is MISSING where there is none. `flat`: the object whose members it adds."""
 
     name: str
@@ -94,20 +94,20 @@ class _Member:
     flat: type[WireObject] | None = None
 
 
-_KNOWN: Final[dict[type, tuple[_Member, ...]]] = {}
+_KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
 
 
-def _members_of(cls: type[WireObject]) -> tuple[_Member, ...]:
+def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
     """Found out once for each class."""
     if cls not in _KNOWN:
         _KNOWN[cls] = _read_fields(cls)
     return _KNOWN[cls]
 
 
-def _read_fields(cls: type[WireObject]) -> tuple[_Member, ...]:
+def _read_fields(cls: type[WireObject]) -> tuple[_WireMember, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
-        _Member(
+        _WireMember(
             one.metadata.get("member", one.name),
             one.name,
             one.default,
@@ -118,7 +118,7 @@ def _read_fields(cls: type[WireObject]) -> tuple[_Member, ...]:
     )
 
 
-def _read(member: _Member, value: object) -> object:
+def _read(member: _WireMember, value: object) -> object:
     try:
         return member.read(value)
     except _NotTaken as error:

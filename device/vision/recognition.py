@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device.values.recognition import Candidate, EnrolmentLook, HandName, PalmCapture, Sighting
+from device.values.recognition import EnrolmentLook, HandName, MatchedPerson, PalmCapture, Sighting
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
 from gallery.match import Match, joined
@@ -242,10 +242,10 @@ def _hint(word: str | None) -> GuideHint | None:
     return GuideHint(word) if word is not None else None
 
 
-def _candidate(match: Match | None) -> Candidate | None:
+def _candidate(match: Match | None) -> MatchedPerson | None:
     if match is None or match.best is None:
         return None
-    return Candidate(match.best.subject_ref, match.best.hand, match.best.onboard_ref)
+    return MatchedPerson(match.best.subject_ref, match.best.hand, match.best.onboard_ref)
 
 
 def _mark(match: Match | None) -> GalleryMark | None:

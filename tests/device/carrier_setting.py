@@ -21,7 +21,7 @@ from device.journal.journal import Journal, StoredVerdict
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcServer
 from device.trust.service_status import ServiceStatus, StatusReader
-from device.values.carrier import LinkState
+from device.values.carrier import CloudState
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head
@@ -112,7 +112,7 @@ class Heard:
 
     gallery_changes: int = 0
     statuses: list[ServiceStatus] = field(default_factory=list)
-    links: list[LinkState] = field(default_factory=list)
+    links: list[CloudState] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     wiped: list[str] = field(default_factory=list)
     keys: list[list[JsonObject]] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Heard:
     def server_time(self, wall_ms: int) -> None:
         self.times.append(wall_ms)
 
-    def link_state(self, state: LinkState) -> None:
+    def link_state(self, state: CloudState) -> None:
         self.links.append(state)
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from device.passage.decision import Outcome, build_verdict
-from device.values.recognition import Candidate, Sighting
+from device.values.recognition import MatchedPerson, Sighting
 from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
@@ -32,7 +32,7 @@ MAIL_SEAL_KEY = SealKey.from_seed(b"\x07" * 32)
 GALLERY = GalleryMark("stream-1", 1, 7, "0123456789abcdef")
 LIVE = Pad("pass", "texture", 9_000)
 THRESHOLDS = Thresholds("thr-1", accept_q=6_000, margin_q=500, quality_q=50, pad_q=5_000, enrol_quality_q=70)
-ALICE = Candidate("a" * 32, "R", "ticket-17")
+ALICE = MatchedPerson("a" * 32, "R", "ticket-17")
 
 
 @dataclass

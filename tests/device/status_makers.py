@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from device.values.carrier import LinkState
+from device.values.carrier import CloudState
 from device.values.status import (
     AppStatus,
     CableStatus,
@@ -32,7 +32,7 @@ def some_status(**changes: Any) -> CoreStatus:
         "gallery": GalleryStatus(
             "t1.test", 1, 3, "0" * 16, templates=3, fresh=True, reason="fresh", left_s=7200
         ),
-        "cloud": LinkState(True, "online"),
+        "cloud": CloudState(True, "online"),
         "mail": MailStatus(0, 0, 0, None),
         "updates": UpdatesStatus(usable=False, software="0.1.0", fault="none in this test"),
         "model_id": "m-test",

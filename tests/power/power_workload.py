@@ -231,7 +231,7 @@ class Run:
         self.tell("config", seq=self.life.config_seq)
 
     def wipe(self) -> None:
-        """As `device.core.wiping` does it."""
+        """As `device.core.running_wipe` does it."""
         state, trust = self.life.config.device.state_dir, self.device.trust
         seq = self.journal.mail.position().out_seq + 1
         body = {"wipe_id": "wipe-1"}

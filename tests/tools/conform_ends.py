@@ -11,7 +11,6 @@ from device.mail.outbox import chunk_of
 from device.passage.decision import build_verdict
 from device.passage.effects import (
     Effect,
-    Guide,
     JournalVerdict,
     ListOpen,
     RecordDecision,
@@ -21,11 +20,12 @@ from device.passage.effects import (
     RememberEnd,
     Resolve,
     SendError,
+    SendGuide,
     SendVerdict,
 )
 from device.passage.engine import TransactionEngine
 from device.passage.settings import Conditions, EngineSettings
-from device.values.recognition import Candidate, Sighting
+from device.values.recognition import MatchedPerson, Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import canonical_bytes
@@ -191,7 +191,7 @@ class SimulatedDevice:
             pad=Pad("pass", "texture", 9_000),
             score=0.8,
             margin=0.4,
-            candidate=Candidate("5" * 32, "L"),
+            candidate=MatchedPerson("5" * 32, "L"),
             good=True,
         )
         self._do(self.engine.sighting(seen, now_ms))
@@ -259,7 +259,7 @@ class SimulatedDevice:
                 self.end.send_verdict(wrapper)
             case SendError(code, about, txn_id):
                 self.end.send_error(code, MessageType(about), txn_id)
-            case Guide(txn_id, hint):
+            case SendGuide(txn_id, hint):
                 self.end.send_guide(txn_id, hint)
             case Resolve(refs):
                 self.end.send_resolve(refs)

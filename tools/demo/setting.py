@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from device.platform.roles import Role, socket_path
+from device.platform.roles import SocketRole, socket_path
 from link1.keys import PublicKey
 from tools.demo.narrator import Narrator
 from tools.demo.programs import Program, Stage, module, palmctl
@@ -53,7 +53,7 @@ class Site:
 
     @property
     def control_socket(self) -> Path:
-        return socket_path(self.runtime, Role.TECHNICIAN)
+        return socket_path(self.runtime, SocketRole.TECHNICIAN)
 
     @property
     def cable(self) -> Path:

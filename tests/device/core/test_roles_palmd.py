@@ -14,7 +14,7 @@ import pytest
 
 from device.platform.control import ask_core
 from device.platform.ipc import MAX_CONNECTIONS
-from device.platform.roles import OPERATIONS, Role, socket_path
+from device.platform.roles import OPERATIONS, SocketRole, socket_path
 from tests.device.whole_device import Device, make_device
 
 CARRIER_USER = 64_001
@@ -53,7 +53,7 @@ def device(tmp_path: Path) -> Iterator[Device]:
     """With folders of the sockets as the package makes them."""
     made = make_device(tmp_path)
     if os.geteuid() == 0:
-        carrier = socket_path(made.config.device.runtime_dir, Role.CARRIER).parent
+        carrier = socket_path(made.config.device.runtime_dir, SocketRole.CARRIER).parent
         carrier.mkdir()
         os.chown(carrier, 0, CARRIER_USER)
         carrier.chmod(0o2750)
@@ -66,7 +66,7 @@ def everything_asked_as(
 ) -> dict[str, Any]:
     """What each operation came to at each socket: those that are found, and those whose place is known."""
     runtime = device.config.device.runtime_dir
-    known = [str(socket_path(runtime, role)) for role in Role]
+    known = [str(socket_path(runtime, role)) for role in SocketRole]
     words = [str(runtime), device.config.device.id, ",".join(operations), str(uid), *known]
     done = subprocess.run(
         [sys.executable, "-c", _ATTEMPT, *words],
@@ -92,18 +92,18 @@ def test_the_carriers_user_reaches_its_own_socket_and_its_own_operations(device:
     runtime = device.config.device.runtime_dir
     let_through(runtime / "x")
     told = everything_asked_as(CARRIER_USER, device)
-    own = socket_path(runtime, Role.CARRIER)
+    own = socket_path(runtime, SocketRole.CARRIER)
     assert str(own) in told.pop("seen")
     for attempt, outcome in told.items():
         path, op = attempt.split(" ")
         if path != str(own):
             assert "Permission denied" in outcome, attempt
-        elif op in OPERATIONS[Role.CARRIER]:
+        elif op in OPERATIONS[SocketRole.CARRIER]:
             assert outcome not in {"wrong_socket", "unknown_op"}, attempt
             assert not outcome.startswith("unreachable"), attempt
         else:
             assert outcome == "wrong_socket", attempt
-    assert len(told) >= len(Role) * len(EVERY_OPERATION)
+    assert len(told) >= len(SocketRole) * len(EVERY_OPERATION)
     assert told[f"{own} http_key"] == "ok"
     assert device.status().device_id == device.config.device.id, "nothing was destroyed"
 
@@ -113,7 +113,7 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
     """A group that may open the technician's socket is not root."""
     runtime = device.config.device.runtime_dir
     let_through(runtime / "x")
-    control = socket_path(runtime, Role.TECHNICIAN)
+    control = socket_path(runtime, SocketRole.TECHNICIAN)
     for path in (control, control.parent):
         os.chown(path, 0, CARRIER_USER)
     told = everything_asked_as(CARRIER_USER, device)
@@ -125,13 +125,13 @@ def test_a_technician_who_is_not_root_destroys_nothing(device: Device) -> None:
 def test_one_crowded_socket_locks_nobody_out(device: Device) -> None:
     runtime = device.config.device.runtime_dir
     questions = {
-        Role.CARRIER: "hello",
-        Role.TECHNICIAN: "status",
-        Role.TOTEM: "enrolment.state",
-        Role.INSTALLER: "status",
+        SocketRole.CARRIER: "hello",
+        SocketRole.TECHNICIAN: "status",
+        SocketRole.TOTEM: "enrolment.state",
+        SocketRole.INSTALLER: "status",
     }
     with ExitStack() as stack:
-        for role in Role:
+        for role in SocketRole:
             for number in range(2 * MAX_CONNECTIONS):
                 line = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 line.connect(str(socket_path(runtime, role)))
@@ -146,7 +146,7 @@ def test_every_operation_of_the_table_has_somebody_who_answers(device: Device) -
     harmless = [op for op in EVERY_OPERATION if op != "factory_reset"]
     told = everything_asked_as(os.geteuid(), device, harmless)
     runtime = device.config.device.runtime_dir
-    for role in Role:
+    for role in SocketRole:
         for op in OPERATIONS[role].intersection(harmless):
             outcome = told[f"{socket_path(runtime, role)} {op}"]
             assert outcome not in {"unknown_op", "wrong_socket"}, (role, op)

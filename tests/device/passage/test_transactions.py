@@ -7,13 +7,13 @@ import pytest
 from device.passage.after_verdict import MAX_OPEN, MAX_RECENT
 from device.passage.effects import (
     Effect,
-    Guide,
     RecordDecision,
     RecordDisowned,
     RecordEvidence,
     RecordOutcomeUnknown,
     RecordPassage,
     RememberEnd,
+    SendGuide,
     SendVerdict,
     StartCapture,
     StopCapture,
@@ -46,7 +46,7 @@ def unknowns(effects: list[Effect]) -> list[str]:
 
 
 def hints(effects: list[Effect]) -> list[GuideHint]:
-    return [effect.hint for effect in effects if isinstance(effect, Guide)]
+    return [effect.hint for effect in effects if isinstance(effect, SendGuide)]
 
 
 def pass_one(bench: EngineBench, name: str) -> None:

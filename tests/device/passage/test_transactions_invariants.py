@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.passage.after_verdict import MAX_OPEN, MAX_RECENT, MAX_REFS
-from device.passage.effects import Effect, Guide, JournalVerdict, SendError, SendVerdict
+from device.passage.effects import Effect, JournalVerdict, SendError, SendGuide, SendVerdict
 from device.passage.engine import TransactionEngine
 from device.passage.settings import Conditions
 from device.values.recognition import Sighting
@@ -138,7 +138,7 @@ class World:
                     assert memory is None or memory.verdict is None, "an end for what has a verdict"
                     if memory is not None:  # where the store failed, nothing could be remembered
                         self.told_ended.add(txn_id)
-                case Guide():
+                case SendGuide():
                     self.guided_ms.append(self.bench.now_ms)
                 case _:
                     pass

@@ -18,10 +18,10 @@ from device.syncd.policy import (
     fate_of,
     next_cursor_of,
 )
-from device.values.carrier import LinkState, Position
+from device.values.carrier import CloudState, GalleryPosition
 
-AT = Position(1, 10)
-FURTHER = Position(1, 11)
+AT = GalleryPosition(1, 10)
+FURTHER = GalleryPosition(1, 11)
 AWAY = CloudUnreachable("cut")
 EXPIRED = CloudProblem(410, "history_expired", snapshot_seq=90)
 
@@ -43,8 +43,8 @@ def test_what_was_applied_is_acknowledged_at_once_however_quickly_it_came() -> N
     plan = course()
     plan.deltas_taken(AT, 0.01)
     for seq in range(11, 40):
-        assert plan.deltas_taken(Position(1, seq), 0.001) == 0
-        assert plan.next_request() == FetchDeltas(Position(1, seq), 55)
+        assert plan.deltas_taken(GalleryPosition(1, seq), 0.001) == 0
+        assert plan.next_request() == FetchDeltas(GalleryPosition(1, seq), 55)
 
 
 def test_long_polls_that_end_at_once_with_nothing_do_not_spin() -> None:
@@ -74,8 +74,8 @@ def test_history_that_has_expired_is_made_good_by_a_snapshot_page_by_page() -> N
     assert plan.next_request() == FetchSnapshot(None)
     assert plan.snapshot_page_taken(AT, done=False, next_cursor="c2") == 0
     assert plan.next_request() == FetchSnapshot("c2")
-    assert plan.snapshot_page_taken(Position(1, 90), done=True, next_cursor=None) == 0
-    assert plan.next_request() == FetchDeltas(Position(1, 90), 0)
+    assert plan.snapshot_page_taken(GalleryPosition(1, 90), done=True, next_cursor=None) == 0
+    assert plan.next_request() == FetchDeltas(GalleryPosition(1, 90), 0)
 
 
 def test_a_snapshot_that_leads_nowhere_is_not_taken_in_a_circle() -> None:
@@ -149,12 +149,12 @@ def test_no_course_of_events_makes_a_busy_loop_or_an_acknowledgement_ahead_of_th
         snapshot = isinstance(plan.next_request(), FetchSnapshot)
         before = said
         if event[0] == "taken" and not snapshot:
-            said = Position(1, event[1])  # type: ignore[arg-type]
+            said = GalleryPosition(1, event[1])  # type: ignore[arg-type]
             delay = plan.deltas_taken(said, 0.01)
         elif event[0] == "page" and snapshot:
             delay = plan.snapshot_page_taken(said, done=bool(event[1]), next_cursor=event[2])  # type: ignore[arg-type]
         elif event[0] == "refused":
-            said = Position(1, event[2])  # type: ignore[arg-type]
+            said = GalleryPosition(1, event[2])  # type: ignore[arg-type]
             delay = plan.page_refused(str(event[1]), said)
         elif event[0] == "failed":
             error = event[1]
@@ -225,11 +225,11 @@ def test_the_one_item_that_spoils_a_batch_is_found_by_halving() -> None:
 def test_the_picture_of_the_service_changes_only_when_it_changes() -> None:
     picture = Reachability()
     assert not picture.state.online
-    assert picture.answered() == LinkState(online=True, detail="online")
+    assert picture.answered() == CloudState(online=True, detail="online")
     assert picture.answered() is None
     assert picture.failed(CloudProblem(404, "route_not_found")) is None
     down = picture.failed(CloudProblem(500, "internal_error", request_id="a"))
-    assert down == LinkState(online=False, detail="the service answers 500 internal_error")
+    assert down == CloudState(online=False, detail="the service answers 500 internal_error")
     assert picture.failed(CloudProblem(500, "internal_error", request_id="b")) is None
     away = picture.failed(AWAY)
     assert away is not None and not away.online
