@@ -67,9 +67,10 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     if software:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
     from device.config.config import config_path, load_config
+    from device.values.control import DeviceNamed
 
     device_id = load_config(config_path(config)).device.id
-    _show(_read(_ask(config, "update.rollback", device_id=device_id)), as_json=as_json)
+    _show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
 
 
 def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
@@ -136,6 +137,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
 
     from device.config.config import config_path, load_config
     from device.platform.ipc import IpcClient
+    from device.values.control import ChunkGiven
 
     socket = load_config(config_path(config)).control_socket
     seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
@@ -147,9 +149,8 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
                 release.chunks(), length=count, label="handing over", file=sys.stderr, hidden=not _is_live()
             ) as chunks:
                 for index, data in chunks:
-                    await client.call(
-                        "update.chunk", timeout_s=_CHUNK_WITHIN_S, payload=data, release_seq=seq, index=index
-                    )
+                    given = ChunkGiven(seq, index).to_obj()
+                    await client.call("update.chunk", data, timeout_s=_CHUNK_WITHIN_S, **given)
         finally:
             client.close()
 
