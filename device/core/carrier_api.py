@@ -24,7 +24,7 @@ transaction, index) → `gallery_changed` → the position in the reply, which t
 acknowledges.
 
 The `.next` operations wait for something to come, and end with the connection of a carrier that has gone
-away. Everything else is shielded from that: a page half way into the store is finished, and the core told.
+away. Everything else is shielded from that: a page half way into the store is finished, and reported.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class CarrierParts:
     enrolments: Errands
     redeems: Errands
     wipe_id: Callable[[], str | None] = lambda: None
-    """Of a wipe that is done and that the service has to be told of."""
+    """Of a wipe that is done and not yet reported to the service."""
 
 
 class CarrierApi:
@@ -192,7 +192,7 @@ class CarrierApi:
         }
 
     def verdict_waiting(self) -> None:
-        """Something new stands in the journal for upload: a verdict, a decision, a passage, an outcome."""
+        """The journal has something new for upload: a verdict, a decision, a passage, an outcome."""
         self._verdict_waiting.set()
 
     async def handle(self, request: Packet) -> Packet:
@@ -263,7 +263,7 @@ class CarrierApi:
             return reply_with(BatchOffered(0, 0))
         items, body = batch
         self._last_ticket += 1
-        # One batch is out at a time: whoever asks for the next has given the last one up.
+        # One batch is out at a time: asking for the next gives the last one up.
         self._batch = (self._last_ticket, items)
         return reply_with(BatchOffered(self._last_ticket, len(items.items)), body)
 
@@ -410,7 +410,7 @@ def _refusal_of(answered: BatchAnswered | ErrandAnswered) -> str:
 def read_batch_answer(answer: JsonObject, batch: UploadBatch) -> tuple[frozenset[int], dict[int, str]]:
     """What the service says of each item: the indices it took, and index → code of those it refused.
 
-    An item may be in both: its verdict is kept, and the decision beside it refused. Raises FormatError.
+    An item may be in both: its verdict is kept, and the decision next to it refused. Raises FormatError.
     """
     known = {
         ref

@@ -169,7 +169,7 @@ class Gate:
 
     @property
     def last_said(self) -> VerdictSummary | None:
-        """What the newest verdict since the start says, without whom it is about."""
+        """The newest verdict since the start, with the subject removed."""
         return self._last_said
 
     @property
@@ -178,7 +178,7 @@ class Gate:
         return self._validator_kid
 
     async def start(self) -> None:
-        """Find out where the journal stands; before any event."""
+        """Read the journal's newest verdict; before any event."""
         self._last = await self._thread.do(self._journal.last)
 
     async def finish(self) -> None:

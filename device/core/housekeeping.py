@@ -33,7 +33,7 @@ class WatchedThread:
 
 
 class Housekeeping:
-    """Runs beside everything else until cancelled."""
+    """Runs next to everything else until cancelled."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ from models.liveness import LivenessCheck
 
 SWITCH_INTERVAL_S = 0.001
 """So long a thread that needs the interpreter waits for one that computes. With Python's own 5 ms a frame,
-which lets go of it thirty times, would be a fifth of a second late beside a page of the gallery."""
+which lets go of it thirty times, would be a fifth of a second late next to a page of the gallery."""
 _log = logging.getLogger(__name__)
 
 

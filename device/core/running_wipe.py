@@ -1,8 +1,8 @@
 """The wipe of a device that runs: what its parts let go of, in which order (device surface §4).
 
     ordered → record sealed → wipe.json durable → nobody is recognised any more → databases closed
-            → keys and files destroyed → the service is told (network), or its record is handed over (mail)
-            → http key destroyed → the process begins anew, so that no key stays in its memory
+            → keys and files destroyed → reported to the service (network), or its record handed over (mail)
+            → http key destroyed → the process starts again, so that no key stays in its memory
 
 Until that last step the process still answers the validator, with NOT_READY, and offers it the record: with
 the verdict key gone from the disk, no later start could prove itself on the cable.
@@ -93,7 +93,7 @@ class RunningWipe:
 
     @property
     def unconfirmed(self) -> str | None:
-        """The wipe_id that the service has to be told of, once everything else is destroyed."""
+        """The wipe_id to report to the service, once everything else is destroyed."""
         wipe = self._wipe
         return wipe.wipe_id if wipe is not None and wipe.stage is WipeStage.ERASED else None
 
@@ -118,12 +118,12 @@ class RunningWipe:
             asyncio.get_running_loop().call_later(FAREWELL_S, self._end, WipeEnd.CONFIRMED)
 
     def collected(self) -> None:
-        """The validator has the record. A service that can be reached is told directly all the same."""
+        """The validator has the record, which counts while the carrier does not reach the service."""
         if not self._parts.online() and (wipe_id := self.unconfirmed) is not None:
             self._collected = asyncio.create_task(self._after_collection(wipe_id), name="wipe")
 
     async def factory_reset(self, _request: Packet) -> Packet:
-        """The technician's operation: empties the device, told to nobody; the process ends after it."""
+        """The technician's operation: empties the device, unreported; the process ends after it."""
         async with self._one_at_a_time:
             untold, trust = self.unconfirmed, self._parts.pinned.trust
             await self._let_go(

@@ -1,6 +1,6 @@
-"""Whether what has to be kept can be kept: looked at every second, told in health, repaired where it can be.
+"""Whether what has to be kept can be kept: looked at every second, reported, repaired where it can be.
 
-1. STORE_FAULT: the journal could not write, or a search could not read the gallery. It stands until a write,
+1. STORE_FAULT: the journal could not write, or a search could not read the gallery. It lasts until a write,
    or reading the same rows again, succeeds; that is tried every second.
 2. STORAGE_LOW: little room, the journal's reserve in use, a gallery that cannot be written. Passages go on.
 3. Housekeeping of the journal waits for a moment without a request, and is done anyway when none comes.

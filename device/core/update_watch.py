@@ -35,7 +35,7 @@ class UpdatePatience:
 
 
 class UpdateWatch:
-    """`run` ends when the program should start anew."""
+    """`run` ends when the program should start again."""
 
     def __init__(
         self,

@@ -208,7 +208,7 @@ class ResolveRound:
         return self._next_ms
 
     def start(self, last_seq: int) -> list[Effect]:
-        """A session stands; `last_seq` is the number of the newest verdict, 0 for none."""
+        """A session has begun; `last_seq` is the number of the newest verdict, 0 for none."""
         self.stop()
         self._upto_seq = last_seq
         return self._list() if last_seq else []
@@ -335,7 +335,7 @@ class AfterVerdict:
 
 
 def _evidence(about: str, belongs: Belongs, wrapper: JsonObject, txn_id: str) -> Effect:
-    """A contradiction is for the service to judge; what is plainly wrong the validator is told."""
+    """A contradiction is for the service to judge; what is plainly wrong is reported to the validator."""
     return RecordEvidence(about, wrapper, txn_id, answer=belongs is not Belongs.CONTRADICTS)
 
 

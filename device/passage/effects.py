@@ -57,7 +57,7 @@ class SendError:
 
 @dataclass(frozen=True, slots=True)
 class RememberEnd:
-    """Make it durable that the transaction ended without a verdict; only then is its end told."""
+    """Make it durable that the transaction ended without a verdict; only then is its end reported."""
 
     txn_id: str
     request_ref: str
@@ -93,8 +93,8 @@ class RecordDisowned:
 class RecordEvidence:
     """Keep a message that contradicts what the device knows.
 
-    `about`: decision or passage. `txn_id`: the one it names, if any. `answer`: whether the validator is told
-    here, the first time this very message comes.
+    `about`: decision or passage. `txn_id`: the one it names, if any. `answer`: whether the validator gets an
+    error for it here, the first time this very message comes.
     """
 
     about: str

@@ -3,7 +3,7 @@
 Invariants
 1. At most one verdict for each txn_id, and one for each hand.
 2. A verdict is sent only after it was made durable, in a session in which its request was made or repeated.
-3. An end without a verdict is told only after it was made durable; so a replayed request burns no verdict.
+3. An end without a verdict is reported only once it is durable; so a replayed request burns no verdict.
 4. No verdict without a hand, but for NOT_READY where the camera cannot tell.
 5. Memory is bounded: what lasts is in the journal, which the caller asks before it hands a message in.
 
@@ -216,7 +216,7 @@ class TransactionEngine:
         return self._tell_end(known, "request")
 
     def cancel(self, txn_id: str, memory: TxnMemory | None) -> list[Effect]:
-        """A cancel, which nobody signs. A verdict that crossed it stands and is not answered again."""
+        """A cancel, which nobody signs. A verdict that crossed it remains and is not answered again."""
         if self._current and self._current.request.txn_id == txn_id:
             return self._end_current(Trigger.CANCEL, ErrorCode.CANCELLED, answers=["cancel"])
         if txn_id in self._deciding:

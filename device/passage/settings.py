@@ -9,7 +9,7 @@ EXPIRES_BEFORE_TTL_MS = 200
 FINISHED_AFTER_TTL_MS = 1_000
 """LINK/1 §4: a hand that was there by then is finished this long after the ttl."""
 CAPTURE_WINDOW_MS = 1_500
-"""A hand that gives no decisive capture for so long is told so, rather than kept waiting."""
+"""A hand that gives no decisive capture for so long is answered, rather than kept waiting."""
 PASSING_BY_MS = 300
 """A hand that leaves sooner without a good capture was not meant for the reader."""
 

@@ -66,7 +66,7 @@ class Patience:
     """How long a server waits for its clients, in seconds."""
 
     idle_s: float = 120.0
-    """For the next request. The carrier's slowest errand comes every ten minutes, and connects anew."""
+    """For the next request. The carrier's slowest errand comes every ten minutes, and connects again."""
     packet_s: float = 20.0
     """From the first byte of a packet to its last, and for a reply to be taken. A carrier that the core keeps
     from the processor needs seconds for the largest packet."""
@@ -306,7 +306,7 @@ class IpcServer:
         """Listen at `path`, whose directory exists, with the socket's permissions set to `mode`.
 
         A socket left behind by a process that died is replaced; IpcError when a live one answers there or
-        when something else stands in its place.
+        when something else is in its place.
         """
         self = cls(path, handler, patience or Patience())
         listener = _bind(path, mode)
@@ -347,7 +347,7 @@ class IpcServer:
                 writer.transport.abort()
 
     def _has_room(self) -> bool:
-        """Whether one more may be served, after whoever has kept its place unused the longest has left."""
+        """Whether one more may be served, after the connection that has been unused the longest has left."""
         if len(self._connections) < MAX_CONNECTIONS:
             return True
         waiting = [connection for connection in self._connections if not connection.busy]

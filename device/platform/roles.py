@@ -9,7 +9,7 @@
 1. Folder and socket admit their group and nobody else (0750 and 0660); root passes everywhere. The package
    makes the folders with their groups. Where they are absent the core makes them as its own, so that without
    a service manager everything works as one user.
-2. An operation that a socket's role does not have is refused there, whoever asks.
+2. An operation that a socket's role does not have is refused there, to everybody.
 3. What destroys something is for root alone, and the request names the device. A core that no service manager
    started takes its own user for root: on a developer's machine nobody else is there.
 """
@@ -26,7 +26,7 @@ from device.platform.ipc import Handler, IpcServer, Packet
 
 
 class SocketRole(StrEnum):
-    """Who is at a socket. The value is how people are told of it."""
+    """Who is at a socket. The value names it in messages."""
 
     CARRIER = "carrier"
     TECHNICIAN = "control"

@@ -45,7 +45,7 @@ class EnrolmentTask:
 
 
 class RedeemTask:
-    """Takes short codes to the service at once, or says at once that it is away: somebody stands there."""
+    """Takes short codes to the service at once, or answers at once that it is away: a person is waiting."""
 
     name = "short codes"
 

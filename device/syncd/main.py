@@ -2,7 +2,7 @@
 
 It holds the http key and nothing else of the device's secrets. The core hands it that key when it starts, and
 it writes it nowhere: another key, or the end of one, needs nothing but a start. Tasks
-(`device.syncd.tasks`) run beside each other; each survives the loss of the core and of the service, and
+(`device.syncd.tasks`) run next to each other; each survives the loss of the core and of the service, and
 goes on where it was. What is on its way when the process ends stays with the core: the journal, the enrolment
 outbox, the gallery's position.
 """

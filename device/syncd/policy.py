@@ -1,6 +1,6 @@
 """What the carrier does next: pure decisions about fetching, uploading and waiting.
 
-Nothing here reads a socket or a clock. Each course is told what happened and answers with the next request
+Nothing here reads a socket or a clock. Each course hears what happened and answers with the next request
 or with the seconds to wait before it; `device.syncd.main` does the talking.
 
 Invariants
@@ -102,7 +102,7 @@ class GalleryCourse:
         return 0.0
 
     def page_refused(self, code: str, position: GalleryPosition) -> float:
-        """The core refused a page with `code` and, asked anew, stands at `position`; seconds to wait."""
+        """The core refused a page with `code` and, asked again, is at `position`; seconds to wait."""
         moved = position != self._position
         self._position = position
         if isinstance(self._next, FetchSnapshot) or (code in _SNAPSHOT_HEALS and not moved):

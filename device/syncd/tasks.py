@@ -135,7 +135,7 @@ class SyncContext:
     def failed(self, error: CloudError) -> None:
         """The service refused a request, or did not answer."""
         if isinstance(error, CloudProblem) and error.status == 401:
-            # A revoked device learns so, and is told to wipe, by asking for its status.
+            # A revoked device learns of it, and of its wipe, by asking for its status.
             self.status_wanted.set()
         self._noticed(self._reachability.failed(error))
 

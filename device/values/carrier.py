@@ -31,7 +31,7 @@ class GalleryPosition(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class HelloAnswer(WireObject):
-    """The answer to `hello`. `wipe_id`: of a wipe that the service has to be told of."""
+    """The answer to `hello`. `wipe_id`: of a wipe not yet reported to the service."""
 
     device_id: str
     model_id: str

@@ -45,7 +45,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PalmCapture:
-    """One embedded capture. `vector`: (512,) float32 of unit length, owned by whoever holds the capture."""
+    """One embedded capture. `vector`: (512,) float32 of unit length, owned by the holder of the capture."""
 
     hand: HandName
     vector: npt.NDArray[np.float32] = field(repr=False)
@@ -58,7 +58,7 @@ class PalmCapture:
 class EnrolmentLook:
     """One examined frame: which hand was seen, what kept it from being taken, or the capture itself.
 
-    `capture` stands when `enrol_quality_q` was reached; liveness is judged here, by its `pad`.
+    `capture` is there when `enrol_quality_q` was reached; liveness is judged here, by its `pad`.
     """
 
     hand_present: bool

@@ -169,7 +169,7 @@ class PadStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class VerdictSummary(WireObject):
-    """A verdict without whom it is about."""
+    """A verdict with the subject removed."""
 
     verdict_seq: int
     verdict_ref: str
