@@ -32,7 +32,9 @@ FEWEST: Final = 16
 WARN_EVERY_S: Final = 60.0
 SWEEPS: Final = 10
 """In so many calls of ``sweep`` every connection is looked at: many that end at once take a while."""
-_TURNS_A_PASS: Final = 4
+_TURNS_A_PASS: Final = 2
+"""The dearest answer to a stranger takes some two milliseconds, and a request of somebody who is known waits
+for five to ten passes of the loop."""
 
 
 class Connected(Protocol):

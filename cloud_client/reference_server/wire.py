@@ -4,7 +4,8 @@
   request.
 - Each phase of a connection ends in time: a head, a body, an answer that is not taken, what is still sent
   after an answer (``overdue``).
-- Requests of strangers are begun in turn (``Connections``).
+- Requests of strangers are begun in turn (``Connections``), none before the answers to those ahead of it on
+  the same connection are taken.
 - A body is read and taken apart no faster than the application asks for it, so a request that is refused by
   its head costs nothing more, and one read costs the loop about a millisecond however its body is cut.
 - What is no HTTP is answered as a problem, like everything else that is refused.
@@ -14,6 +15,7 @@
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -50,6 +52,8 @@ _HEAD_BYTES = 16 * 1024
 _HEAD_LINES = 100
 _FIRST_OF_A_METHOD = 0x21
 _READ_BYTES = 16 * 1024
+_UNSENT_BYTES = 64 * 1024
+"""What the system holds of answers beyond those on their way: its own bound is megabytes a connection."""
 _PIECES_AT_ONCE = 64
 _MOST_PIECES = 16_384  # 4 MiB in the segments of a slow network are some 3,000
 _HEAD, _INFORMATION = b"HTTP/1.1 ", b"HTTP/1.1 1"
@@ -172,6 +176,7 @@ class Connection(H11Protocol):
         self._lingers = False
         self._queued = False
         self._queued_s = 0.0
+        self._waits_until_taken = False
         self._since_s = self._heard_s = loop.time()
         """When the phase began, and when something came last."""
         self._received = 0
@@ -186,6 +191,8 @@ class Connection(H11Protocol):
         self.flow = _Flow(self.transport, self._wanted)
         # asyncio reads 256 KiB at once by itself, for each of the connections.
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         self._since_s = self._heard_s = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -222,6 +229,17 @@ class Connection(H11Protocol):
             self._queued = True
             self._queued_s = self.loop.time()
             self._wire.pause_reading()
+            self._unset_keepalive_if_required()
+            if self.flow.write_paused:
+                self._waits_until_taken = True
+            else:
+                self._places.wait_turn(self)
+
+    def resume_writing(self) -> None:
+        """The answers so far are taken, or nearly: a request that waits behind them may have its turn."""
+        super().resume_writing()
+        if self._waits_until_taken:
+            self._waits_until_taken = False
             self._places.wait_turn(self)
 
     def turn(self) -> None:

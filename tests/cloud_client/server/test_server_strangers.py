@@ -138,6 +138,27 @@ def test_every_slow_phase_ends(tmp_path: Path) -> None:
         assert waiting.result(10).status_code == 200
 
 
+def test_answers_are_made_as_they_are_taken(tmp_path: Path) -> None:
+    """However many a stranger asks for at once; all of them come once they are read."""
+    asked = 40
+    with served(tmp_path, "--rate-scale", "1000") as running, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        connection.settimeout(20)
+        parts = urlsplit(running.url)
+        connection.connect((parts.hostname, parts.port))
+        wanted = "GET /v1/openapi.json HTTP/1.1"
+        connection.sendall(request(running.url, wanted, []) * (asked - 1))
+        connection.sendall(request(running.url, wanted, ["Connection: close"]))
+        for _ in range(asked):  # each of these takes its turn behind one of those
+            assert exchange(running.url, request(running.url, "GET /v1/health HTTP/1.1", [])).status == 200
+        assert 1 <= running.log.read_text().count("GET /v1/openapi.json") <= 3
+        received = b"".join(iter(lambda: connection.recv(MIB), b""))
+        bodies = [part.partition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 200 ")[1:]]
+        assert len(bodies) == asked
+        (body,) = set(bodies)
+        assert json.loads(body)["openapi"]
+
+
 def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
     with served(tmp_path, files=(64, 900)) as running, ExitStack() as stack:
         opened = [stack.enter_context(_open(running)) for _ in range(300)]
