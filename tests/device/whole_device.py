@@ -5,11 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import chain, count, cycle, islice, repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +25,9 @@ from device.config.config import (
     ModelSection,
 )
 from device.errors import IpcError
-from device.values.status import CoreStatus, read_status
+from device.platform.ipc import IpcClient
+from device.values.status import CoreStatus
+from device.values.status import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.transport.pump import CablePump, monotonic_ms
@@ -44,6 +48,7 @@ E = TypeVar("E", bound=DeskEvent)
 WITHIN_S = 30.0
 """Far more than anything takes; a machine that runs other tests beside this one may be slow."""
 CAMERA_FPS = 30
+FRAMES_IN = FRAMES_OUT = 6
 
 
 @cache
@@ -53,9 +58,21 @@ def known_people() -> tuple[Known, ...]:
 
 
 @cache
-def pictures(seed: int = 0, occasion: int = 9000, *, held: int = 24) -> tuple[bytes, ...]:
-    """A passage of a generated person's left palm, which is still for `held` pictures."""
-    return encode(list(passage(make_person(seed), "L", occasion, frames_held=held, scene_seed=PLACE)))
+def pictures(seed: int = 0, occasion: int = 9000) -> tuple[bytes, ...]:
+    """A passage of a generated person's left palm, which is still for 24 pictures."""
+    return encode(
+        list(
+            passage(
+                make_person(seed),
+                "L",
+                occasion,
+                frames_in=FRAMES_IN,
+                frames_held=24,
+                frames_out=FRAMES_OUT,
+                scene_seed=PLACE,
+            )
+        )
+    )
 
 
 @cache
@@ -118,6 +135,35 @@ class Device:
         for picture in (*film, nobody(), nobody(), nobody()):
             self.writer.put(picture)
 
+    @contextmanager
+    def hand(self, film: tuple[bytes, ...]) -> Iterator[None]:
+        """Somebody comes and holds the hand still until the body of the `with` has what it waits for: on a
+        busy machine a film of one second may be too short. Who gets no answer steps back and tries again,
+        each time for twice as long: the device may have missed that the hand of the last passage has left.
+        """
+        enough = threading.Event()
+        still = film[FRAMES_IN:-FRAMES_OUT]
+
+        def play() -> None:
+            for turn in count():
+                for picture in chain(film[:FRAMES_IN], islice(cycle(still), 5 * CAMERA_FPS << turn)):
+                    self.writer.put(picture)
+                    if enough.wait(1 / CAMERA_FPS):
+                        self.writer.clear()  # a camera that lags does not show the hand for longer
+                        break
+                for picture in chain(film[-FRAMES_OUT:], repeat(nobody(), 8)):
+                    self.writer.put(picture)
+                if enough.wait(1 << turn):
+                    return
+
+        thread = threading.Thread(target=play)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
+
 
 def make_device(
     folder: Path,
@@ -125,14 +171,13 @@ def make_device(
     model_dir: Path | None = None,
     liveness_dir: Path | None = None,
     fill_camera: bool = True,
-    camera_fps: int = CAMERA_FPS,
 ) -> Device:
     for name in ("state", "run"):
         (folder / name).mkdir()
     camera = folder / "camera"
     config = DeviceConfig(
         device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
-        camera=CameraSection(f"file:{camera}", camera_fps, False, "rgb"),
+        camera=CameraSection(f"file:{camera}", CAMERA_FPS, False, "rgb"),
         link=LinkSection(str(folder / "cable"), 921_600),
         cloud=None,
         model=ModelSection(model_dir),
@@ -225,6 +270,18 @@ async def validator_at(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def ask_carrier(
+    device: Device, op: str, payload: bytes = b"", **members: object
+) -> tuple[dict[str, Any], bytes]:
+    """What the core answers its carrier: header and payload."""
+    core = await IpcClient.connect(device.config.carrier_socket)
+    try:
+        answer = await core.call(op, payload, timeout_s=WITHIN_S, **members)
+        return answer.header, answer.payload
+    finally:
+        core.close()
 
 
 async def until(what: Callable[[], bool]) -> None:

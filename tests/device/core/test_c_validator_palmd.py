@@ -1,9 +1,9 @@
 """The validator in C against the real daemon: good cables, damaged ones, cut ones, and restarts of either."""
 
 import asyncio
+import json
 import random
 import select
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import Port, open_port
-from tests.device.whole_device import Device, make_device, pictures
+from tests.device.whole_device import Device, ask_carrier, make_device, pictures
 from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 from tools.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
 
@@ -56,8 +56,19 @@ async def passage(device: Device, validator: CValidator, occasion: int) -> JsonO
     """One hand: asked for, shown, decided."""
     validator.command("a")
     await validator.told("request", within_s=WITHIN_S)
-    device.show(pictures(occasion=occasion))
-    return await validator.told("verdict", within_s=WITHIN_S)
+    with device.hand(pictures(occasion=occasion)):
+        return await validator.told("verdict", within_s=WITHIN_S)
+
+
+async def decided(device: Device, verdicts: int) -> None:
+    """Until so many verdicts and the decision about each are in the daemon's journal: a validator says that
+    it has decided before the device has heard of it."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            _, body = await ask_carrier(device, "verdicts.next", wait_ms=0, limit=100)
+            if sum("signed_decision" in item for item in json.loads(body)["items"]) == verdicts:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def serving(validator: CValidator) -> None:
@@ -150,12 +161,13 @@ def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, pr
             third = await passage(device, validator, 9002)
             assert third["actuated"]
             assert [answer["decision_seq"] for answer in (first, second, third)] == [1, 2, 3]
+            await decided(device, 3)
 
     with relay.joined() as (left, right), device.running() as palmd:
         join(device, left)
         asyncio.run(story(right))
-        palmd.send_signal(signal.SIGTERM)
-        assert palmd.wait(20) == 0
+        palmd.kill()
+        palmd.wait(20)
     assert relay.damaged > 0
     items = journaled(device)
     assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
@@ -179,6 +191,7 @@ def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program:
             validator.command("r")
             await serving(validator)
             assert (await passage(device, validator, 9002))["decision_seq"] == 3
+            await decided(device, 3)
 
     with PtyPair() as pair:
         join(device, pair.left)
@@ -186,8 +199,8 @@ def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program:
             asyncio.run(first(pair.right, palmd.kill))
         with device.running() as palmd:
             asyncio.run(second(pair.right))
-            palmd.send_signal(signal.SIGTERM)
-            assert palmd.wait(20) == 0
+            palmd.kill()
+            palmd.wait(20)
     items = journaled(device)
     assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
     assert [item["signed_decision"]["decision_obj"]["decision_seq"] for item in items] == [1, 2, 3]

@@ -44,8 +44,8 @@ class Gate:
     async def passes(self, validator: Validator) -> None:
         """Somebody known comes and is told so, next in the chain."""
         validator.arm(20_000)
-        self.device.show(pictures(occasion=9_000 + len(self.refs)))
-        said = await validator.wait_for(VerdictAnswered)
+        with self.device.hand(pictures(occasion=9_000 + len(self.refs))):
+            said = await validator.wait_for(VerdictAnswered)
         assert said.verdict.result is VerdictResult.MATCH
         assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (len(self.refs), self.refs[-1])
         self.refs.append(said.verdict_ref)
@@ -53,8 +53,8 @@ class Gate:
     async def is_turned_away(self, validator: Validator) -> None:
         """What cannot be kept is not said: the request ends without a verdict."""
         validator.arm(20_000)
-        self.device.show(pictures(occasion=9_500))
-        ended = await validator.wait_for(RequestEnded)
+        with self.device.hand(pictures(occasion=9_500)):
+            ended = await validator.wait_for(RequestEnded)
         assert ended.why == "expired"
 
     async def hears(self, word: str, *, stands: bool) -> None:
@@ -142,8 +142,8 @@ def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
                 damaged = damaged.replace(sealed[100:140], bytes(40))
             file.write_bytes(damaged)
             validator.arm(20_000)
-            device.show(pictures(occasion=9_600))
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures(occasion=9_600)):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NOT_READY
             assert said.verdict.subject_ref is None
             gate.refs.append(said.verdict_ref)

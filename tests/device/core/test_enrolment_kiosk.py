@@ -29,7 +29,7 @@ from tests.device.enrolment.enrolment_setting import (
     palm,
     redeemed,
 )
-from tests.device.whole_device import WITHIN_S, Device
+from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, WITHIN_S, Device
 
 
 @dataclass
@@ -142,7 +142,7 @@ def test_nothing_is_captured_before_the_terms_are_accepted(kiosk: Kiosk) -> None
     kiosk.person.types()
     kiosk.person.waits_for_step("consent")
     kiosk.device.show(palm(41, "L"))
-    time.sleep(len(palm(41, "L")) / 30)
+    time.sleep(len(palm(41, "L")) / CAMERA_FPS)
     assert kiosk.person.state()["step"] == "consent"
     kiosk.person.does("enrolment.refuse")
     assert kiosk.person.waits_for_step("failed")["code"] == "consent_refused"
@@ -188,8 +188,8 @@ def test_a_qr_code_brings_the_terms_of_the_registration(kiosk: Kiosk) -> None:
     kiosk.person.holds_code("5b4e28ba-2fa1-41d2-883f-0016d3cca427")
     assert kiosk.person.waits_for_step("consent")["terms_version"] == "v1"
     kiosk.person.accepts()
-    kiosk.person.shows_both()
     kiosk.service.enrol = (202, "", {"status": "review"})
+    kiosk.person.shows_both()
     kiosk.person.waits_for_step("review")
 
 
@@ -255,7 +255,7 @@ def test_vectors_are_gone_from_memory_once_the_service_has_them(kiosk: Kiosk) ->
     assert any(found_in_memory(kiosk.process.pid, needles))
     kiosk.service.enrol = COMPLETED
     kiosk.person.waits_for_step("done")
-    assert not any(found_in_memory(kiosk.process.pid, needles))
+    are_gone_from_memory(kiosk.process.pid, needles)
 
 
 def test_an_upload_that_is_given_up_is_overwritten(kiosk: Kiosk) -> None:
@@ -268,7 +268,15 @@ def test_an_upload_that_is_given_up_is_overwritten(kiosk: Kiosk) -> None:
     needles = vectors_in(kiosk.service.bodies[0])
     kiosk.person.does("enrolment.cancel")
     assert kiosk.person.waits_for_step("failed")["code"] == "cancelled"
-    assert not any(found_in_memory(kiosk.process.pid, needles))
+    are_gone_from_memory(kiosk.process.pid, needles)
+
+
+def are_gone_from_memory(pid: int, needles: list[bytes]) -> None:
+    """The screen changes before what is in other threads' hands is overwritten."""
+    deadline = time.monotonic() + WITHIN_S
+    while any(found := found_in_memory(pid, needles)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
 
 
 def vectors_in(body: dict[str, Any]) -> list[bytes]:
@@ -329,7 +337,7 @@ def go_to(kiosk: Kiosk, step: str) -> None:
     person.accepts()
     if step == "one palm captured":
         person.waits_for_step("show_hand")
-        for picture in palm(41, "L")[:20]:  # the last of them stays
+        for picture in palm(41, "L")[: FRAMES_IN + CAMERA_FPS]:  # the last of them stays
             kiosk.device.writer.put(picture)
         person.waits_for(lambda state: state.get("captured", 0) > 0 or state["step"] == "remove_hand")
         return

@@ -22,8 +22,8 @@ def answered(device: Device) -> tuple[Verdict, dict[str, str]]:
             await until(lambda: "CAMERA_FAULT" not in device.health())
             health = await asyncio.to_thread(device.health)
             validator.arm(20_000)
-            device.show(pictures())
-            return (await validator.wait_for(VerdictAnswered)).verdict, health
+            with device.hand(pictures()):
+                return (await validator.wait_for(VerdictAnswered)).verdict, health
 
     with PtyPair() as pair, device.running():
         (device.folder / "cable").symlink_to(pair.left)

@@ -15,7 +15,7 @@ from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.transport.pty_pair import PtyPair
 from link1.validator_desk import RequestEnded, VerdictAnswered
 from models.manifest import shipped_model_dir
-from tests.device.whole_device import Device, make_device, pictures, until, validator_at
+from tests.device.whole_device import Device, make_device, nobody, pictures, until, validator_at
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
             refs = [PREV_REF_OF_FIRST]
             for seq in (1, 2):
                 validator.arm(20_000)
-                device.show(pictures())
-                said = await validator.wait_for(VerdictAnswered)
+                with device.hand(pictures()):
+                    said = await validator.wait_for(VerdictAnswered)
                 assert said.verdict.result is VerdictResult.MATCH
                 assert said.verdict.subject_ref == "0" * 32
                 assert said.choice.actuated
@@ -55,10 +55,7 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
         assert process.wait(20) == 0
 
 
-def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(tmp_path: Path) -> None:
-    # A rejection takes three good captures: the hand is held for four seconds, for a machine that is busy.
-    device = make_device(tmp_path, camera_fps=10)
-
+def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device) -> None:
     async def story(port: str) -> None:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
@@ -66,8 +63,8 @@ def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(tmp_path: Path
             ended = await validator.wait_for(RequestEnded)
             assert ended.why == "expired"
             validator.arm(20_000)
-            device.show(pictures(seed=77, occasion=1, held=40))
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures(seed=77, occasion=1)):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NO_MATCH
             assert said.verdict.subject_ref is None
             assert said.verdict.verdict_seq == 1
@@ -83,8 +80,8 @@ def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             validator.arm(20_000)
-            device.show(pictures())
-            return (await validator.wait_for(VerdictAnswered)).verdict_ref
+            with device.hand(pictures()):
+                return (await validator.wait_for(VerdictAnswered)).verdict_ref
 
     async def second(port: str, ref: str) -> None:
         async with validator_at(port, device.board) as validator:
@@ -92,8 +89,8 @@ def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
             assert status.last is not None
             assert (status.last.verdict_seq, status.last.verdict_ref) == (1, ref)
             validator.arm(20_000)
-            device.show(pictures(occasion=9001))
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures(occasion=9001)):
+                said = await validator.wait_for(VerdictAnswered)
             assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (2, ref)
 
     with PtyPair() as pair:
@@ -119,8 +116,8 @@ def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.MATCH
 
     with PtyPair(show_close=True) as pair, device.running():
@@ -142,11 +139,11 @@ def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) ->
             said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NOT_READY
             device.writer.make_folder()
-            device.show(())
+            device.writer.put(nobody())
             await validator.wait_serving()
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.MATCH
 
     with PtyPair() as pair, device.running():
@@ -169,8 +166,8 @@ def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_pat
             health = await asyncio.to_thread(device.health)
             assert "install the model again" in health["MODEL_FAULT"]
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NOT_READY
 
     with PtyPair() as pair, device.running():

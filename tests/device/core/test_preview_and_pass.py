@@ -23,7 +23,6 @@ from tests.device.whole_device import (
     WITHIN_S,
     Device,
     make_device,
-    nobody,
     pictures,
     until,
     validator_at,
@@ -82,12 +81,11 @@ def files(folder: Path) -> set[str]:
 
 def test_a_picture_shows_where_the_hand_is_and_how_good_it_is(device: Device) -> None:
     before = files(device.folder)
-    for frame in pictures()[:16]:
-        device.writer.put(frame)
     told: dict[str, Any] = {}
     deadline = time.monotonic() + WITHIN_S
-    while not told.get("quality") and time.monotonic() < deadline:
-        told, jpeg = picture(device) or ({}, b"")
+    with device.hand(pictures()):
+        while not told.get("quality") and time.monotonic() < deadline:
+            told, jpeg = picture(device) or ({}, b"")
     pixels = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
     assert pixels.shape[:2] == (told["height"], told["width"])
@@ -99,8 +97,6 @@ def test_a_picture_shows_where_the_hand_is_and_how_good_it_is(device: Device) ->
     assert cv2.pointPolygonTest(np.array(hand["outline"]), [float(at) for at in hand["centre"]], False) > 0
     assert [name for name, _ in told["stages_us"]] == ["hand", "crop", "quality", "liveness"]
     assert told["pad"]["res"] in ("pass", "unknown")
-    for _ in range(3):
-        device.writer.put(nobody())
     wait_until_the_hand_has_left(device)
     assert files(device.folder) == before
 
@@ -183,8 +179,8 @@ def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: De
     program = palmctl(device, "pass", "--dry-run", "--json")
     assert program.stderr is not None
     assert "nothing is signed" in program.stderr.readline()
-    device.show(pictures(occasion=9001))
-    said = json.loads(program.communicate(timeout=WITHIN_S)[0])
+    with device.hand(pictures(occasion=9001)):
+        said = json.loads(program.communicate(timeout=WITHIN_S)[0])
     assert (program.returncode, said["decision"], said["result"]) == (0, "accept", "MATCH")
     assert said["rehearsal"] is True
     assert said["score_q"] > 5_000
@@ -210,8 +206,8 @@ def test_with_a_validator_it_is_the_real_passage_with_its_times(device: Device, 
             first = await asyncio.to_thread(program.stderr.readline)
             assert "validator" in first
             validator.arm(20_000)
-            device.show(pictures(occasion=9002))
-            said, _ = await asyncio.to_thread(program.communicate, None, WITHIN_S)
+            with device.hand(pictures(occasion=9002)):
+                said, _ = await asyncio.to_thread(program.communicate, None, WITHIN_S)
             return program.returncode, said
 
     code, said = asyncio.run(scenario())

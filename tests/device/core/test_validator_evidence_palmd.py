@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from device.core.opening import boot_id
-from device.platform.ipc import IpcClient
 from link1.canonical import JsonObject, canonical_bytes
 from link1.envelope import MessageType
 from link1.events import DeviceProven, ErrorReceived, StatusReceived
@@ -25,7 +24,16 @@ from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import monotonic_ms
 from link1.validator_desk import DeskEvent, VerdictAnswered
-from tests.device.whole_device import WITHIN_S, Device, Validator, make_device, pictures, until, validator_at
+from tests.device.whole_device import (
+    WITHIN_S,
+    Device,
+    Validator,
+    ask_carrier,
+    make_device,
+    pictures,
+    until,
+    validator_at,
+)
 from tools.bench.board import DBD_ID, DEVICE_ID
 
 A = TypeVar("A", bound=DeskEvent)
@@ -43,17 +51,6 @@ def joined(device: Device, pair: PtyPair) -> str:
     (device.folder / "cable").unlink(missing_ok=True)
     (device.folder / "cable").symlink_to(pair.left)
     return pair.right
-
-
-async def ask_carrier(
-    device: Device, op: str, payload: bytes = b"", **members: object
-) -> tuple[dict[str, Any], bytes]:
-    core = await IpcClient.connect(device.config.carrier_socket)
-    try:
-        answer = await core.call(op, payload, timeout_s=20, **members)
-        return answer.header, answer.payload
-    finally:
-        core.close()
 
 
 async def uploaded(device: Device, verdict_ref: str) -> list[JsonObject]:
@@ -105,8 +102,8 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             known = validator.desk.memory.find(said.verdict_ref)
             assert known is not None
             right = known.decision
@@ -191,8 +188,8 @@ def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(devic
             validator.desk._say = _never_answers  # type: ignore[method-assign]
             await validator.wait_serving()
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             items = await uploaded(device, said.verdict_ref)
             assert not any("outcome_unknown" in item for item in items), "not before five seconds"
             await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)

@@ -2,19 +2,18 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from device.platform.ipc import IpcClient
-from device.wipe.factory_reset import Reset, reset_device
+from device.wipe.factory_reset import Reset
+from device.wipe.factory_reset import reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.validator_desk import VerdictAnswered
 from tests.device.state_scan import files_of, found_in
-from tests.device.whole_device import Device, make_device, pictures, validator_at
+from tests.device.whole_device import Device, ask_carrier, make_device, pictures, validator_at
 from tools.bench.board import DEVICE_ID
 from tools.commands.status import lines
 
@@ -46,14 +45,6 @@ def wipe_order(device: Device) -> bytes:
     return canonical_bytes(sign_object(Kind.DEVICE_STATUS, status, device.board.service_key))
 
 
-async def ask_carrier(device: Device, op: str, payload: bytes = b"", **members: object) -> dict[str, Any]:
-    core = await IpcClient.connect(device.config.carrier_socket)
-    try:
-        return (await core.call(op, payload, timeout_s=10, **members)).header
-    finally:
-        core.close()
-
-
 def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(device: Device) -> None:
     state = device.config.device.state_dir
     secrets = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
@@ -62,26 +53,26 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
     async def first(port: str) -> None:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
-            assert (await ask_carrier(device, "status", wipe_order(device)))["wiped"] == "w-1"
+            assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
             assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
             assert found_in(state, secrets) == []
             # While this process lives it can still say why it recognises nobody.
             validator.arm(20_000)
-            device.show(pictures())
-            said = await validator.wait_for(VerdictAnswered)
+            with device.hand(pictures()):
+                said = await validator.wait_for(VerdictAnswered)
             assert said.verdict.result is VerdictResult.NOT_READY
             assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
             told = await asyncio.to_thread(device.status)
             assert (told.serving, told.gallery.templates) == (False, 0)
-            assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
+            assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
 
     async def second() -> None:
         told = await asyncio.to_thread(device.status)
         assert not told.serving
         assert "palmctl factory-reset" in "\n".join(lines(told))
-        assert (await ask_carrier(device, "hello"))["wipe_id"] == "w-1"
+        assert (await ask_carrier(device, "hello"))[0]["wipe_id"] == "w-1"
         await ask_carrier(device, "wiped", wipe_id="w-1")
-        assert (await ask_carrier(device, "hello"))["wipe_id"] is None
+        assert (await ask_carrier(device, "hello"))[0]["wipe_id"] is None
         assert set(files_of(state)) == {"wipe.json"}
         assert found_in(state, secrets | http) == []
 

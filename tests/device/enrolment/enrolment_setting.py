@@ -21,7 +21,7 @@ from device.platform.control import ask_core
 from device.platform.ipc import IpcClient
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, show_qr
-from tests.device.whole_device import WITHIN_S, Device, make_device
+from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, FRAMES_OUT, WITHIN_S, Device, make_device
 from tools.bench.verdict_latency import encode
 from tools.bench.whole import PLACE
 
@@ -55,7 +55,15 @@ def redeemed(**changed: Any) -> Answer:
 def palm(seed: int, hand: str, occasion: int = 1) -> tuple[bytes, ...]:
     """A generated person holds out a hand for a second."""
     side: Any = hand
-    film = passage(make_person(seed), side, occasion, frames_held=30, scene_seed=PLACE)
+    film = passage(
+        make_person(seed),
+        side,
+        occasion,
+        frames_in=FRAMES_IN,
+        frames_held=CAMERA_FPS,
+        frames_out=FRAMES_OUT,
+        scene_seed=PLACE,
+    )
     return encode(list(film))
 
 
@@ -168,8 +176,13 @@ class Person:
 
     def shows(self, hand: str, *, occasion: int = 1) -> None:
         """Hold out one hand when it is asked for."""
-        self.waits_for(lambda state: state["step"] == "show_hand" and state["hand"] == hand)
-        self.device.show(palm(self.seed, hand, occasion))
+
+        def wanted(state: dict[str, Any]) -> bool:
+            return state["step"] == "show_hand" and bool(state["hand"] == hand)
+
+        self.waits_for(wanted)
+        with self.device.hand(palm(self.seed, hand, occasion)):
+            self.waits_for(lambda state: not wanted(state))
 
     def shows_both(self) -> None:
         for hand in ("L", "R"):
@@ -177,7 +190,8 @@ class Person:
 
     def holds_code(self, session_id: str) -> None:
         self.waits_until_ready()
-        self.device.show(code_film(qr_code(session_id)))
+        with self.device.hand(code_film(qr_code(session_id))):
+            self.waits_for(lambda state: state["step"] != "idle")
 
     def waits_until_ready(self) -> None:
         deadline = time.monotonic() + WITHIN_S
