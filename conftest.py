@@ -2,10 +2,16 @@
 
 import os
 import signal
+import sys
 
 # Before anything imports NumPy, and for every program that a test starts, as palmd has it: threads that
 # multiply matrices wait for each other where each of them uses every core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Compiled once, and not by each of the several hundred programs that the tests start, nor again in each run:
+# images of containers are wont to set this.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_configure() -> None:
