@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_gate_without_a_network_lives_on_mail(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
