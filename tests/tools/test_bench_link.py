@@ -10,7 +10,7 @@ from tools.commands.bench import bench
 
 
 def test_figures_of_the_cable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_faults, "PASSAGES", 30)
+    monkeypatch.setattr(link_faults, "PASSAGES", 10)
     done = CliRunner().invoke(bench, ["link", "--requests", "20", "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
@@ -18,7 +18,7 @@ def test_figures_of_the_cable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["mail"]["mib_per_s"] > 0
     assert figures["round_trip"]["durable_ms"]["p50"] > 0
     for fault in figures["faults"]:
-        assert fault["verdicts"] == fault["decided_once"] == 30
+        assert fault["verdicts"] == fault["decided_once"] == 10
     assert [cut["cut_s"] for cut in figures["cuts"]] == [0.1, 1.0, 12.0, 300.0]
     for cut in figures["cuts"]:
         assert (cut["lost"], cut["doubled"]) == (0, 0)

@@ -81,7 +81,7 @@ def _beside(server: ServerProcess, seconds: float, attacked: Callable[[], Any]) 
     quiet = _bystander(server, seconds)
     before = rss_bytes(server.pid)
     with attacked():
-        time.sleep(_WARM_UP_S)
+        time.sleep(min(_WARM_UP_S, seconds))
         found = _bystander(server, seconds)
         grown = rss_bytes(server.pid) - before
     return {"quiet": quiet, "attacked": found, "rss_growth_mib": round(grown / _MIB, 1)}
