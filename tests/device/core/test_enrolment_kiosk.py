@@ -29,6 +29,7 @@ from tests.device.enrolment.enrolment_setting import (
     palm,
     redeemed,
 )
+from tests.device.state_scan import found_in_memory
 from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, WITHIN_S, Device
 
 
@@ -283,24 +284,6 @@ def vectors_in(body: dict[str, Any]) -> list[bytes]:
     """A stretch of each vector, as numbers and as base64."""
     texts = [str(item["vector_b64"]) for item in body["hands"]]
     return [part for text in texts for part in (base64.b64decode(text)[999:1047], text[1332:1396].encode())]
-
-
-def found_in_memory(pid: int, needles: list[bytes]) -> list[int]:
-    """How often each stands in the writable memory of a process."""
-    counts = [0] * len(needles)
-    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
-        for line in maps:
-            place, rights, *_ = line.split()
-            if not rights.startswith("rw"):
-                continue
-            first, last = (int(part, 16) for part in place.split("-"))
-            try:
-                memory.seek(first)
-                data = memory.read(last - first)
-            except (OSError, ValueError):
-                continue  # a mapping of the kernel's, or one that has gone meanwhile
-            counts = [count + data.count(needle) for count, needle in zip(counts, needles, strict=True)]
-    return counts
 
 
 STEPS = ("consent", "one palm captured", "between the hands", "on its way", "acknowledged")

@@ -1,6 +1,8 @@
 """The wipe of the daemon itself: ordered by the service over the network or the mail, or by a technician."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.validator_desk import VerdictAnswered
-from tests.device.state_scan import files_of, found_in
-from tests.device.whole_device import Device, ask_carrier, make_device, pictures, validator_at
+from tests.device.state_scan import files_of, found_in, found_in_memory
+from tests.device.whole_device import Device, ask_carrier, make_device, pictures, until, validator_at
 from tools.bench.board import DEVICE_ID
 from tools.commands.status import lines
 
@@ -84,6 +86,34 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             asyncio.run(second())
         with device.running():
             assert "REVOKED" in device.health()
+
+
+def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:
+    state = device.config.device.state_dir
+    keys = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
+    # The same daemon, but that the validator hears its farewell for less than half a minute.
+    program = "from device.core import main, wiping; wiping.FAREWELL_S = 0.5; main.main()"
+    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
+
+    def held(process: "subprocess.Popen[bytes]") -> set[str]:
+        counts = found_in_memory(process.pid, list(keys.values()))
+        return {name for name, count in zip(keys, counts, strict=True) if count}
+
+    async def story(process: "subprocess.Popen[bytes]") -> None:
+        await until(lambda: device.status() != {})
+        assert held(process) == set(keys), "they are found by this way of looking"
+        await ask_carrier(device, "status", wipe_order(device))
+        await ask_carrier(device, "wiped", wipe_id="w-1")
+        await until(lambda: not held(process))
+        await until(lambda: "REVOKED" in device.health())
+        assert not held(process), "nor in what goes on in its place"
+
+    with PtyPair() as pair, subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        joined(device, pair)
+        try:
+            asyncio.run(story(process))
+        finally:
+            process.kill()
 
 
 def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
