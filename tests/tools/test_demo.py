@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_whole_story(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
