@@ -30,9 +30,10 @@ from device.values.status import CoreStatus
 from device.values.status import read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
+from link1.objects import VerdictResult
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import open_port
-from link1.validator_desk import DeskEvent, ValidatorDesk
+from link1.validator_desk import DeskEvent, ValidatorDesk, VerdictAnswered
 from link1.validator_end import ValidatorEnd
 from link1.validator_mail import ValidatorMail
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
@@ -270,6 +271,25 @@ async def validator_at(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def attempts(
+    device: Device, validator: Validator, film: tuple[bytes, ...]
+) -> AsyncIterator[VerdictAnswered]:
+    """What is said of somebody who comes when asked, and again when told that no capture was good: a busy
+    machine may have examined too few pictures of the second and a half that a capture has."""
+    poor = True
+    while poor:
+        validator.arm(20_000)
+        with device.hand(film):
+            said = await validator.wait_for(VerdictAnswered)
+        poor = said.verdict.result is VerdictResult.POOR_CAPTURE
+        yield said
+
+
+async def answered(device: Device, validator: Validator, film: tuple[bytes, ...]) -> VerdictAnswered:
+    """The last of the attempts."""
+    return [said async for said in attempts(device, validator, film)][-1]
 
 
 async def ask_carrier(

@@ -53,11 +53,14 @@ def options(device: Device, port: str) -> list[str]:
 
 
 async def passage(device: Device, validator: CValidator, occasion: int) -> JsonObject:
-    """One hand: asked for, shown, decided."""
-    validator.command("a")
-    await validator.told("request", within_s=WITHIN_S)
-    with device.hand(pictures(occasion=occasion)):
-        return await validator.told("verdict", within_s=WITHIN_S)
+    """One hand: asked for, shown, decided; on a busy machine again where no capture was good."""
+    said: JsonObject = {"said": "POOR_CAPTURE"}
+    while said["said"] == "POOR_CAPTURE":
+        validator.command("a")
+        await validator.told("request", within_s=WITHIN_S)
+        with device.hand(pictures(occasion=occasion)):
+            said = await validator.told("verdict", within_s=WITHIN_S)
+    return said
 
 
 async def decided(device: Device, verdicts: int) -> None:
@@ -160,8 +163,7 @@ def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, pr
             await validator.told("link_up", within_s=2.5)
             third = await passage(device, validator, 9002)
             assert third["actuated"]
-            assert [answer["decision_seq"] for answer in (first, second, third)] == [1, 2, 3]
-            await decided(device, 3)
+            await decided(device, third["decision_seq"])
 
     with relay.joined() as (left, right), device.running() as palmd:
         join(device, left)
@@ -170,37 +172,44 @@ def test_passages_over_a_cable_that_damages_loses_and_doubles(device: Device, pr
         palmd.wait(20)
     assert relay.damaged > 0
     items = journaled(device)
-    assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
-    assert all(item["signed_decision"]["decision_obj"]["actuated"] for item in items)
+    assert len(items) >= 3
+    assert each_was_decided_once(items)
+    matched = [item["signed_verdict"]["verdict"]["result"] == "MATCH" for item in items]
+    assert [item["signed_decision"]["decision_obj"]["actuated"] for item in items] == matched
+
+
+def each_was_decided_once(items: list[JsonObject]) -> bool:
+    verdicts = [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items]
+    decisions = [item["signed_decision"]["decision_obj"]["decision_seq"] for item in items]
+    return verdicts == decisions == list(range(1, len(items) + 1))
 
 
 def test_restarts_of_either_end_lose_and_double_nothing(device: Device, program: Path) -> None:
     """The daemon is killed between its verdict and the decision; the validator forgets nothing."""
 
-    async def first(port: str, kill: Callable[[], None]) -> None:
+    async def first(port: str, kill: Callable[[], None]) -> int:
         async with running(program, *options(device, port)) as validator:
             await serving(validator)
             said = await passage(device, validator, 9000)
             kill()
-            assert said["decision_seq"] == 1
+            return int(said["decision_seq"])
 
-    async def second(port: str) -> None:
+    async def second(port: str, before: int) -> None:
         async with running(program, *options(device, port)) as validator:
             await serving(validator)
-            assert (await passage(device, validator, 9001))["decision_seq"] == 2
+            assert (await passage(device, validator, 9001))["decision_seq"] > before
             validator.command("r")
             await serving(validator)
-            assert (await passage(device, validator, 9002))["decision_seq"] == 3
-            await decided(device, 3)
+            await decided(device, (await passage(device, validator, 9002))["decision_seq"])
 
     with PtyPair() as pair:
         join(device, pair.left)
         with device.running() as palmd:
-            asyncio.run(first(pair.right, palmd.kill))
+            before = asyncio.run(first(pair.right, palmd.kill))
         with device.running() as palmd:
-            asyncio.run(second(pair.right))
+            asyncio.run(second(pair.right, before))
             palmd.kill()
             palmd.wait(20)
     items = journaled(device)
-    assert [item["signed_verdict"]["verdict"]["verdict_seq"] for item in items] == [1, 2, 3]
-    assert [item["signed_decision"]["decision_obj"]["decision_seq"] for item in items] == [1, 2, 3]
+    assert len(items) >= 3
+    assert each_was_decided_once(items)

@@ -11,9 +11,18 @@ import pytest
 
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.transport.pty_pair import PtyPair
-from link1.validator_desk import RequestEnded, VerdictAnswered
+from link1.validator_desk import RequestEnded
 from tests.device.core.small_disk import card, fill, repair, small_disk, wear_out
-from tests.device.whole_device import Device, Validator, make_device, pictures, until, validator_at
+from tests.device.whole_device import (
+    Device,
+    Validator,
+    answered,
+    attempts,
+    make_device,
+    pictures,
+    until,
+    validator_at,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +52,10 @@ class Gate:
 
     async def passes(self, validator: Validator) -> None:
         """Somebody known comes and is told so, next in the chain."""
-        validator.arm(20_000)
-        with self.device.hand(pictures(occasion=9_000 + len(self.refs))):
-            said = await validator.wait_for(VerdictAnswered)
+        async for said in attempts(self.device, validator, pictures(occasion=9_000 + len(self.refs))):
+            assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (len(self.refs), self.refs[-1])
+            self.refs.append(said.verdict_ref)
         assert said.verdict.result is VerdictResult.MATCH
-        assert (said.verdict.verdict_seq, said.verdict.prev_ref) == (len(self.refs), self.refs[-1])
-        self.refs.append(said.verdict_ref)
 
     async def is_turned_away(self, validator: Validator) -> None:
         """What cannot be kept is not said: the request ends without a verdict."""
@@ -141,9 +148,7 @@ def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
             for sealed in rows:
                 damaged = damaged.replace(sealed[100:140], bytes(40))
             file.write_bytes(damaged)
-            validator.arm(20_000)
-            with device.hand(pictures(occasion=9_600)):
-                said = await validator.wait_for(VerdictAnswered)
+            said = await answered(device, validator, pictures(occasion=9_600))
             assert said.verdict.result is VerdictResult.NOT_READY
             assert said.verdict.subject_ref is None
             gate.refs.append(said.verdict_ref)

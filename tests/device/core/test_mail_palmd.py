@@ -18,7 +18,7 @@ from link1.transport.pty_pair import PtyPair
 from link1.validator_desk import VerdictAnswered
 from link1.validator_mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
-from tests.device.whole_device import Device, Validator, make_device, pictures, until, validator_at
+from tests.device.whole_device import Device, Validator, answered, make_device, pictures, until, validator_at
 from tools.bench.board import DEVICE_ID, STREAM
 
 SIGNER = SigningKey.generate()
@@ -92,9 +92,7 @@ async def collected(validator: Validator, device: Device, type_: str) -> JsonObj
 
 
 async def shown(validator: Validator, device: Device, occasion: int) -> VerdictAnswered:
-    validator.arm(20_000)
-    with device.hand(pictures(occasion=occasion)):
-        return await validator.wait_for(VerdictAnswered)
+    return await answered(device, validator, pictures(occasion=occasion))
 
 
 def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) -> None:
@@ -114,7 +112,7 @@ def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) 
             said = await shown(validator, device, 9001)
             assert (said.verdict.result, said.verdict.thr_id) == (VerdictResult.NO_MATCH, "strict")
             sent = 0
-            while sent != 2:
+            while sent != said.verdict.verdict_seq:
                 batch = await collected(validator, device, "svc.verdicts.batch")
                 sent = batch["items"][-1]["signed_verdict"]["verdict"]["verdict_seq"]
 

@@ -23,11 +23,12 @@ from link1.objects import Decision, ErrorCode
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import monotonic_ms
-from link1.validator_desk import DeskEvent, VerdictAnswered
+from link1.validator_desk import DeskEvent
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
     Validator,
+    answered,
     ask_carrier,
     make_device,
     pictures,
@@ -101,9 +102,7 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
     async def story(port: str) -> str:
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
-            validator.arm(20_000)
-            with device.hand(pictures()):
-                said = await validator.wait_for(VerdictAnswered)
+            said = await answered(device, validator, pictures())
             known = validator.desk.memory.find(said.verdict_ref)
             assert known is not None
             right = known.decision
@@ -187,9 +186,7 @@ def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(devic
         async with validator_at(port, device.board) as validator:
             validator.desk._say = _never_answers  # type: ignore[method-assign]
             await validator.wait_serving()
-            validator.arm(20_000)
-            with device.hand(pictures()):
-                said = await validator.wait_for(VerdictAnswered)
+            said = await answered(device, validator, pictures())
             items = await uploaded(device, said.verdict_ref)
             assert not any("outcome_unknown" in item for item in items), "not before five seconds"
             await ask_carrier(device, "verdicts.next", wait_ms=20_000, limit=1)

@@ -13,9 +13,16 @@ from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
-from link1.validator_desk import VerdictAnswered
 from tests.device.state_scan import files_of, found_in, found_in_memory
-from tests.device.whole_device import Device, ask_carrier, make_device, pictures, until, validator_at
+from tests.device.whole_device import (
+    Device,
+    answered,
+    ask_carrier,
+    make_device,
+    pictures,
+    until,
+    validator_at,
+)
 from tools.bench.board import DEVICE_ID
 from tools.commands.status import lines
 
@@ -59,9 +66,7 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
             assert found_in(state, secrets) == []
             # While this process lives it can still say why it recognises nobody.
-            validator.arm(20_000)
-            with device.hand(pictures()):
-                said = await validator.wait_for(VerdictAnswered)
+            said = await answered(device, validator, pictures())
             assert said.verdict.result is VerdictResult.NOT_READY
             assert "NOT_READY" in (await asyncio.to_thread(device.health))["REVOKED"]
             told = await asyncio.to_thread(device.status)
