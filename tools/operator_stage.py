@@ -10,7 +10,7 @@ import uuid
 from typing import Any, Final
 
 from cloud_client.reference_server import operator
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import Vault
 

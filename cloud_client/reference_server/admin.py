@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.context import Service
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.metrics import Metrics, standing
@@ -22,7 +23,6 @@ from cloud_client.reference_server.openapi import document
 from cloud_client.reference_server.operation import Operation
 from cloud_client.reference_server.operator_page.routes import HOME, OperatorPage, templates
 from cloud_client.reference_server.reference import chapters
-from cloud_client.reference_server.store import AsyncStore
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})

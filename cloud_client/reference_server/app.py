@@ -34,18 +34,11 @@ from cloud_client.contract import (
 from cloud_client.http_signature import VerifiedRequest, normalise_authority
 from cloud_client.reference_server import auth, idempotency
 from cloud_client.reference_server.access_log import Served
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.bodies import read_model
+from cloud_client.reference_server.callers import ApiKey, Caller, Device, Nobody, Provisioning
 from cloud_client.reference_server.changes import followed
-from cloud_client.reference_server.context import (
-    Answer,
-    ApiKey,
-    Call,
-    Caller,
-    Device,
-    Nobody,
-    Provisioning,
-    Service,
-)
+from cloud_client.reference_server.context import Answer, Call, Service
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.http import Bodies, Request, encode, send_answer
 from cloud_client.reference_server.openapi import document
@@ -62,7 +55,7 @@ from cloud_client.reference_server.query import read_query
 from cloud_client.reference_server.rate_limit import Charge, Limiter, Rate
 from cloud_client.reference_server.registration import registering_http_key
 from cloud_client.reference_server.routing import Routes
-from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Tx
+from cloud_client.reference_server.store import UNLOCKED, Tx
 from cloud_client.reference_server.strict_json import read_body
 from cloud_client.reference_server.times import rfc3339
 

@@ -9,12 +9,11 @@ from cloud_client.contract import (
     NONCE_MEMORY_S,
     PROVISIONING_SCHEME,
     DeviceStatusWord,
-    ProblemCode,
 )
 from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import VerifiedRequest, verify_head
-from cloud_client.reference_server.context import ApiKey, Device, Environment, Provisioning
-from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.callers import ApiKey, Device, Environment, Provisioning
+from cloud_client.reference_server.problems import unauthenticated
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import token_hash
 from link1.keys import PublicKey
@@ -37,11 +36,6 @@ class SignedParts:
     path: str
     query: str
     headers: Mapping[str, Sequence[str]]
-
-
-def unauthenticated() -> Problem:
-    """The one answer to every credential failure."""
-    return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
 
 
 def credential(values: Sequence[str], scheme: str) -> str:

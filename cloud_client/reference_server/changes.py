@@ -6,9 +6,10 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.context import Service
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store import AsyncStore, Change, Tx
+from cloud_client.reference_server.store import Change, Tx
 
 log = logging.getLogger("palm.cloud")
 

@@ -2,77 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.health import Health
+from cloud_client.reference_server.long_poll import Waiters
+from cloud_client.reference_server.palm_index import PalmIndex
+from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.times import NowMs
 from cloud_client.reference_server.vault import Vault
-
-if TYPE_CHECKING:
-    from cloud_client.reference_server.long_poll import Waiters
-    from cloud_client.reference_server.palm_index import PalmIndex
-    from cloud_client.reference_server.store import Tx
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """One data partition: a tenant, live or test."""
-
-    tenant_id: str
-    livemode: bool
-
-    @property
-    def mode(self) -> str:
-        return "live" if self.livemode else "test"
-
-    @property
-    def stream(self) -> str:
-        """The name of its gallery stream."""
-        return f"{self.tenant_id}:{self.mode}"
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The two columns as SQL parameters."""
-        return {"tenant_id": self.tenant_id, "livemode": int(self.livemode)}
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A partner's credential."""
-
-    key_id: str
-    environment: Environment
-    scopes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that signed its request."""
-
-    device_id: str
-    environment: Environment
-    kind: str
-    status: str
-    kid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Provisioning:
-    """The holder of a provisioning token that is not expired."""
-
-    token: str
-    environment: Environment
-    device_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Nobody:
-    """A caller of a public route."""
-
-    address: str
-
-
-Caller = ApiKey | Device | Provisioning | Nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +19,8 @@ class Service:
 
     vault: Vault
     now_ms: NowMs
-    palms: "PalmIndex"
-    waiters: "Waiters"
+    palms: PalmIndex
+    waiters: Waiters
     health: Health = field(default_factory=Health)
 
 
@@ -124,6 +62,6 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
-    unfinished: "Callable[[Tx], bool] | None" = None
+    unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
     """The JSON of ``body``, where it is always the same and large."""

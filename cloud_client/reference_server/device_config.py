@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cloud_client.contract import GALLERY_TTL_MS
 from cloud_client.reference_server import gallery_log, signers
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import Vault
 from link1.canonical import JsonObject, b64_encode

@@ -2,11 +2,12 @@
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server import device_config
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.bodies import Wiped
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import mark_wiped, row_by_id
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.store import Tx
 
 
 async def device_status(call: Call, store: AsyncStore) -> Answer:

@@ -7,7 +7,8 @@ from typing import Any, Final
 from cloud_client.contract import DeviceStatusWord, ProblemCode
 from cloud_client.reference_server import device_config, mail_inbox
 from cloud_client.reference_server.bodies import RevokeDevice
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.mail_kinds import Mail, MailKind
 from cloud_client.reference_server.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.problems import Problem

@@ -13,7 +13,8 @@ from cloud_client.reference_server.bodies import (
     Redeem,
     read_model,
 )
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.problems import Problem, invalid
 from cloud_client.reference_server.store import Row, Tx

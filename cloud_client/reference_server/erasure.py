@@ -11,7 +11,8 @@ from typing import Any
 
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
 from cloud_client.reference_server import gallery_log, mail_gallery, persons, signers
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339

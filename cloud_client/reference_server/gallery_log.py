@@ -12,7 +12,7 @@ from typing import Any
 
 from cloud_client.contract import MAX_DELTA_PAGE
 from cloud_client.reference_server import signers
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.persons import Person, key_of_row
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import Vault, seal, unseal

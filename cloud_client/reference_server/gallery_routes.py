@@ -1,25 +1,16 @@
 """The gallery routes: deltas with long-poll, and consistent snapshots (device surface §3, §4)."""
 
 import asyncio
-import base64
-import hmac
-import os
 from typing import Any
 
-from cloud_client.contract import SNAPSHOT_PAGE, DeviceStatusWord, ProblemCode
-from cloud_client.reference_server import gallery_log
-from cloud_client.reference_server.auth import unauthenticated
+from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.reference_server import gallery_log, snapshots
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import row_by_id
 from cloud_client.reference_server.long_poll import Turn, Woken
-from cloud_client.reference_server.pages import cursor_bytes
-from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Row, Tx
-from gallery.stream import Head, state_of
-
-SNAPSHOT_MS = 3600 * 1000
-_ID_BYTES = 16
-_MAC_BYTES = 16
+from cloud_client.reference_server.problems import Problem, unauthenticated
+from cloud_client.reference_server.store import UNLOCKED, Tx
 
 
 async def list_deltas(call: Call, store: AsyncStore) -> Answer:
@@ -85,114 +76,17 @@ async def snapshot(call: Call, store: AsyncStore) -> Answer:
     """``GET /v1/gallery/snapshot``: one page of the state at the seq of the first page."""
     text = call.query["cursor"]
     if text is None:
-        snapshot_id = await store.write(lambda tx: open_snapshot(call, tx), lock=call.environment.tenant_id)
+        snapshot_id = await store.write(
+            lambda tx: snapshots.open_snapshot(tx, call.environment, call.now_ms),
+            lock=call.environment.tenant_id,
+        )
         after = ""
     else:
-        snapshot_id, after = _read_cursor(call, text)
-    return Answer(200, await store.read_aside(lambda tx: snapshot_page(call, tx, snapshot_id, after)))
+        snapshot_id, after = snapshots.read_cursor(call.vault, call.environment, text)
 
+    def page(tx: Tx) -> dict[str, Any]:
+        return snapshots.snapshot_page(
+            tx, call.vault, call.environment, snapshot_id, after, now_ms=call.now_ms
+        )
 
-def open_snapshot(call: Call, tx: Tx) -> str:
-    """Fix the gallery as it is now for an hour of paging; the snapshot's id."""
-    state = gallery_log.state_of_stream(tx, call.environment)
-    expires_ms = call.now_ms + SNAPSHOT_MS
-    same = tx.one(
-        """UPDATE snapshots SET expires_ms = :expires_ms
-           WHERE stream = :stream AND epoch = :epoch AND seq = :seq AND expires_ms > :now_ms
-           RETURNING snapshot_id""",
-        stream=state.stream,
-        epoch=state.epoch,
-        seq=state.seq,
-        now_ms=call.now_ms,
-        expires_ms=expires_ms,
-    )
-    if same is not None:
-        return str(same["snapshot_id"])
-    digests = tx.each(
-        """SELECT entry_digest FROM templates WHERE stream = :stream AND removed_seq IS NULL
-           ORDER BY template_id""",
-        stream=state.stream,
-    )
-    snapshot_id = os.urandom(_ID_BYTES).hex()
-    tx.run(
-        """INSERT INTO snapshots (snapshot_id, stream, epoch, seq, head, count, state, expires_ms)
-           VALUES (:snapshot_id, :stream, :epoch, :seq, :head, :count, :state, :expires_ms)""",
-        snapshot_id=snapshot_id,
-        stream=state.stream,
-        epoch=state.epoch,
-        seq=state.seq,
-        head=state.head,
-        count=state.count,
-        state=state_of(row["entry_digest"] for row in digests),
-        expires_ms=expires_ms,
-    )
-    return snapshot_id
-
-
-def snapshot_page(
-    call: Call, tx: Tx, snapshot_id: str, after: str, page_size: int = SNAPSHOT_PAGE
-) -> dict[str, Any]:
-    """One page of an open snapshot: the entries behind template_id ``after``. Problem 410."""
-    opened = tx.one(
-        """SELECT * FROM snapshots
-           WHERE snapshot_id = :snapshot_id AND stream = :stream AND expires_ms > :now_ms""",
-        snapshot_id=snapshot_id,
-        stream=call.environment.stream,
-        now_ms=call.now_ms,
-    )
-    if opened is None:
-        raise Problem(ProblemCode.CURSOR_EXPIRED)
-    rows = tx.all(
-        """SELECT t.*, s.person_key_ct, s.refs_ct, s.subject_ref, s.suspended,
-                  EXISTS (SELECT 1 FROM suspensions p
-                          WHERE p.stream = t.stream AND p.epoch = t.epoch AND p.subject_id = t.subject_id
-                            AND p.from_seq <= :seq
-                            AND (p.to_seq IS NULL OR p.to_seq > :seq)) AS suspended_then
-           FROM templates t JOIN subjects s ON s.subject_id = t.subject_id
-           WHERE t.stream = :stream AND t.epoch = :epoch AND t.template_id > :after AND t.added_seq <= :seq
-             AND (t.removed_seq IS NULL OR t.removed_seq > :seq)
-           ORDER BY t.template_id LIMIT :rows""",
-        stream=opened["stream"],
-        epoch=opened["epoch"],
-        seq=opened["seq"],
-        after=after,
-        rows=page_size + 1,
-    )
-    shown, more = rows[:page_size], len(rows) > page_size
-    head = Head(
-        opened["stream"],
-        opened["epoch"],
-        opened["seq"],
-        opened["head"],
-        opened["count"],
-        call.now_ms,
-        opened["state"],
-    )
-    return {
-        "head": gallery_log.signed_head(tx, call.vault, head, call.now_ms),
-        "data": [_entry(call, row) for row in shown],
-        "next_cursor": _make_cursor(call, snapshot_id, shown[-1]["template_id"]) if more else None,
-        "has_more": more,
-    }
-
-
-def _entry(call: Call, row: Row) -> dict[str, Any]:
-    return gallery_log.entry_of(row, call.vault, suspended=bool(row["suspended_then"]))
-
-
-def _make_cursor(call: Call, snapshot_id: str, template_id: str) -> str:
-    position = bytes.fromhex(snapshot_id) + bytes.fromhex(template_id)
-    return base64.urlsafe_b64encode(position + _cursor_mac(call, position)).decode()
-
-
-def _read_cursor(call: Call, text: str) -> tuple[str, str]:
-    raw = cursor_bytes(text)
-    position, mac = raw[: 2 * _ID_BYTES], raw[2 * _ID_BYTES :]
-    if not hmac.compare_digest(mac, _cursor_mac(call, position)):
-        raise Problem(ProblemCode.INVALID_CURSOR)
-    return position[:_ID_BYTES].hex(), position[_ID_BYTES:].hex()
-
-
-def _cursor_mac(call: Call, position: bytes) -> bytes:
-    stream = call.environment.stream.encode()
-    return call.vault.mac("snapshot-cursor", stream, position)[:_MAC_BYTES]
+    return Answer(200, await store.read_aside(page))

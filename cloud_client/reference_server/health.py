@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Database, Tx
+from cloud_client.reference_server.store import UNLOCKED, Database, Tx
 
 log = logging.getLogger("palm.cloud")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, TypeVar
 
-from cloud_client.reference_server.context import Device
+from cloud_client.reference_server.callers import Device
 
 T = TypeVar("T")
 _Who = tuple[str, str]

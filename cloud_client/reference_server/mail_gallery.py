@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud_client.contract import DeviceStatusWord
-from cloud_client.reference_server import gallery_log, gallery_routes, mail_inbox
-from cloud_client.reference_server.context import Call, Environment
+from cloud_client.reference_server import gallery_log, mail_inbox, snapshots
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Call
 from cloud_client.reference_server.devices import row_by_id
 from cloud_client.reference_server.mail_bodies import DeviceReport
 from cloud_client.reference_server.mail_kinds import PALMS_SQL, Mail, MailKind
@@ -88,8 +89,15 @@ class Filling:
             self.at = (epoch, page["data"][-1]["seq"])
             return Mail(MailKind.GALLERY_DELTAS, page), bool(page["has_more"])
         if self.snapshot is None:
-            self.snapshot = (gallery_routes.open_snapshot(self.call, tx), "")
-        page = gallery_routes.snapshot_page(self.call, tx, *self.snapshot, PAGE)
+            self.snapshot = (snapshots.open_snapshot(tx, self.call.environment, self.call.now_ms), "")
+        page = snapshots.snapshot_page(
+            tx,
+            self.call.vault,
+            self.call.environment,
+            *self.snapshot,
+            now_ms=self.call.now_ms,
+            page_size=PAGE,
+        )
         if page["has_more"]:
             self.snapshot = (self.snapshot[0], page["data"][-1]["template_id"])
         head = page["head"]["head_obj"]

@@ -3,9 +3,10 @@
 import json
 from typing import Any, Final
 
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import row_by_id
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.store import Tx
 from link1.canonical import JsonObject, b64_encode
 
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024

@@ -14,7 +14,8 @@ from typing import Any, Final
 from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server import gallery_log, mail_gallery, mail_inbox, signers, uploads
 from cloud_client.reference_server.bodies import Body, VerdictBatch, read_model
-from cloud_client.reference_server.context import Answer, Call, Device
+from cloud_client.reference_server.callers import Device
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import UNATTESTED, mark_wiped, row_by_id
 from cloud_client.reference_server.mail_bodies import DeviceReport, SubmitOutbox, WipeDone
 from cloud_client.reference_server.mail_kinds import Mail, MailKind, OutboxKind

@@ -9,7 +9,7 @@ from typing import Any, Final
 from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server import device_config, mail_inbox, signers
 from cloud_client.reference_server.bodies import Body, read_model
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.devices import row_by_id
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.mail_bodies import (

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from cloud_client.reference_server import device_config, registration
 from cloud_client.reference_server.bodies import RegisterDevice, read_model
-from cloud_client.reference_server.context import Call, Environment, Provisioning, Service
+from cloud_client.reference_server.callers import Environment, Provisioning
+from cloud_client.reference_server.context import Call, Service
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.long_poll import Waiters
 from cloud_client.reference_server.palm_index import PalmIndex

@@ -11,10 +11,11 @@ from typing import Final
 from pydantic import BaseModel
 
 from cloud_client.contract import HEX_32, MAX_JSON_BYTES, NAME_64, UUID, ProblemCode, Scope
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.bodies import Body
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.query import Parameter
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.store import Tx
 
 MAX_VALUES: Final = 2048
 MAX_VALUES_OF_A_BATCH: Final = 16_384

@@ -28,7 +28,7 @@ from cloud_client.reference_server import (
     subjects,
     tenants,
 )
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx

@@ -11,7 +11,6 @@ one all the same.
 """
 
 import base64
-import binascii
 import hmac
 import json
 import struct
@@ -19,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.contract import CURSOR, ProblemCode
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.problems import Problem
+from cloud_client.reference_server.query import cursor_bytes
 from cloud_client.reference_server.store import Row, Tx
 
 Position = tuple[int, str]
@@ -97,18 +97,6 @@ def read_cursor(call: Call, list_name: str, *, max_age_ms: int | None) -> Positi
         raise Problem(ProblemCode.CURSOR_EXPIRED)
     at_ms, name = json.loads(payload[_MADE.size :])
     return at_ms, name
-
-
-def cursor_bytes(text: str) -> bytes:
-    """What a cursor spells, in its one spelling. Problem 400 ``invalid_cursor``."""
-    if CURSOR.fullmatch(text):
-        try:
-            raw = base64.b64decode(text, altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
-            raw = b""
-        if base64.urlsafe_b64encode(raw).decode() == text:
-            return raw
-    raise Problem(ProblemCode.INVALID_CURSOR)
 
 
 def list_page(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_client.contract import VECTOR_DIMENSIONS
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.persons import key_of_row
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import Vault, unseal

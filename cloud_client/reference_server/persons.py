@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.problems import Problem
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import KEY_BYTES, Vault, seal, unseal

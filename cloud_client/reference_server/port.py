@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import psycopg
 
+from cloud_client.reference_server.engines import open_store
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.migrations import VERSION_TABLE, migrate_within
-from cloud_client.reference_server.store import Row, Store, Tx
+from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.store_postgresql import PostgresStore, PostgresTx, check_encoding
 
 _NEVER_PORTED: Final = frozenset({VERSION_TABLE})
@@ -52,7 +53,7 @@ def port(source: Path, url: str) -> dict[str, Proof]:
     """
     if not source.is_file():
         raise OperatorError(f"{source} is not there: give --data the directory of the SQLite store")
-    old = Store.open(source)
+    old = open_store(source)
     new = PostgresStore(url)
     try:
         with old.writing() as read, new.writing() as write:

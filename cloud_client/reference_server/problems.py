@@ -118,6 +118,11 @@ def invalid(pointer: str, code: str) -> Problem:
     return Problem(Code.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
 
 
+def unauthenticated() -> Problem:
+    """The one answer to every credential failure."""
+    return Problem(Code.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
+
+
 def unavailable(retry_after_s: int = 1, headers: Mapping[str, str] | None = None) -> Problem:
     """503 with Retry-After."""
     retry = {"Retry-After": str(retry_after_s)}

@@ -5,10 +5,11 @@ import json
 
 from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEADER, ProblemCode
 from cloud_client.reference_server import signers
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.etags import none_matches
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.times import rfc3339
 
 

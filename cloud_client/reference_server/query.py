@@ -1,5 +1,7 @@
 """Query parameters: each with its parser and its schema; everything else in a query is refused."""
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -118,3 +120,15 @@ CURSOR_PARAMETER = Parameter(
     {"type": "string", "maxLength": 512, "pattern": f"^{CURSOR.pattern}$"},
 )
 EXTERNAL_REF_PARAMETER = matching("external_ref", EXTERNAL_REF)
+
+
+def cursor_bytes(text: str) -> bytes:
+    """What a cursor spells, in its one spelling. Problem 400 ``invalid_cursor``."""
+    if CURSOR.fullmatch(text):
+        try:
+            raw = base64.b64decode(text, altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if base64.urlsafe_b64encode(raw).decode() == text:
+            return raw
+    raise Problem(ProblemCode.INVALID_CURSOR)

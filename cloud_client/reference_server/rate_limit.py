@@ -14,8 +14,9 @@ from functools import partial
 from typing import Protocol
 
 from cloud_client.contract import ProblemCode
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Tx
+from cloud_client.reference_server.store import UNLOCKED, Tx
 from cloud_client.reference_server.vault import Vault
 
 _FORGET_ABOVE = 20_000  # buckets; full ones are forgotten, which loses nothing

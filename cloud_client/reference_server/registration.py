@@ -7,11 +7,11 @@ from typing import Any
 from cloud_client.contract import MAX_JSON_BYTES, DeviceStatusWord, ProblemCode
 from cloud_client.reference_server import device_config, gallery_log, mail_inbox, signers, tenants
 from cloud_client.reference_server.attestation import key_digest
-from cloud_client.reference_server.auth import unauthenticated
 from cloud_client.reference_server.bodies import RegisterDevice
-from cloud_client.reference_server.context import Answer, Call, Provisioning
+from cloud_client.reference_server.callers import Provisioning
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import UNATTESTED, device_object, row_by_id
-from cloud_client.reference_server.problems import Problem, invalid
+from cloud_client.reference_server.problems import Problem, invalid, unauthenticated
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.vault import token_hash
 from link1.canonical import b64_encode, read_strict

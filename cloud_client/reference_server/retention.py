@@ -1,26 +1,15 @@
 """Retention: what is kept how long, and the sweep that deletes what is past it."""
 
-import calendar
-from datetime import UTC, datetime
 from typing import Final
 
 from cloud_client.reference_server import gallery_log, idempotency, mail_inbox, sessions
 from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.times import DAY_MS, months_before
+from cloud_client.reference_server.verdicts import VERDICT_MONTHS
 
-DAY_MS: Final = 24 * 3600 * 1000
 EVENT_MS: Final = 30 * DAY_MS
-VERDICT_MONTHS: Final = 13
 TOKEN_MS: Final = 30 * DAY_MS
 """Provisioning tokens that have expired are kept this long, for whoever asks why one was refused."""
-
-
-def months_before(at_ms: int, months: int) -> int:
-    """The same moment so many calendar months earlier (the last day of a shorter month)."""
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    index = moment.year * 12 + moment.month - 1 - months
-    year, month = index // 12, index % 12 + 1
-    day = min(moment.day, calendar.monthrange(year, month)[1])
-    return int(moment.replace(year=year, month=month, day=day).timestamp() * 1000)
 
 
 def sweep(tx: Tx, now_ms: int) -> dict[str, int]:

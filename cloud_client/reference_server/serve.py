@@ -20,8 +20,10 @@ from cloud_client.reference_server.access_log import AccessLog, Served
 from cloud_client.reference_server.admin import make_admin_app
 from cloud_client.reference_server.admin_bind import LOOPBACK, AdminBind, is_loopback, listening
 from cloud_client.reference_server.app import Api, make_app
+from cloud_client.reference_server.async_store import AsyncStore
 from cloud_client.reference_server.connections import Connections, places, raise_descriptor_limit
 from cloud_client.reference_server.context import Service
+from cloud_client.reference_server.engines import open_store
 from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
 from cloud_client.reference_server.health import Health
 from cloud_client.reference_server.long_poll import Waiters
@@ -29,7 +31,7 @@ from cloud_client.reference_server.metrics import Metrics
 from cloud_client.reference_server.operations import OPERATIONS
 from cloud_client.reference_server.palm_index import PalmIndex
 from cloud_client.reference_server.rate_limit import Limiter, LocalLimiter, SharedLimiter
-from cloud_client.reference_server.store import AsyncStore, Database, Store, Tx
+from cloud_client.reference_server.store import Database, Store, Tx
 from cloud_client.reference_server.times import NowMs, system_now_ms
 from cloud_client.reference_server.vault import Vault
 
@@ -101,7 +103,7 @@ class DataDirectory:
             raise OperatorError(
                 f"{self.path} cannot be used ({error.strerror}): give --data a directory of your own"
             ) from error
-        store = Store.open(self.database)
+        store = open_store(self.database)
         try:
             with store.writing() as tx:
                 _check_keys(tx, vault)

@@ -14,7 +14,8 @@ from cloud_client.contract import (
 )
 from cloud_client.reference_server import persons
 from cloud_client.reference_server.bodies import CreateEnrollmentSession
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.devices import row_by_id as device_row
 from cloud_client.reference_server.problems import Problem, invalid
 from cloud_client.reference_server.store import Row, Tx

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloud_client.contract import SubjectStatus
 from cloud_client.reference_server import gallery_log, persons
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import rfc3339
 from cloud_client.reference_server.vault import Vault

@@ -4,7 +4,7 @@ import hmac
 import os
 from dataclasses import dataclass
 
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import KEY_BYTES, Vault

@@ -1,5 +1,6 @@
 """Instants: epoch milliseconds inside, RFC 3339 in UTC with milliseconds on the partner surface."""
 
+import calendar
 import re
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from functools import lru_cache
 NowMs = Callable[[], int]
 """The wall clock, handed in: epoch milliseconds."""
 
+DAY_MS = 24 * 3600 * 1000
 EARLIEST_MS = -62_167_219_200_000
 LATEST_MS = 253_402_300_799_999
 """The first millisecond of the year 0000 and the last of 9999: nothing else can be written as RFC 3339."""
@@ -62,3 +64,12 @@ def parse_rfc3339(text: str) -> int | None:
         return None
     seconds = (moment - _EPOCH) // _SECOND - offset_min * 60 - (0 if year else _400_YEARS_S)
     return seconds * 1000 + int((fraction or "0").ljust(9, "0")[:3])
+
+
+def months_before(at_ms: int, months: int) -> int:
+    """The same moment so many calendar months earlier (the last day of a shorter month)."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    index = moment.year * 12 + moment.month - 1 - months
+    year, month = index // 12, index % 12 + 1
+    day = min(moment.day, calendar.monthrange(year, month)[1])
+    return int(moment.replace(year=year, month=month, day=day).timestamp() * 1000)

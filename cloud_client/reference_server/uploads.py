@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 from cloud_client.contract import BatchCode
 from cloud_client.reference_server import device_config
 from cloud_client.reference_server.bodies import VerdictBatch
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.reconcile import Facts, reconcile
 from cloud_client.reference_server.store import Row, Tx
 from cloud_client.reference_server.times import LATEST_MS

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server import device_config, persons
-from cloud_client.reference_server.context import Answer, Call, Environment
+from cloud_client.reference_server.callers import Environment
+from cloud_client.reference_server.context import Answer, Call
 from cloud_client.reference_server.pages import Listed, Position, list_page, read_cursor
 from cloud_client.reference_server.problems import FieldError, Problem
 from cloud_client.reference_server.registration import key_object
-from cloud_client.reference_server.retention import DAY_MS, VERDICT_MONTHS, months_before
 from cloud_client.reference_server.store import Row, Tx
-from cloud_client.reference_server.times import rfc3339
+from cloud_client.reference_server.times import DAY_MS, months_before, rfc3339
 from cloud_client.reference_server.vault import Vault
 from link1.keys import PublicKey
 from link1.signed import Kind
@@ -27,6 +27,8 @@ _COLUMNS: Final = """tenant_id, verdict_id, txn_id, device_id, gate_id, dbd_id, 
     pad_res, quality_q, model_id, decided_ms, received_ms, reconciliation, hand, subject_id, signed_decision,
     signed_passage, change_no"""
 """What a record is made of: not the signed verdict, which is most of a row."""
+VERDICT_MONTHS: Final = 13
+"""How long verdicts are kept."""
 CHANGES_CURSOR_MS: Final = VERDICT_MONTHS * 30 * DAY_MS
 """A back office that was away for longer may have missed a record that is deleted already."""
 

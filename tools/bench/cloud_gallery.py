@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cloud_client.reference_server import gallery_log, operator, persons, tenants
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import Vault, seal
 from gallery.stream import Entry, entry_sha256, state_of

@@ -18,7 +18,7 @@ from statistics import quantiles
 from typing import Any, Final
 
 from cloud_client.reference_server import operator
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Tx
 from tools.bench.cloud_server import ServerProcess, on_store, serving
 from tools.bench.http_load import Connection, connections, drive

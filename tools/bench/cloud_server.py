@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server import operator
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.serve import DataDirectory
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import Vault

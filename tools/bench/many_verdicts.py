@@ -1,6 +1,6 @@
 """A store with many verdicts, written straight into the tables: for what a list costs when there is much."""
 
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Tx
 
 DEVICE, GATE = "gate-big", "g-big"

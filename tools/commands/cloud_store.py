@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from cloud_client.reference_server.context import Environment
+    from cloud_client.reference_server.callers import Environment
     from cloud_client.reference_server.store import Tx
     from cloud_client.reference_server.vault import Vault
 
@@ -94,6 +94,6 @@ def on_store(command: Callable[..., Work]) -> Command:
 
 
 def environment_of(tenant: str, mode: str) -> "Environment":
-    from cloud_client.reference_server.context import Environment
+    from cloud_client.reference_server.callers import Environment
 
     return Environment(tenant, mode == "live")

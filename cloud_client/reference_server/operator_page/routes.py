@@ -21,11 +21,13 @@ from starlette.routing import BaseRoute, Route
 
 from cloud_client.contract import Reconciliation, Scope
 from cloud_client.reference_server import auth
-from cloud_client.reference_server.context import ApiKey, Service
+from cloud_client.reference_server.async_store import AsyncStore
+from cloud_client.reference_server.callers import ApiKey
+from cloud_client.reference_server.context import Service
 from cloud_client.reference_server.operator_page import views, words
 from cloud_client.reference_server.operator_page.visits import COOKIE, Visit, Visits, key_of
 from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.store import AsyncStore, Tx
+from cloud_client.reference_server.store import Tx
 
 HOME: Final = "/operator"
 SIGN_IN: Final = f"{HOME}/sign-in"

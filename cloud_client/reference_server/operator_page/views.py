@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cloud_client.contract import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
 from cloud_client.reference_server import sessions
-from cloud_client.reference_server.context import Environment
+from cloud_client.reference_server.callers import Environment
 from cloud_client.reference_server.store import Row, Tx
 
 PAGE_ROWS: Final = 50

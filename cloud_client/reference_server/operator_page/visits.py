@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud_client.reference_server.auth import API_KEY
-from cloud_client.reference_server.context import ApiKey, Environment
+from cloud_client.reference_server.callers import ApiKey, Environment
 from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import token_hash
 

@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.reference_server.backup import copy_database
+from cloud_client.reference_server.engines import open_store
 from cloud_client.reference_server.errors import OperatorError, ServerError
 from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store import Store, Tx
+from cloud_client.reference_server.store import Tx
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post
@@ -49,7 +50,7 @@ def checked(file: Path) -> sqlite3.Connection:
 
 def test_it_is_of_the_moment_at_which_it_begins(database: Path, tmp_path: Path) -> None:
     """Others write between any two steps; the copy does not begin again, and has nothing of that."""
-    store, file, steps = Store.open(database), tmp_path / "copy.db", 0
+    store, file, steps = open_store(database), tmp_path / "copy.db", 0
     store.write(lambda tx: tx.run(NONCE, nonce="before"))
 
     def write() -> None:
@@ -173,7 +174,7 @@ def test_a_store_is_restored_from_it(tmp_path: Path) -> None:
     def nonces(tx: Tx) -> list[str]:
         return [row["nonce"] for row in tx.all("SELECT nonce FROM nonces")]
 
-    restored = Store.open(tmp_path / "again.db")
+    restored = open_store(tmp_path / "again.db")
     with restored.reading() as tx:
         assert nonces(tx) == ["kept"]
     restored.close()

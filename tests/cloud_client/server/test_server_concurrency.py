@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from cloud_client.reference_server.engines import connect_store
 from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store import Store
 from tests.cloud_client.server.server_process import Board, Running, enrol, enrol_person, new_account, post
 
 _MANY = 8
@@ -196,7 +196,7 @@ def test_a_key_in_use_is_told_so(running: Running, tenant_id: str, threads: Thre
 @contextmanager
 def stopped_writers(running: Running, tenant_id: str) -> Iterator[None]:
     """Another process writes to this tenant for as long as this lasts."""
-    store = Store.connect(DataDirectory.of(running.data, running.database).database)
+    store = connect_store(DataDirectory.of(running.data, running.database).database)
     with store.writing(lock=tenant_id):
         yield
     store.close()

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
 from cloud_client.reference_server import port
+from cloud_client.reference_server.engines import connect_store, open_store
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store import Store
 from cloud_client.reference_server.store_postgresql import translated
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
@@ -331,13 +331,13 @@ def test_a_newer_schema_is_refused(on_postgresql: Cloud) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("INSERT INTO schema_version (version) VALUES (999)")
     with pytest.raises(OperatorError, match="schema version 999"):
-        Store.open(url)
+        open_store(url)
 
 
 def test_two_that_make_the_same_at_once(on_postgresql: Cloud) -> None:
     """Under different locks the second finds out at the write, and begins anew with the first's in sight."""
     tenant = on_postgresql.new_tenant()
-    store = Store.connect(on_postgresql.data.database)
+    store = connect_store(on_postgresql.data.database)
     runs = []
 
     def work(tx: object) -> bool:

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from cloud_client.reference_server.engines import connect_store
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.serve import DataDirectory, ServeOptions
-from cloud_client.reference_server.store import Store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tools.commands.cloud import cloud as command
@@ -84,7 +84,7 @@ def test_a_locked_database_is_a_503(running: Running) -> None:
     tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
     partner = running.partner(tenant)
     partner.timeout = httpx.Timeout(20)
-    other = Store.connect(DataDirectory.of(running.data, running.database).database)
+    other = connect_store(DataDirectory.of(running.data, running.database).database)
     with other.writing():
         response = post(partner, "/v1/subjects", {"external_ref": "p-1"})
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")

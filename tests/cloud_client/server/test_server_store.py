@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 from cloud_client.reference_server import migrations, schema
+from cloud_client.reference_server.async_store import AsyncStore
+from cloud_client.reference_server.engines import connect_store, open_store
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store import UNLOCKED, AsyncStore, Change, Database, Store, Tx
+from cloud_client.reference_server.store import UNLOCKED, Change, Database, Store, Tx
 from tests.cloud_client.server.server_database import cluster, query
 from tests.cloud_client.server.server_harness import Cloud
 
@@ -29,7 +31,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 @pytest.fixture
 def store(database: Database) -> Iterator[Store]:
-    store = Store.open(database)
+    store = open_store(database)
     yield store
     store.close()
 
@@ -77,15 +79,15 @@ def test_every_way_to_read(store: Store) -> None:
 def test_an_older_database_is_brought_up(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = schema.MIGRATIONS
     monkeypatch.setattr(migrations, "MIGRATIONS", newest[:1])
-    Store.open(database).close()
+    open_store(database).close()
     monkeypatch.setattr(migrations, "MIGRATIONS", (*newest, ("CREATE TABLE next (a BLOB)", "not SQL")))
     with pytest.raises((StoreUnavailable, psycopg.errors.SyntaxError)):
-        Store.open(database)
+        open_store(database)
     monkeypatch.undo()
     # All of the failed one is undone, those before it as well; then what is right is done, once.
     versions = "SELECT version FROM schema_version ORDER BY version"
     for _ in range(2):
-        store = Store.open(database)
+        store = open_store(database)
         with store.reading() as tx:
             assert [row["version"] for row in tx.all(versions)] == list(range(1, len(newest) + 1))
             assert not store.has_table(tx, "next")
@@ -101,7 +103,7 @@ def test_text_is_ordered_by_its_bytes(store: Store) -> None:
 
 
 def test_one_view_for_a_whole_read(database: Database, store: Store) -> None:
-    other = Store.connect(database)
+    other = connect_store(database)
     with store.reading() as tx:
         assert tx.scalar(COUNT) == 0
         other.write(lambda writer: writer.run(INSERT, nonce="a"))
@@ -117,7 +119,7 @@ def test_what_is_read_before_a_write_holds_at_the_write(database: Database, stor
         return tx.run(INSERT, nonce=f"{tx.scalar(COUNT):04}")
 
     def many(_: int) -> None:
-        mine = Store.connect(database)
+        mine = connect_store(database)
         for _ in range(25):
             mine.write(add, durable=False, lock="a tenant")
         mine.close()
@@ -128,7 +130,7 @@ def test_what_is_read_before_a_write_holds_at_the_write(database: Database, stor
 
 
 def test_the_whole_waits_for_every_tenant(database: Database, store: Store) -> None:
-    other = Store.connect(database)
+    other = connect_store(database)
     began, order = threading.Event(), []
 
     def whole() -> None:
@@ -164,7 +166,7 @@ def test_changes_of_another_connection_are_heard(database: Database) -> None:
 
 
 def announce(database: Database) -> None:
-    other = Store.connect(database)
+    other = connect_store(database)
     with other.writing() as tx:
         tx.run(INSERT, nonce="a")
         tx.announce("device", "t", "d")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cloud_client.reference_server import persons
+from cloud_client.reference_server.engines import open_store
 from cloud_client.reference_server.errors import ServerError
-from cloud_client.reference_server.store import Store, Tx
+from cloud_client.reference_server.store import Tx
 from cloud_client.reference_server.vault import Vault, unseal
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import cluster
@@ -100,7 +101,7 @@ def test_a_cpf_is_sealed_under_the_persons_key(cloud: Cloud) -> None:
     """Neither the key-management key nor another person's key opens it."""
     partner = cloud.new_tenant().partner()
     people = [partner.person(cpf=cpf) for cpf in (CPF, "11144477735")]
-    with closing(Store.open(cloud.data.database)) as store, store.reading() as tx:
+    with closing(open_store(cloud.data.database)) as store, store.reading() as tx:
         rows = [
             tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=person["subject_id"])
             for person in people
