@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from cloud_client.reference_server.device_config import DEFAULT_THRESHOLDS
+from cloud_client.reference_server.domain.devices.config import DEFAULT_THRESHOLDS
 from models.manifest import load_manifest, shipped_model_dir
 
 

@@ -9,10 +9,10 @@ import random
 import uuid
 from typing import Any, Final
 
-from cloud_client.reference_server import operator
-from cloud_client.reference_server.callers import Environment
-from cloud_client.reference_server.store import Tx
-from cloud_client.reference_server.vault import Vault
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault
 
 _S: Final = 1000
 _MIN: Final = 60 * _S

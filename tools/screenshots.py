@@ -16,8 +16,8 @@ from typing import Final
 
 import click
 
-from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.times import system_now_ms
+from cloud_client.reference_server.contract.times import system_now_ms
+from cloud_client.reference_server.ops.serve import DataDirectory
 from tools import operator_stage
 from tools.browser import Tab, browsing, find_chromium, save
 from tools.device_stage import photograph_device, staged_device

@@ -14,8 +14,8 @@ from typing import Any
 
 from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import sign_request, verify_request
-from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.strict_json import read_body
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.strict_json import read_body
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
 from device.platform.ipc import read_packet

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from cloud_client.reference_server.engines import open_store
+from cloud_client.reference_server.store.engines import open_store
 
 _INSERT_SUBJECT = """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status,
     external_ref_mac, person_key_ct, refs_ct, has_onboard_ref, created_ms, updated_ms)

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from cloud_client.reference_server import gallery_log, operator, persons, tenants
-from cloud_client.reference_server.callers import Environment
-from cloud_client.reference_server.store import Tx
-from cloud_client.reference_server.vault import Vault, seal
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.tenancy import persons, tenants
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault, seal
 from gallery.stream import Entry, entry_sha256, state_of
 from link1.canonical import b64_encode
 from tools.bench.cloud_server import MODEL_ID, BenchDevice, ServerProcess, on_store

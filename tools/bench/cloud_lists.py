@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
-from cloud_client.reference_server import operator
-from cloud_client.reference_server.callers import Environment
-from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Tx
 from tools.bench.cloud_server import ServerProcess, on_store, serving
 from tools.bench.http_load import Connection, connections, drive
 from tools.bench.many_verdicts import DEVICE, GATE, fill

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from cloud_client.http_signature import new_nonce, sign_request
-from cloud_client.reference_server import operator
-from cloud_client.reference_server.callers import Environment
-from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store import Tx
-from cloud_client.reference_server.vault import Vault
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
 from link1.objects import GalleryMark, Pad, Verdict, VerdictResult

@@ -1,7 +1,7 @@
 """A store with many verdicts, written straight into the tables: for what a list costs when there is much."""
 
-from cloud_client.reference_server.callers import Environment
-from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.store.base import Tx
 
 DEVICE, GATE = "gate-big", "g-big"
 FIRST_MS = 1_789_000_000_000

@@ -68,8 +68,8 @@ def serve(
     no_admin: bool,
 ) -> None:
     """Serve until SIGTERM; prints one line when connections are accepted."""
-    from cloud_client.reference_server.admin_bind import AdminBind
-    from cloud_client.reference_server.serve import DataDirectory, ServeOptions, run
+    from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions, run
+    from cloud_client.reference_server.web.admin.bind import AdminBind
 
     admin = AdminBind(admin_host)
     if admin_port is not None:
@@ -110,7 +110,7 @@ def tenant() -> None:
 @on_store
 def tenant_create(*, name: str) -> Work:
     """Make a tenant with a test and a live environment."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.create_tenant(tx, vault, name, now_ms)
 
@@ -127,7 +127,7 @@ def tenant_set(
     duplicate_cosine: float | None,
 ) -> Work:
     """Change a tenant's settings."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, _: operator.set_tenant(tx, vault, tenant, terms_version, duplicate_cosine)
 
@@ -145,7 +145,7 @@ def key() -> None:
 @on_store
 def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
     """Make an API key; it is shown this once."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.create_key(tx, environment_of(tenant, mode), list(scopes), now_ms)
 
@@ -156,7 +156,7 @@ def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
 @on_store
 def key_revoke(*, tenant: str, key_id: str) -> Work:
     """Revoke an API key from the next request on."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.revoke_key(tx, tenant, key_id, now_ms)
 
@@ -173,7 +173,7 @@ def token() -> None:
 @on_store
 def token_create(*, tenant: str, mode: str, device_id: str, expires_in_s: int) -> Work:
     """Make a provisioning token for one device."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.create_token(
         tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms
@@ -192,7 +192,7 @@ def dbd() -> None:
 @on_store
 def dbd_add(*, tenant: str, mode: str, dbd_id: str, pub_b64: str) -> Work:
     """Make a validator's key known; another key for the same id counts from now."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.add_dbd(tx, environment_of(tenant, mode), dbd_id, pub_b64, now_ms)
 
@@ -209,7 +209,7 @@ def subject() -> None:
 @on_store
 def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
     """Suspend a person at every gate."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.block_subject(
         tx, vault, environment_of(tenant, mode), subject_id, reason=reason, now_ms=now_ms
@@ -223,7 +223,7 @@ def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None
 @on_store
 def subject_unblock(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
     """Undo `subject block`."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     del reason  # taken so that both commands can be called alike
     return lambda tx, vault, now_ms: operator.unblock_subject(
@@ -242,7 +242,7 @@ def session() -> None:
 @on_store
 def session_cancel(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a session that is open or in review."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.cancel_session(tx, environment_of(tenant, mode), session_id, now_ms)
 
@@ -253,7 +253,7 @@ def session_cancel(*, tenant: str, mode: str, session_id: str) -> Work:
 @on_store
 def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a review: the palms are enrolled."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.approve_session(
         tx, vault, environment_of(tenant, mode), session_id, now_ms
@@ -266,7 +266,7 @@ def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
 @on_store
 def session_reject(*, tenant: str, mode: str, session_id: str) -> Work:
     """End a review: nobody is enrolled."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.reject_session(tx, environment_of(tenant, mode), session_id, now_ms)
 
@@ -282,7 +282,7 @@ def epoch() -> None:
 @on_store
 def epoch_new(*, tenant: str, mode: str, model_id: str) -> Work:
     """Begin a gallery epoch made with a model; devices take it by snapshot."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, __: operator.new_epoch(tx, environment_of(tenant, mode), model_id)
 
@@ -298,7 +298,7 @@ def signer() -> None:
 @on_store
 def signer_rotate(*, use: str, in_s: int) -> Work:
     """Publish a new key for a use; it signs from --in-s seconds on."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, vault, now_ms: operator.rotate_signer(tx, vault, use, in_s, now_ms)
 
@@ -312,7 +312,7 @@ def root() -> None:
 @on_store
 def root_show() -> Work:
     """Print the root's public key."""
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     return lambda _, vault, __: operator.show_root(vault)
 
@@ -322,8 +322,8 @@ def root_show() -> Work:
 @on_store
 def sweep(*, timestamp: str | None) -> Work:
     """Delete what is past its retention, and count it."""
-    from cloud_client.reference_server.retention import sweep as delete_expired
-    from cloud_client.reference_server.times import LATEST_MS, parse_rfc3339
+    from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339
+    from cloud_client.reference_server.ops.retention import sweep as delete_expired
 
     at_ms = None
     if timestamp is not None:

@@ -9,8 +9,8 @@ import click
 from tools.commands.cloud_store import Work, environment_of, of_environment, on_store
 
 if TYPE_CHECKING:
-    from cloud_client.reference_server.store import Tx
-    from cloud_client.reference_server.vault import Vault
+    from cloud_client.reference_server.store.base import Tx
+    from cloud_client.reference_server.store.vault import Vault
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -42,7 +42,7 @@ def bundle_create(
     Compare the id of the verdict key with the one that the device shows (its QR code holds the same): that
     is what a token is online. Give the technician the root_kid that is printed by another way than the stick.
     """
-    from cloud_client.reference_server.offline_registration import (
+    from cloud_client.reference_server.ops.offline_registration import (
         MAX_REQUEST_BYTES,
         answer_request,
         verdict_kid_of,

@@ -29,7 +29,7 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
 
     TYPE is svc.config, svc.trust.bundle, svc.update.manifest (these three are signed) or svc.update.chunk.
     """
-    from cloud_client.reference_server import mail_send as sending
+    from cloud_client.reference_server.ops import mail_send as sending
     from link1.plain_file import read_plain_file
     from link1.sealed import INBOX_CT_MAX_BYTES
 
@@ -44,7 +44,7 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
 @on_store
 def mail_bundle(*, tenant: str, mode: str) -> Work:
     """Print a trust bundle of all keys that count now; edit it and give it to `mail send`."""
-    from cloud_client.reference_server import mail_send as sending
+    from cloud_client.reference_server.ops import mail_send as sending
 
     return lambda tx, vault, now_ms: sending.trust_bundle(tx, vault, environment_of(tenant, mode), now_ms)
 
@@ -59,7 +59,7 @@ def config() -> None:
 @on_store
 def config_show(*, tenant: str, mode: str) -> Work:
     """Print the present config_obj."""
-    from cloud_client.reference_server import mail_send as sending
+    from cloud_client.reference_server.ops import mail_send as sending
 
     return lambda tx, _, __: sending.show_config(tx, environment_of(tenant, mode))
 
@@ -79,7 +79,7 @@ def config_show(*, tenant: str, mode: str) -> Work:
 @on_store
 def config_set(*, tenant: str, mode: str, **given: Any) -> Work:
     """Change the configuration: config_seq rises, and every active device is sent the new one."""
-    from cloud_client.reference_server import mail_send as sending
+    from cloud_client.reference_server.ops import mail_send as sending
 
     changes = {name: value for name, value in given.items() if value is not None}
     return lambda tx, vault, now_ms: sending.set_config(
@@ -97,7 +97,7 @@ def factory_ca() -> None:
 @on_store
 def factory_ca_add(*, certificate: Path) -> Work:
     """Trust a CA (PEM or DER) to vouch for the keys of devices."""
-    from cloud_client.reference_server import attestation
+    from cloud_client.reference_server.domain.devices import attestation
     from link1.plain_file import read_plain_file
 
     content = read_plain_file(certificate, 64 * 1024)
@@ -108,7 +108,7 @@ def factory_ca_add(*, certificate: Path) -> Work:
 @on_store
 def factory_ca_list() -> Work:
     """Print the CAs that are trusted."""
-    from cloud_client.reference_server import attestation
+    from cloud_client.reference_server.domain.devices import attestation
 
     return lambda tx, _, __: attestation.list_factory_cas(tx)
 
@@ -118,6 +118,6 @@ def factory_ca_list() -> Work:
 @on_store
 def factory_ca_remove(*, fingerprint: str) -> Work:
     """Trust it no more; devices that were attested stay so."""
-    from cloud_client.reference_server import attestation
+    from cloud_client.reference_server.domain.devices import attestation
 
     return lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint)

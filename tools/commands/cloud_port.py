@@ -21,8 +21,8 @@ from tools.commands.cloud_store import reported
 def port_db(*, data: Path, database: str, as_json: bool) -> None:
     """Copy a SQLite store into an empty PostgreSQL database, and prove that nothing was lost."""
     from cloud_client.reference_server.errors import OperatorError
-    from cloud_client.reference_server.port import port
-    from cloud_client.reference_server.serve import DataDirectory
+    from cloud_client.reference_server.ops.port import port
+    from cloud_client.reference_server.ops.serve import DataDirectory
 
     target = DataDirectory.of(data, database).database
     if isinstance(target, Path):

@@ -48,7 +48,7 @@ def release(
     written to a file for `palmctl update apply`, or both. A model of another model_id takes effect together
     with a gallery epoch made with it: follow with `palmctl cloud epoch new --model-id ID`.
     """
-    from cloud_client.reference_server import mail_send as sending
+    from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
     from tools.release import chunk_bodies, manifest_obj, write_release

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from cloud_client.reference_server.callers import Environment
-    from cloud_client.reference_server.store import Tx
-    from cloud_client.reference_server.vault import Vault
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
+    from cloud_client.reference_server.store.base import Tx
+    from cloud_client.reference_server.store.vault import Vault
 
 Command = Callable[..., Any]
 Work = Callable[["Tx", "Vault", int], dict[str, Any]]
@@ -71,8 +71,8 @@ def on_store(command: Callable[..., Work]) -> Command:
     @reported
     @wraps(command)
     def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
-        from cloud_client.reference_server.serve import DataDirectory
-        from cloud_client.reference_server.times import system_now_ms
+        from cloud_client.reference_server.contract.times import system_now_ms
+        from cloud_client.reference_server.ops.serve import DataDirectory
 
         now_ms = system_now_ms()
         store, vault = DataDirectory.of(data, database).open(now_ms)
@@ -94,6 +94,6 @@ def on_store(command: Callable[..., Work]) -> Command:
 
 
 def environment_of(tenant: str, mode: str) -> "Environment":
-    from cloud_client.reference_server.callers import Environment
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
 
     return Environment(tenant, mode == "live")

@@ -5,11 +5,11 @@ import re
 import httpx
 
 from cloud_client.contract import REQUEST_ID_HEADER, ProblemCode
-from cloud_client.reference_server import resources
-from cloud_client.reference_server.openapi import codes_of
-from cloud_client.reference_server.operation import Operation
-from cloud_client.reference_server.operations import OPERATIONS
-from cloud_client.reference_server.problems import KINDS
+from cloud_client.reference_server.contract import answers as resources
+from cloud_client.reference_server.contract.problems import KINDS
+from cloud_client.reference_server.web.api.openapi import codes_of
+from cloud_client.reference_server.web.api.operation import Operation
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 
 
 def operation_of(method: str, path: str) -> Operation | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_client.reference_server import operator_page
+from cloud_client.reference_server.web.admin import operator_page
 from tools.browser import Tab, browsing, find_chromium
 from tools.screenshots import PAGES, sign_in, staged_server
 

@@ -8,16 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from cloud_client.reference_server import health, operator
-from cloud_client.reference_server.access_log import Served
-from cloud_client.reference_server.admin import make_admin_app
-from cloud_client.reference_server.admin_bind import AdminBind
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
-from cloud_client.reference_server.metrics import Metrics, Standing
-from cloud_client.reference_server.openapi import document
-from cloud_client.reference_server.operations import OPERATIONS
-from cloud_client.reference_server.operator_page.visits import IDLE_S, LONGEST_S, Visits
-from cloud_client.reference_server.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.store import health
+from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.admin.app import make_admin_app
+from cloud_client.reference_server.web.admin.bind import AdminBind
+from cloud_client.reference_server.web.admin.metrics import Metrics, Standing
+from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S, LONGEST_S, Visits
+from cloud_client.reference_server.web.api.openapi import document
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
 from tests import REPOSITORY
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
@@ -334,7 +335,7 @@ def test_where_it_may_listen(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_matters_to_whoever_asked_for_it(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
-    from cloud_client.reference_server.admin_bind import listening
+    from cloud_client.reference_server.web.admin.bind import listening
 
     async def listen(bind: AdminBind | None) -> str | None:
         async with listening(bind, cloud.app) as url:

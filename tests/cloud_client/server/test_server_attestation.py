@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloud_client.reference_server import attestation
+from cloud_client.reference_server.domain.devices import attestation
 from cloud_client.reference_server.errors import OperatorError
 from link1.canonical import b64_decode, b64_encode
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cloud_client.reference_server.backup import copy_database
-from cloud_client.reference_server.engines import open_store
 from cloud_client.reference_server.errors import OperatorError, ServerError
-from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store import Tx
+from cloud_client.reference_server.ops.backup import copy_database
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.engines import open_store
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from cloud_client.reference_server.engines import connect_store
-from cloud_client.reference_server.serve import DataDirectory
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.store.engines import connect_store
 from tests.cloud_client.server.server_process import Board, Running, enrol, enrol_person, new_account, post
 
 _MANY = 8
@@ -141,7 +141,7 @@ def test_four_processes_lose_no_update(running: Running, tenant_id: str) -> None
     # Each step reads, then writes what it has read and one: a lost update would show in the sum.
     program = (
         "import sys\n"
-        "from cloud_client.reference_server.serve import DataDirectory\n"
+        "from cloud_client.reference_server.ops.serve import DataDirectory\n"
         "from pathlib import Path\n"
         "data, database, tenant, count = sys.argv[1:]\n"
         "store, _ = DataDirectory.of(Path(data), database or None).open(1)\n"

@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 
 from cloud_client.http_signature import new_nonce
-from cloud_client.reference_server.bodies import VerdictBatch, read_model
-from cloud_client.reference_server.operation import MAX_VALUES, MAX_VALUES_OF_A_BATCH
-from cloud_client.reference_server.operations import OPERATIONS
-from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.strict_json import read_body
+from cloud_client.reference_server.contract.bodies import VerdictBatch, read_model
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.strict_json import read_body
+from cloud_client.reference_server.web.api.operation import MAX_VALUES, MAX_VALUES_OF_A_BATCH
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud
 

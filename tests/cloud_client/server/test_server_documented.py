@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloud_client.reference_server.operations_partner import PARTNER_OPERATIONS, WEBHOOKS
+from cloud_client.reference_server.web.api.operations_partner import PARTNER_OPERATIONS, WEBHOOKS
 from tests import REPOSITORY
 from tests.cloud_client.server.server_process import Board, Running
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from cloud_client.reference_server.etags import none_matches
-from cloud_client.reference_server.times import EARLIEST_MS, LATEST_MS, parse_rfc3339, rfc3339
+from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS, parse_rfc3339, rfc3339
+from cloud_client.reference_server.web.api.etags import none_matches
 from tests.cloud_client.server.server_harness import Cloud, Partner, code_of
 
 EVIDENCE = {"method": "paper", "terms_version": "v1", "evidence_sha256": "0" * 64}

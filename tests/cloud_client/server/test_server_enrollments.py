@@ -2,7 +2,8 @@
 
 import pytest
 
-from cloud_client.reference_server import enrollments, operator
+from cloud_client.reference_server.domain.people import enrollments
+from cloud_client.reference_server.ops import commands as operator
 from tests.cloud_client.server.server_database import everything_in
 from tests.cloud_client.server.server_harness import Partner, Tenant, code_of, vector
 

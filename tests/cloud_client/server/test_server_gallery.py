@@ -7,8 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from cloud_client.reference_server import gallery_log, operator
-from cloud_client.reference_server import persons as people
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.tenancy import persons as people
+from cloud_client.reference_server.ops import commands as operator
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cloud_client.reference_server.pages import SCAN_ROWS
-from cloud_client.reference_server.store import Tx
-from cloud_client.reference_server.times import rfc3339
+from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.domain.pages import SCAN_ROWS
+from cloud_client.reference_server.store.base import Tx
 from tests.cloud_client.server.server_database import cluster
 from tests.cloud_client.server.server_harness import Cloud, Partner
 from tools.bench.many_verdicts import DEVICE, FIRST_MS, GATE, fill

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloud_client.reference_server import mail_listing, operator, retention
+from cloud_client.reference_server.domain.mail import listing as mail_listing
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops import retention
 from link1.canonical import b64_decode, b64_encode
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, object_ref, sign_object, verify_object

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud_client.reference_server import mail_gallery, operator, retention
+from cloud_client.reference_server.domain.mail import gallery as mail_gallery
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops import retention
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject

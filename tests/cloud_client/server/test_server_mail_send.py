@@ -9,12 +9,15 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from cloud_client.reference_server import device_config, mail_send, operator, signers
-from cloud_client.reference_server.app import make_app
+from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.errors import OperatorError
-from cloud_client.reference_server.openapi import document
-from cloud_client.reference_server.operation import Retirement
-from cloud_client.reference_server.operations import OPERATIONS
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops import mail_send
+from cloud_client.reference_server.web.api.app import make_app
+from cloud_client.reference_server.web.api.openapi import document
+from cloud_client.reference_server.web.api.operation import Retirement
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 from device.trust.bundle import with_bundle
 from device.trust.policy import read_policy
 from device.trust.trust import trust_from_registration

@@ -17,9 +17,9 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from cloud_client.contract import CONTRACT_VERSION
-from cloud_client.reference_server.examples import example
-from cloud_client.reference_server.openapi import document
-from cloud_client.reference_server.operations import OPERATIONS
+from cloud_client.reference_server.web.admin.examples import example
+from cloud_client.reference_server.web.api.openapi import document
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests import REPOSITORY
 from tests.cloud_client.server.server_harness import Partner, code_of
 from tests.cloud_client.server.server_process import Board, Running, start

@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
-from cloud_client.reference_server import port
-from cloud_client.reference_server.engines import connect_store, open_store
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
-from cloud_client.reference_server.serve import DataDirectory
-from cloud_client.reference_server.store_postgresql import translated
+from cloud_client.reference_server.ops import port
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.store.engines import connect_store, open_store
+from cloud_client.reference_server.store.postgresql import translated
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
 from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant, decision, vector

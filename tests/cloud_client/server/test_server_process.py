@@ -14,9 +14,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from cloud_client.reference_server.engines import connect_store
 from cloud_client.reference_server.errors import OperatorError
-from cloud_client.reference_server.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
+from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
 from tools.commands.cloud import cloud as command

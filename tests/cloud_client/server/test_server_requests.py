@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_client.reference_server.openapi import codes_of
-from cloud_client.reference_server.operations import OPERATIONS
-from cloud_client.reference_server.problems import Problem
-from cloud_client.reference_server.strict_json import read_body
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.strict_json import read_body
+from cloud_client.reference_server.web.api.openapi import codes_of
+from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
 
 BODY = {"external_ref": "p-1"}
@@ -77,7 +77,7 @@ def test_the_scheme_is_case_insensitive_and_the_header_stands_once(partner: Part
 
 
 def test_a_revoked_key_is_refused_at_once(tenant: Tenant, partner: Partner) -> None:
-    from cloud_client.reference_server import operator
+    from cloud_client.reference_server.ops import commands as operator
 
     done = tenant.cloud.operate(
         lambda tx, _, now: operator.revoke_key(tx, tenant.tenant_id, partner.key_id, now)

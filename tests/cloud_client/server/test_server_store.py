@@ -11,11 +11,11 @@ from typing import TypeVar
 import psycopg
 import pytest
 
-from cloud_client.reference_server import migrations, schema
-from cloud_client.reference_server.async_store import AsyncStore
-from cloud_client.reference_server.engines import connect_store, open_store
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store import UNLOCKED, Change, Database, Store, Tx
+from cloud_client.reference_server.store import migrations, schema
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import UNLOCKED, Change, Database, Store, Tx
+from cloud_client.reference_server.store.engines import connect_store, open_store
 from tests.cloud_client.server.server_database import cluster, query
 from tests.cloud_client.server.server_harness import Cloud
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from cloud_client.http_signature import new_nonce, sign_request
-from cloud_client.reference_server.connections import KEPT_BACK, SWEEPS, Connections
-from cloud_client.reference_server.serve import DataDirectory
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.web.listening.connections import KEPT_BACK, SWEEPS, Connections
 from link1.keys import SigningKey
 from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_client.reference_server import idempotency, operator
-from cloud_client.reference_server.cpf import carries_cpf, is_valid_cpf
-from cloud_client.reference_server.retention import sweep
-from cloud_client.reference_server.times import parse_rfc3339, rfc3339
+from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
+from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops.retention import sweep
+from cloud_client.reference_server.web.api import idempotency
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, code_of
 
 CPF = "52998224725"

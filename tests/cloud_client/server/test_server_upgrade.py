@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cloud_client.reference_server import persons
-from cloud_client.reference_server.engines import open_store
+from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.errors import ServerError
-from cloud_client.reference_server.store import Tx
-from cloud_client.reference_server.vault import Vault, unseal
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.engines import open_store
+from cloud_client.reference_server.store.vault import Vault, unseal
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import cluster
 from tests.cloud_client.server.server_harness import Cloud, code_of, decision

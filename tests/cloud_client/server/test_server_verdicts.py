@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cloud_client.reference_server import operator
+from cloud_client.reference_server.ops import commands as operator
 from link1.keys import SigningKey
 from link1.signed import Kind, object_ref, sign_object
 from tests.cloud_client.server.server_harness import Partner, SimDevice, Tenant, code_of, decision, passage

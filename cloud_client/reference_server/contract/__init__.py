@@ -1,0 +1,1 @@
+"""What crosses the wire: bodies, answers, problems, query parameters and times."""

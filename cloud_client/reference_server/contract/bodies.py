@@ -1,0 +1,275 @@
+"""Request bodies: the schema of each, and how its errors are reported.
+
+A reported pointer is made of the contract's own member names and array indices only; a member that the
+contract does not know is reported at its parent, because its name is something we received.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from cloud_client.contract import (
+    CPF,
+    EXTERNAL_REF,
+    HEX_32,
+    HEX_64,
+    MAX_BATCH_ITEMS,
+    MAX_VECTORS_PER_HAND,
+    NAME_64,
+    ONBOARD_REF,
+    UUID,
+    ProblemCode,
+)
+from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS, parse_rfc3339
+
+MAX_SAFE_INTEGER = 2**53 - 1
+_MAX_ERRORS = 20
+
+
+class Body(BaseModel):
+    """A request body: no coercion, no members beyond the contract's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _instant(text: str) -> Any:
+    at_ms = parse_rfc3339(text)
+    if at_ms is None or not EARLIEST_MS <= at_ms <= LATEST_MS:
+        raise ValueError
+    return at_ms
+
+
+def _no_repeats(items: list[str]) -> list[str]:
+    if len(set(items)) != len(items):
+        raise ValueError
+    return items
+
+
+def _not_null(value: object) -> object:
+    if value is None:
+        raise PydanticCustomError("null_type", "null")
+    return value
+
+
+def _pattern(pattern: str) -> StringConstraints:
+    return StringConstraints(pattern=f"^{pattern}$")
+
+
+T = TypeVar("T")
+# A member that may be left out; null is not the same as left out.
+Absent = Annotated[T | None, BeforeValidator(_not_null)]
+
+ExternalRef = Annotated[str, _pattern(EXTERNAL_REF.pattern)]
+OnboardRef = Annotated[str, _pattern(ONBOARD_REF.pattern)]
+Name64 = Annotated[str, _pattern(NAME_64.pattern)]
+Hex32 = Annotated[str, _pattern(HEX_32.pattern)]
+Hex64 = Annotated[str, _pattern(HEX_64.pattern)]
+Uuid = Annotated[str, _pattern(UUID.pattern), AfterValidator(str.lower)]
+# Text in, epoch milliseconds inside.
+Instant = Annotated[str, AfterValidator(_instant), Field(json_schema_extra={"format": "date-time"})]
+Millis = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+Hand = Literal["L", "R"]
+PurposeWord = Literal["enrollment", "identification", "dataset_collection"]
+Printable64 = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
+Base64Text = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=4096)]
+
+
+class CreateSubject(Body):
+    external_ref: ExternalRef
+    cpf: Absent[Annotated[str, _pattern(CPF.pattern)]] = None
+    onboard_ref: Absent[OnboardRef] = None
+
+
+class ConsentEvidence(Body):
+    method: Literal["device_screen", "partner_app", "paper"]
+    terms_version: Name64
+    accepted_at: Instant
+    evidence_sha256: Hex64
+
+
+class GrantConsent(Body):
+    purpose: PurposeWord
+    evidence: ConsentEvidence
+
+
+Hands = Annotated[
+    list[Hand],
+    Field(min_length=1, max_length=2, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_no_repeats),
+]
+
+
+class CreateEnrollmentSession(Body):
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["subject_id"]}, {"required": ["external_ref"]}]}
+    )
+
+    subject_id: Absent[Uuid] = None
+    external_ref: Absent[ExternalRef] = None
+    hands_required: Hands = ["L", "R"]
+    device_id: Absent[Name64] = None
+    expires_in_s: Annotated[int, Field(ge=60, le=900)] = 300
+    dataset_collection: bool = False
+
+
+class RevokeDevice(Body):
+    reason: Literal["lost", "stolen", "decommissioned", "compromised", "other"]
+
+
+class AppBody(Body):
+    pkg: Printable64
+    version: Printable64
+
+
+class DeviceKey(Body):
+    purpose: Literal["verdict", "http"]
+    alg: Literal["ed25519"]
+    pub_b64: Base64Text
+
+
+class SealKeyBody(Body):
+    alg: Literal["x25519"]
+    pub_b64: Base64Text
+
+
+class RegistrationProof(Body):
+    register_obj: dict[str, Any]
+    alg: Literal["ed25519"]
+    signer_kid: Hex32
+    sig_b64: Base64Text
+
+
+class RegisterDevice(Body):
+    device_id: Name64
+    kind: Literal["access", "totem"]
+    gate_id: Name64
+    dbd_id: Name64
+    passage_sensor: bool
+    app: AppBody
+    model_id: Name64
+    keys: Annotated[list[DeviceKey], Field(min_length=2, max_length=2)]
+    seal_key: SealKeyBody
+    proof: RegistrationProof
+
+
+_X509_EVIDENCE: dict[str, Any] = {
+    "type": "object",
+    "required": ["chain_b64", "sig_b64"],
+    "properties": {
+        "chain_b64": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4},
+        "sig_b64": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+
+
+class Attest(Body):
+    # What evidence is depends on the level; attestation.py reads it.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"level": {"const": "none"}, "evidence": {"type": "null"}}},
+                {"properties": {"level": {"const": "x509"}, "evidence": _X509_EVIDENCE}},
+            ]
+        }
+    )
+
+    level: Literal["none", "x509"]
+    evidence: Any
+
+
+class Wiped(Body):
+    wipe_id: Hex32
+
+
+class VerdictBatch(Body):
+    # Items are checked one by one; a bad one is refused alone.
+    items: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_ITEMS)]
+
+
+class Redeem(Body):
+    short_code: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,16}$")]
+
+
+class PadBody(Body):
+    res: Literal["pass", "fail", "unknown"]
+    mech: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+:-]{1,64}$")]
+    score_q: Annotated[int, Field(ge=0, le=10_000)]
+
+
+class EnrolledHand(Body):
+    hand: Hand
+    vector_b64: Base64Text
+    quality_q: Annotated[int, Field(ge=0, le=100)]
+    pad: PadBody
+
+
+class ScreenConsent(Body):
+    purpose: PurposeWord
+    terms_version: Name64
+    method: Literal["device_screen"]
+    accepted_at_ms: Millis
+
+
+SessionToken = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+
+
+class CompleteEnrollment(Body):
+    token: SessionToken
+    model_id: Name64
+    hands: Annotated[list[EnrolledHand], Field(min_length=1, max_length=2 * MAX_VECTORS_PER_HAND)]
+    consents: Annotated[list[ScreenConsent], Field(max_length=3)]
+
+
+class FailEnrollment(Body):
+    token: SessionToken
+    failed: Literal["capture_rejected"]
+
+
+B = TypeVar("B", bound=Body)
+
+
+def read_model(model: type[B], value: object) -> B:
+    """Parse a body that the strict reader let through. Problem 422 with every place that is wrong."""
+    if not isinstance(value, dict):
+        raise invalid("", "object_expected")
+    unknown = value.keys() - model.model_fields.keys()
+    if len(unknown) > 1:
+        # One of them says as much as all: each costs as much as a member that is read.
+        value = {name: value[name] for name in value if name not in unknown} | {unknown.pop(): None}
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = dict.fromkeys(
+            _field_error(item["type"], item["loc"])
+            for item in error.errors(include_input=False, include_url=False)
+        )
+        raise Problem(ProblemCode.VALIDATION_FAILED, errors=list(found)[:_MAX_ERRORS]) from None
+
+
+_CODES = {
+    "missing": "required",
+    "extra_forbidden": "unknown_member",
+    "string_pattern_mismatch": "pattern",
+    "literal_error": "enum",
+    "value_error": "format",
+}
+
+
+def _field_error(kind: str, location: tuple[int | str, ...]) -> FieldError:
+    if kind == "extra_forbidden":
+        location = location[:-1]
+    code = _CODES.get(kind)
+    if code is None:
+        code = "type" if kind.endswith(("_type", "_parsing")) else "range"
+    return FieldError("".join(f"/{part}" for part in location), code)

@@ -1,0 +1,187 @@
+"""The bodies of mail: what the outbox route takes, and what records carry inside.
+
+Faults in the shape of a record (types, lengths, base64, hex) end the request with 422; who signed it, for
+whom, and what is inside is judged record by record. What a device puts inside a record may have members of
+later versions; what an operator sends may not.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+
+from cloud_client.contract import GALLERY_TTL_MS, NAME_64
+from cloud_client.reference_server.contract.bodies import (
+    MAX_SAFE_INTEGER,
+    Absent,
+    Body,
+    Hex32,
+    Hex64,
+    Millis,
+    Name64,
+)
+from link1.canonical import b64_decode
+from link1.errors import FormatError
+from link1.sealed import CERTIFICATE_BYTES, OUTBOX_CT_MAX_BYTES
+
+MAX_RECORDS = 32
+_MAX_LISTED = 256
+
+
+def base64_of(low: int, high: int) -> Any:
+    """Standard base64 with padding of ``low`` to ``high`` bytes, in its one spelling."""
+
+    def check(text: str) -> str:
+        try:
+            data = b64_decode(text)
+        except FormatError:
+            raise ValueError from None
+        if not low <= len(data) <= high:
+            raise ValueError
+        return text
+
+    constraints = StringConstraints(
+        pattern=_one_spelling(low if low == high else None),
+        min_length=(low + 2) // 3 * 4,
+        max_length=(high + 2) // 3 * 4,
+    )
+    return Annotated[str, constraints, AfterValidator(check)]
+
+
+def _one_spelling(size: int | None) -> str:
+    """The pattern of canonical base64 (no stray bits before the ``=``), of ``size`` bytes where fixed."""
+    letter = "[A-Za-z0-9+/]"
+    tails = ("", f"{letter}[AQgw]==", f"{letter}{{2}}[AEIMQUYcgkosw048]=")
+    if size is None:
+        return f"^({letter}{{4}})*({tails[1]}|{tails[2]})?$"
+    return f"^{letter}{{{size // 3 * 4}}}{tails[size % 3]}$"
+
+
+Seq = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
+Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+
+
+class RecordPost(Body):
+    v: Count
+    rid: Hex32
+    box: Literal["in", "out"]
+    src: Name64
+    dst: Name64
+    seq: Seq
+    created_ms: Millis
+    suite: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    ct_len: Count
+    ct_sha256: Hex64
+
+
+class OutboxRecord(Body):
+    post: RecordPost
+    ct_b64: base64_of(1, OUTBOX_CT_MAX_BYTES)  # type: ignore[valid-type]
+    alg: Literal["ed25519"]
+    signer_kid: Hex32
+    sig_b64: base64_of(64, 64)  # type: ignore[valid-type]
+    # Devices have no certificate; one that is there anyway says nothing.
+    signer_cert_b64: Absent[base64_of(CERTIFICATE_BYTES, CERTIFICATE_BYTES)] = None  # type: ignore[valid-type]
+
+
+class SubmitOutbox(Body):
+    records: Annotated[list[OutboxRecord], Field(min_length=1, max_length=MAX_RECORDS)]
+
+
+class Inside(Body):
+    """A body that a device has sealed."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class RefusedRecord(Inside):
+    seq: Seq
+    code: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,32}$")]
+
+
+class ReportedGallery(Inside):
+    stream: Annotated[str, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
+    epoch: Count
+    seq: Count
+
+
+class ReportedMail(Inside):
+    in_applied_seq: Count
+
+
+class DeviceReport(Inside):
+    health: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]{1,32}$")]], Field(max_length=_MAX_LISTED)
+    ]
+    refused: Annotated[list[RefusedRecord], Field(max_length=_MAX_LISTED)]
+    # A totem has no gallery.
+    gallery: ReportedGallery | None
+    mail: ReportedMail
+
+
+class WipeDone(Inside):
+    wipe_id: Hex32
+
+
+Cosine = Annotated[int, Field(ge=0, le=10_000)]
+Percent = Annotated[int, Field(ge=0, le=100)]
+Wait = Annotated[int, Field(ge=1, le=600_000)]
+
+
+class ThresholdsObject(Body):
+    """Cosines × 10000, qualities 0..100; ``thr_id`` names this set in every verdict made with it."""
+
+    thr_id: Name64
+    accept_q: Cosine
+    margin_q: Annotated[int, Field(ge=0, le=20_000)]
+    quality_q: Percent
+    pad_q: Cosine
+    enrol_quality_q: Percent
+
+
+class ConfigObject(Body):
+    """config_obj (device surface §6)."""
+
+    v: Literal[1]
+    config_seq: Seq
+    thresholds: ThresholdsObject
+    attempts: Annotated[int, Field(ge=1, le=100)]
+    decision_timeout_ms: Wait
+    passage_timeout_ms: Wait
+    gallery_ttl_ms: Annotated[int, Field(ge=1, le=GALLERY_TTL_MS)]
+
+
+Objects = Annotated[list[dict[str, Any]], Field(max_length=_MAX_LISTED)]
+
+
+class TrustBundleObject(Body):
+    """bundle_obj (device surface §6)."""
+
+    v: Literal[1]
+    bundle_seq: Seq
+    issued_at_ms: Millis
+    roots: Objects
+    keys: Objects
+    seal_keys: Objects
+    revoked_kids: Annotated[list[Hex32], Field(max_length=_MAX_LISTED)]
+    dbd_keys: Objects
+
+
+class UpdateManifestObject(Body):
+    """manifest_obj (device surface §6)."""
+
+    v: Literal[1]
+    kind: Literal["app", "model"]
+    name: Name64
+    version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
+    size: Seq
+    sha256: Hex64
+    chunk_size: Seq
+    chunk_count: Seq
+    min_app_version: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
+    release_seq: Seq
+
+
+class UpdateChunkBody(Body):
+    release_seq: Seq
+    index: Count
+    data_b64: base64_of(1, 384 * 1024)  # type: ignore[valid-type]

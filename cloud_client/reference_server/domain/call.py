@@ -1,0 +1,67 @@
+"""What a handler is given and what it answers with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloud_client.reference_server.contract.times import NowMs
+from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
+from cloud_client.reference_server.domain.gallery.waiters import Waiters
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.health import Health
+from cloud_client.reference_server.store.vault import Vault
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all handlers share; made once by the composition root."""
+
+    vault: Vault
+    now_ms: NowMs
+    palms: PalmIndex
+    waiters: Waiters
+    health: Health = field(default_factory=Health)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that has passed every check before the handler's own."""
+
+    service: Service
+    caller: Any
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Any
+    now_ms: int
+    if_none_match: tuple[str, ...] = ()
+    """The values of that header, as they came."""
+
+    @property
+    def environment(self) -> Environment:
+        environment: Environment = self.caller.environment
+        return environment
+
+    @property
+    def vault(self) -> Vault:
+        return self.service.vault
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response before it is written out.
+
+    ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
+    person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
+    ``unfinished`` is more of the work than one transaction should hold the store for: it is called, each
+    time in a transaction of its own, until it says False; then the answer goes out.
+    """
+
+    status: int
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject_id: str | None = None
+    wakes: tuple[str, str] | None = None
+    unfinished: Callable[[Tx], bool] | None = None
+    encoded: bytes = b""
+    """The JSON of ``body``, where it is always the same and large."""

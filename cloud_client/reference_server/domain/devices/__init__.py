@@ -1,0 +1,1 @@
+"""Devices: registration, keys, configuration, status, and their way to the gallery."""

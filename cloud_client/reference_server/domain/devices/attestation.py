@@ -1,0 +1,256 @@
+"""Attesting a device's keys: a certificate chain of its maker (device surface §3).
+
+The evidence of level x509 is ``{chain_b64: [DER, leaf first], sig_b64}``. The leaf's key signs
+
+    "svc.device.attest.v1" ‖ 0x00 ‖ SHA-256(verdict ‖ http ‖ seal public key) ‖ challenge
+
+where the challenge is the one of the device's latest signed status (300 s, once). The chain has to lead to
+a factory CA that an operator configured; the CA itself may be left out of it. Leaf and CA keys are ECDSA
+on P-256 or P-384 or Ed25519 (CA keys also RSA); the leaf signs with SHA-256, in DER.
+
+What does not verify is one answer, whatever the reason.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import Field
+
+from cloud_client.reference_server.contract.bodies import Attest, Body, read_model
+from cloud_client.reference_server.contract.mail import base64_of
+from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.devices.records import UNATTESTED, row_by_id
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.store.base import Row, Tx
+from link1.canonical import b64_decode
+from link1.errors import KeyFormatError, SignatureError
+from link1.keys import PublicKey
+
+PREFIX: Final = b"svc.device.attest.v1\x00"
+MAX_CHAIN: Final = 4
+_MAX_CERTIFICATE_BYTES: Final = 4096
+_MAX_SIGNATURE_BYTES: Final = 256
+_CURVES: Final = (ec.SECP256R1, ec.SECP384R1)
+_UNDERSTOOD: Final = frozenset(
+    {x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid}
+)
+
+
+class X509Evidence(Body):
+    chain_b64: Annotated[
+        list[base64_of(1, _MAX_CERTIFICATE_BYTES)],  # type: ignore[valid-type]
+        Field(min_length=1, max_length=MAX_CHAIN),
+    ]
+    sig_b64: base64_of(1, _MAX_SIGNATURE_BYTES)  # type: ignore[valid-type]
+
+
+class _NotVerified(Exception):
+    """The evidence proves nothing; why is nobody's business."""
+
+
+def attest_device(call: Call, tx: Tx) -> Answer:
+    """``POST /v1/devices/attest``."""
+    body: Attest = call.body
+    device = row_by_id(tx, call.environment, call.caller.device_id)
+    if body.level == "none":
+        if body.evidence is not None:
+            raise invalid("/evidence", "type")
+        return _attested(tx, device, "none", verified=False)
+    evidence = _evidence(body.evidence)
+    try:
+        _verify(call, tx, device, evidence)
+    except _NotVerified:
+        raise invalid("/evidence", "not_verified") from None
+    return _attested(tx, device, "x509", verified=True)
+
+
+def key_digest(verdict: bytes, http: bytes, seal: bytes) -> bytes:
+    """What stands for all keys of a device: SHA-256 over the three raw public keys."""
+    return hashlib.sha256(verdict + http + seal).digest()
+
+
+def add_factory_ca(tx: Tx, content: bytes, now_ms: int) -> dict[str, Any]:
+    """``factory-ca add``: a certificate in PEM or DER."""
+    try:
+        is_pem = content.lstrip().startswith(b"-----BEGIN")
+        load = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
+        certificate = load(content)
+        _check_issuer(certificate, below=0)
+    except (ValueError, _NotVerified, UnsupportedAlgorithm):
+        raise OperatorError(
+            "this is no CA certificate that can vouch for devices: give its PEM or DER"
+        ) from None
+    fingerprint = certificate.fingerprint(SHA256()).hex()
+    tx.run(
+        """INSERT INTO factory_cas (fingerprint, certificate, added_ms)
+           VALUES (:fingerprint, :certificate, :now_ms) ON CONFLICT DO NOTHING""",
+        fingerprint=fingerprint,
+        certificate=certificate.public_bytes(Encoding.DER),
+        now_ms=now_ms,
+    )
+    return {"fingerprint": fingerprint, "subject": certificate.subject.rfc4514_string()}
+
+
+def list_factory_cas(tx: Tx) -> dict[str, Any]:
+    """``factory-ca list``."""
+    rows = tx.all("SELECT fingerprint, certificate FROM factory_cas ORDER BY added_ms, fingerprint")
+    return {
+        "factory_cas": [
+            {
+                "fingerprint": row["fingerprint"],
+                "subject": x509.load_der_x509_certificate(row["certificate"]).subject.rfc4514_string(),
+            }
+            for row in rows
+        ]
+    }
+
+
+def remove_factory_ca(tx: Tx, fingerprint: str) -> dict[str, Any]:
+    """``factory-ca remove``."""
+    if not tx.run(
+        "DELETE FROM factory_cas WHERE fingerprint = :fingerprint", fingerprint=fingerprint.lower()
+    ):
+        raise OperatorError("no such factory CA: `factory-ca list` prints the fingerprint to give here")
+    return {"fingerprint": fingerprint.lower()}
+
+
+def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> Answer:
+    health = set(json.loads(device["health"])) - {UNATTESTED}
+    tx.run(
+        """UPDATE devices SET attest_level = :level, attest_verified = :verified, health = :health
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        level=level,
+        verified=int(verified),
+        health=json.dumps(sorted(health if verified else health | {UNATTESTED})),
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
+    return Answer(200, {"trust": {"attest_level": level, "verified": verified}})
+
+
+def _evidence(value: object) -> X509Evidence:
+    try:
+        return read_model(X509Evidence, value)
+    except Problem as problem:
+        errors = [FieldError(f"/evidence{error.pointer}", error.code) for error in problem.errors]
+        raise Problem(problem.code, errors=errors) from None
+
+
+def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> None:
+    now = datetime.fromtimestamp(call.now_ms / 1000, UTC)
+    try:
+        chain = [x509.load_der_x509_certificate(b64_decode(text)) for text in evidence.chain_b64]
+        roots = [
+            x509.load_der_x509_certificate(row["certificate"])
+            for row in tx.all("SELECT certificate FROM factory_cas ORDER BY fingerprint")
+        ]
+        _check_path(chain, roots, now)
+        message = PREFIX + _digest_of(tx, device) + _spent_challenge(tx, device, call.now_ms)
+        _check_signature(chain[0], message, b64_decode(evidence.sig_b64))
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, KeyFormatError, SignatureError):
+        raise _NotVerified from None
+
+
+def _check_path(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], now: datetime) -> None:
+    """Each certificate is issued by the next, the last by a configured CA, and all may do what they do."""
+    if len(chain) > 1 and chain[-1] in roots:
+        chain = chain[:-1]
+    leaf = chain[0]
+    if _basic(leaf) is not None and leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        raise _NotVerified
+    usage = _usage(leaf)
+    if usage is not None and not usage.digital_signature:
+        raise _NotVerified
+    above = next((root for root in roots if _issued(chain[-1], root)), None)
+    if above is None:
+        raise _NotVerified
+    issuers = [*chain[1:], above]
+    for below, (certificate, issuer) in enumerate(zip(chain, issuers, strict=True)):
+        certificate.verify_directly_issued_by(issuer)
+        _check_issuer(issuer, below=below)
+    for certificate in (*chain, above):
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise _NotVerified
+        if any(item.critical and item.oid not in _UNDERSTOOD for item in certificate.extensions):
+            raise _NotVerified
+
+
+def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
+    """A CA that may have ``below`` other CAs between itself and a leaf."""
+    basic, usage = _basic(certificate), _usage(certificate)
+    if basic is None or not basic.ca or (basic.path_length is not None and basic.path_length < below):
+        raise _NotVerified
+    if usage is not None and not usage.key_cert_sign:
+        raise _NotVerified
+
+
+def _basic(certificate: x509.Certificate) -> x509.BasicConstraints | None:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _usage(certificate: x509.Certificate) -> x509.KeyUsage | None:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _digest_of(tx: Tx, device: Row) -> bytes:
+    keys = {
+        row["purpose"]: row["pub"]
+        for row in tx.all(
+            """SELECT purpose, pub FROM device_keys
+               WHERE tenant_id = :tenant_id AND device_id = :device_id
+                 AND registration_no = :registration_no""",
+            tenant_id=device["tenant_id"],
+            device_id=device["device_id"],
+            registration_no=device["registration_no"],
+        )
+    }
+    return key_digest(keys["verdict"], keys["http"], device["seal_pub"])
+
+
+def _spent_challenge(tx: Tx, device: Row, now_ms: int) -> bytes:
+    """The challenge of the device's latest status, which is good this once."""
+    row = tx.one(
+        """DELETE FROM challenges
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND expires_ms > :now_ms
+           RETURNING challenge""",
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+        now_ms=now_ms,
+    )
+    if row is None:
+        raise _NotVerified
+    challenge: bytes = row["challenge"]
+    return challenge
+
+
+def _check_signature(leaf: x509.Certificate, message: bytes, signature: bytes) -> None:
+    key = leaf.public_key()
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        PublicKey.from_bytes(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).verify(message, signature)
+    elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
+        key.verify(signature, message, ec.ECDSA(SHA256()))
+    else:
+        raise _NotVerified

@@ -1,0 +1,118 @@
+"""Devices as the partner sees them: list and revoke."""
+
+import json
+import os
+from typing import Any, Final
+
+from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.reference_server.contract.bodies import RevokeDevice
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
+from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind
+from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.store.base import Row, Tx
+
+UNATTESTED: Final = "KEY_UNATTESTED"
+"""The one health word that the service knows better than the device."""
+_FILTERS: Final = ("status", "gate_id", "kind")
+
+
+def list_devices(call: Call, tx: Tx) -> Answer:
+    """listDevices: newest first."""
+    after = read_cursor(call, "devices", max_age_ms=None)
+    filters = {name: value for name in _FILTERS if (value := call.query[name]) is not None}
+    listed = Listed("devices", "devices", "registered_ms", "device_id", filters)
+    return list_page(call, tx, listed, after, lambda row: device_object(tx, row))
+
+
+def revoke_device(call: Call, tx: Tx) -> Answer:
+    """revokeDevice: its keys are dead but for fetching the signed wipe and acknowledging it.
+
+    The wipe goes into the inbox too, for a device without a network.
+    """
+    body: RevokeDevice = call.body
+    row = row_by_id(tx, call.environment, call.path["device_id"])
+    where = {"tenant_id": row["tenant_id"], "device_id": row["device_id"]}
+    if row["status"] == DeviceStatusWord.ACTIVE:
+        tx.run(
+            """UPDATE devices SET status = 'revoked', revoked_ms = :now_ms, revoke_reason = :reason,
+                      wipe_id = :wipe_id
+               WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+            now_ms=call.now_ms,
+            reason=body.reason,
+            wipe_id=os.urandom(16).hex(),
+            **where,
+        )
+        row = row_by_id(tx, call.environment, row["device_id"])
+        status = device_config.signed_status(tx, call.vault, row, call.now_ms)
+        mail = Mail(MailKind.DEVICE_REVOKE, status)
+        mail_inbox.announce_wipe(tx, call.vault, row, mail, now_ms=call.now_ms)
+    revoked = row_by_id(tx, call.environment, row["device_id"])
+    return Answer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
+
+
+def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
+    """A revoked device has destroyed what it held; False when that is not the wipe it was given."""
+    wiped = tx.run(
+        """UPDATE devices SET status = 'wiped'
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND status = 'revoked'
+             AND wipe_id = :wipe_id""",
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+        wipe_id=wipe_id,
+    )
+    if wiped:
+        mail_inbox.void(tx, device)
+    return bool(wiped)
+
+
+def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
+    """A device's row. Problem 404 (missing, other tenant) or 403 (other environment)."""
+    row = tx.one(
+        "SELECT * FROM devices WHERE device_id = :device_id AND tenant_id = :tenant_id",
+        device_id=device_id,
+        tenant_id=environment.tenant_id,
+    )
+    if row is None:
+        raise Problem(ProblemCode.DEVICE_NOT_FOUND)
+    if row["livemode"] != environment.livemode:
+        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    return row
+
+
+def device_object(tx: Tx, row: Row) -> dict[str, Any]:
+    """The Device of the contract."""
+    keys = tx.all(
+        """SELECT purpose, kid FROM device_keys
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no
+           ORDER BY purpose DESC""",
+        tenant_id=row["tenant_id"],
+        device_id=row["device_id"],
+        registration_no=row["registration_no"],
+    )
+    return {
+        "device_id": row["device_id"],
+        "kind": row["kind"],
+        "status": row["status"],
+        "gate_id": row["gate_id"],
+        "dbd_id": row["dbd_id"],
+        "app": {"pkg": row["app_pkg"], "version": row["app_version"]},
+        "model_id": row["model_id"],
+        "gallery": {
+            "stream": Environment(row["tenant_id"], bool(row["livemode"])).stream,
+            "epoch": row["acked_epoch"],
+            "seq": row["acked_seq"],
+            "synced_at": rfc3339_or_none(row["synced_ms"]),
+        },
+        "keys": [{"purpose": key["purpose"], "alg": "ed25519", "kid": key["kid"]} for key in keys],
+        "trust": {"attest_level": row["attest_level"], "verified": bool(row["attest_verified"])},
+        "health": json.loads(row["health"]),
+        "last_seen_at": rfc3339(row["last_seen_ms"]),
+        "registered_at": rfc3339(row["registered_ms"]),
+        "revoked_at": rfc3339_or_none(row["revoked_ms"]),
+        "livemode": bool(row["livemode"]),
+    }

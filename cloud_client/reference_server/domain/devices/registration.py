@@ -1,0 +1,195 @@
+"""``POST /v1/devices/register``: a device with a provisioning token brings its keys."""
+
+import hashlib
+import json
+from typing import Any
+
+from cloud_client.contract import MAX_JSON_BYTES, DeviceStatusWord, ProblemCode
+from cloud_client.reference_server.contract.bodies import RegisterDevice
+from cloud_client.reference_server.contract.problems import Problem, invalid, unauthenticated
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.devices.attestation import key_digest
+from cloud_client.reference_server.domain.devices.records import UNATTESTED, device_object, row_by_id
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
+from cloud_client.reference_server.domain.tenancy import signers, tenants
+from cloud_client.reference_server.domain.tenancy.callers import Provisioning
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import token_hash
+from link1.canonical import b64_encode, read_strict
+from link1.errors import FormatError, Link1Error
+from link1.keys import PublicKey, SealPublicKey
+from link1.sealed import SERVICE_ID
+from link1.signed import Kind, verify_object
+
+
+def registering_http_key(body: bytes) -> PublicKey | None:
+    """The http key in a registration body, None when there is no readable one (the body is refused later)."""
+    try:
+        for item in read_strict(body, max_bytes=MAX_JSON_BYTES)["keys"]:
+            if item["purpose"] == "http":
+                return PublicKey.from_b64(item["pub_b64"])
+    except (KeyError, TypeError, FormatError):
+        return None
+    return None
+
+
+def register_device(call: Call, tx: Tx) -> Answer:
+    """A first registration, one with new keys after a revocation, or the same once more (200)."""
+    body: RegisterDevice = call.body
+    holder: Provisioning = call.caller
+    keys = _keys(body)
+    try:
+        seal_pub = SealPublicKey.from_b64(body.seal_key.pub_b64)
+    except FormatError:
+        raise invalid("/seal_key/pub_b64", "key") from None
+    _check_proof(body, holder, keys["verdict"])
+    digest = key_digest(keys["verdict"].raw, keys["http"].raw, seal_pub.raw)
+    token = tx.one(
+        "SELECT keys_digest FROM provisioning_tokens WHERE token_hash = :token_hash",
+        token_hash=token_hash(holder.token),
+    )
+    if token is None or token["keys_digest"] not in (None, digest):
+        raise unauthenticated()
+    again = _registered_again(call, tx, keys, seal_pub)
+    if not again:
+        _store(call, tx, body, keys, seal_pub)
+    tx.run(
+        "UPDATE provisioning_tokens SET keys_digest = :digest WHERE token_hash = :token_hash",
+        digest=digest,
+        token_hash=token_hash(holder.token),
+    )
+    return Answer(200 if again else 201, _answer(call, tx, row_by_id(tx, call.environment, body.device_id)))
+
+
+def _keys(body: RegisterDevice) -> dict[str, PublicKey]:
+    keys: dict[str, PublicKey] = {}
+    for index, item in enumerate(body.keys):
+        try:
+            keys[item.purpose] = PublicKey.from_b64(item.pub_b64)
+        except FormatError:
+            raise invalid(f"/keys/{index}/pub_b64", "key") from None
+    if len({key.kid for key in keys.values()}) != 2:
+        raise invalid("/keys", "one_verdict_and_one_http_key")
+    return keys
+
+
+def _check_proof(body: RegisterDevice, holder: Provisioning, verdict_key: PublicKey) -> None:
+    """The verdict key has signed everything the body says, and for this token."""
+    facts = body.model_dump(exclude={"proof"})
+    facts["token_sha256"] = hashlib.sha256(holder.token.encode()).hexdigest()
+    if body.device_id != holder.device_id or body.proof.register_obj != facts:
+        raise unauthenticated()
+    try:
+        verify_object(Kind.REGISTER, body.proof.model_dump(), verdict_key)
+    except Link1Error:
+        raise unauthenticated() from None
+
+
+def _registered_again(call: Call, tx: Tx, keys: dict[str, PublicKey], seal_pub: SealPublicKey) -> bool:
+    """Whether exactly these keys are the active registration. Problem 409 when others, or elsewhere."""
+    conflict = Problem(ProblemCode.DEVICE_STATE_CONFLICT)
+    body: RegisterDevice = call.body
+    device = tx.one(
+        "SELECT * FROM devices WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        tenant_id=call.environment.tenant_id,
+        device_id=body.device_id,
+    )
+    known = tx.all(
+        "SELECT kid, tenant_id, device_id, registration_no, purpose FROM device_keys WHERE kid IN (:a, :b)",
+        a=keys["verdict"].kid,
+        b=keys["http"].kid,
+    )
+    if device is not None and device["livemode"] != call.environment.livemode:
+        raise conflict
+    if device is not None and device["status"] == DeviceStatusWord.ACTIVE:
+        mine = [
+            row
+            for row in known
+            if row["tenant_id"] == device["tenant_id"]
+            and row["device_id"] == device["device_id"]
+            and row["registration_no"] == device["registration_no"]
+            and row["kid"] == keys[row["purpose"]].kid
+        ]
+        if len(mine) != 2 or device["seal_pub"] != seal_pub.raw:
+            raise conflict
+        return True
+    if known:
+        raise conflict
+    return False
+
+
+def _store(
+    call: Call, tx: Tx, body: RegisterDevice, keys: dict[str, PublicKey], seal_pub: SealPublicKey
+) -> None:
+    tx.run(
+        """INSERT INTO devices (tenant_id, device_id, livemode, kind, status, gate_id, dbd_id,
+                                passage_sensor, app_pkg, app_version, model_id, seal_pub, attest_level,
+                                attest_verified, health, last_seen_ms, registered_ms, registration_no)
+           VALUES (:tenant_id, :device_id, :livemode, :kind, 'active', :gate_id, :dbd_id, :passage_sensor,
+                   :app_pkg, :app_version, :model_id, :seal_pub, 'none', 0, :health, :now_ms, :now_ms, 1)
+           ON CONFLICT (tenant_id, device_id) DO UPDATE SET
+               kind = excluded.kind, status = 'active', gate_id = excluded.gate_id, dbd_id = excluded.dbd_id,
+               passage_sensor = excluded.passage_sensor, app_pkg = excluded.app_pkg,
+               app_version = excluded.app_version, model_id = excluded.model_id, seal_pub = excluded.seal_pub,
+               attest_level = 'none', attest_verified = 0, health = excluded.health, acked_epoch = 0,
+               acked_seq = 0, synced_ms = NULL, last_seen_ms = excluded.last_seen_ms,
+               registered_ms = excluded.registered_ms, registration_no = devices.registration_no + 1,
+               revoked_ms = NULL, revoke_reason = NULL, wipe_id = NULL""",
+        device_id=body.device_id,
+        kind=body.kind,
+        gate_id=body.gate_id,
+        dbd_id=body.dbd_id,
+        passage_sensor=int(body.passage_sensor),
+        app_pkg=body.app.pkg,
+        app_version=body.app.version,
+        model_id=body.model_id,
+        seal_pub=seal_pub.raw,
+        health=json.dumps([UNATTESTED]),
+        now_ms=call.now_ms,
+        **call.environment.params,
+    )
+    for purpose, key in keys.items():
+        tx.run(
+            """INSERT INTO device_keys (kid, tenant_id, device_id, purpose, pub, registration_no, created_ms)
+               SELECT :kid, tenant_id, device_id, :purpose, :pub, registration_no, :now_ms FROM devices
+               WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+            kid=key.kid,
+            purpose=purpose,
+            pub=key.raw,
+            now_ms=call.now_ms,
+            tenant_id=call.environment.tenant_id,
+            device_id=body.device_id,
+        )
+    mail_inbox.open_box(tx, row_by_id(tx, call.environment, body.device_id))
+    if body.kind == "access":
+        gallery_log.adopt_model(tx, call.environment, body.model_id)
+
+
+def _answer(call: Call, tx: Tx, row: Row) -> dict[str, Any]:
+    vault, now_ms = call.vault, call.now_ms
+    state = gallery_log.state_of_stream(tx, call.environment)
+    seal_key = signers.seal_key(tx, vault, now_ms).public
+    dbd_key = device_config.dbd_key_at(tx, call.environment, row["dbd_id"], now_ms)
+    return {
+        "device": device_object(tx, row),
+        "tenant_id": row["tenant_id"],
+        "roots": [key_object(vault.root.public)],
+        "keys": signers.published(tx, now_ms),
+        "mail": {
+            "service_id": SERVICE_ID,
+            "seal_key": {"kid": seal_key.kid, "alg": "x25519", "pub_b64": seal_key.b64},
+            "signer_certs": [signers.certificate(tx, vault, "post", now_ms).b64],
+            "inbox_next_seq": mail_inbox.box_of(tx, row)["first_seq"],
+        },
+        "gallery": {"stream": state.stream, "epoch": state.epoch} if row["kind"] == "access" else None,
+        "dbd_sign_key": None if dbd_key is None else key_object(dbd_key),
+        "terms_version": tenants.load(tx, vault, row["tenant_id"]).terms_version,
+        "config": device_config.signed_config(tx, vault, call.environment, now_ms),
+    }
+
+
+def key_object(key: PublicKey) -> dict[str, str]:
+    """``{kid, alg, pub_b64}``."""
+    return {"kid": key.kid, "alg": "ed25519", "pub_b64": b64_encode(key.raw)}

@@ -1,0 +1,1 @@
+"""The gallery stream of an environment: its log, its snapshots, and who waits for it."""

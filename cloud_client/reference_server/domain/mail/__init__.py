@@ -1,0 +1,1 @@
+"""Mail that the partner carries between the service and its devices."""

@@ -1,0 +1,243 @@
+"""``POST /v1/devices/{device_id}/outbox``: sealed records of a device, carried here by the partner.
+
+A record is judged when it comes: whose it is, for whom, and whether what is inside can be used at all. A
+good one is stored whatever its seq, and its contents are applied when every seq before it has been; both
+happen in the transaction that answers. So `acked_upto_seq` never promises what could still be lost.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cloud_client.contract import DeviceStatusWord
+from cloud_client.reference_server.contract.bodies import Body, VerdictBatch, read_model
+from cloud_client.reference_server.contract.mail import DeviceReport, SubmitOutbox, WipeDone
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.devices.records import UNATTESTED, mark_wiped, row_by_id
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.mail import gallery as mail_gallery
+from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
+from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind, OutboxKind
+from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.domain.tenancy.callers import Device
+from cloud_client.reference_server.domain.verdicts import uploads
+from cloud_client.reference_server.store.base import Row, Tx
+from link1.canonical import JsonObject, b64_decode, canonical_bytes
+from link1.errors import SealError
+from link1.keys import PublicKey, SealKey
+from link1.sealed import check_outbox_record, open_record
+
+_CONTENTS: Final[Mapping[OutboxKind, type[Body]]] = {
+    OutboxKind.VERDICTS_BATCH: VerdictBatch,
+    OutboxKind.DEVICE_REPORT: DeviceReport,
+    OutboxKind.DEVICE_WIPED: WipeDone,
+}
+
+
+def submit_device_outbox(call: Call, tx: Tx) -> Answer:
+    """submitDeviceOutbox: what was taken, what was known, what was refused; and a receipt in the inbox."""
+    body: SubmitOutbox = call.body
+    device = row_by_id(tx, call.environment, call.path["device_id"])
+    reader = _Reader(call, tx, signers.seal_keys(tx, call.vault))
+    accepted: list[int] = []
+    duplicates: list[int] = []
+    rejected: list[dict[str, Any]] = []
+    for item in body.records:
+        record = item.model_dump(exclude_unset=True)
+        try:
+            new = _take(reader, device["device_id"], record)
+        except SealError as error:
+            rejected.append({"seq": item.post.seq, "rid": item.post.rid, "code": error.code})
+        else:
+            (accepted if new else duplicates).append(item.post.seq)
+    report = _apply_in_order(reader, device)
+    device = row_by_id(tx, call.environment, device["device_id"])
+    acked_upto_seq: int = mail_inbox.box_of(tx, device)["outbox_seq"]
+    if device["status"] != DeviceStatusWord.WIPED:
+        receipt = {"device_id": device["device_id"], "acked_upto_seq": acked_upto_seq}
+        mail = Mail(MailKind.POST_RECEIPT, receipt)
+        mail_inbox.post(tx, call.vault, device, mail, now_ms=call.now_ms)
+    filling = None if report is None else mail_gallery.answer_report(call, tx, device, report)
+    return Answer(
+        200,
+        {
+            "device_id": device["device_id"],
+            "accepted": accepted,
+            "duplicates": duplicates,
+            "rejected": rejected,
+            "acked_upto_seq": acked_upto_seq,
+        },
+        unfinished=None if filling is None else filling.step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What it takes to open records, and what this request has opened already."""
+
+    call: Call
+    tx: Tx
+    seal_keys: list[SealKey]
+
+    def device(self, device_id: str) -> Row:
+        return row_by_id(self.tx, self.call.environment, device_id)
+
+    def open(self, record: JsonObject, ciphertext: bytes) -> tuple[OutboxKind, Body]:
+        """What is inside a record. SealError ``malformed`` when that is nothing we know."""
+        refusal = SealError("malformed", "no seal key of the service opens the record")
+        for key in self.seal_keys:
+            try:
+                word, body = open_record(record, ciphertext, key)
+                kind = OutboxKind(word)
+                return kind, read_model(_CONTENTS[kind], body)
+            except SealError as error:
+                refusal = error
+            except (ValueError, Problem):
+                raise SealError("malformed", "the contents are outside the contract") from None
+        raise refusal
+
+
+def _take(reader: _Reader, device_id: str, record: JsonObject) -> bool:
+    """Store a record; whether it is new. SealError with the code to answer."""
+    call, tx = reader.call, reader.tx
+    device, seq = reader.device(device_id), record["post"]["seq"]
+    where = {"tenant_id": device["tenant_id"], "device_id": device_id}
+    digest = _digest(record)
+    held = tx.scalar(
+        """SELECT digest FROM outbox
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
+        seq=seq,
+        **where,
+    )
+    if held == digest:
+        return False
+    post, ciphertext = check_outbox_record(record, device_id=device_id, signer=_signer(tx, device))
+    if held is not None:
+        raise SealError("seq_conflict", "another record came under this seq before")
+    if post.seq <= mail_inbox.box_of(tx, device)["outbox_seq"]:
+        return False  # it was applied so long ago that only its seq is remembered
+    kind, content = reader.open(record, ciphertext)
+    if device["status"] != DeviceStatusWord.ACTIVE and kind is not OutboxKind.DEVICE_WIPED:
+        raise SealError("unknown_signer", "the keys of a revoked device sign nothing but its wipe")
+    if isinstance(content, WipeDone):
+        # It does not wait for what came before: the keys that signed that are dead.
+        if not mark_wiped(tx, device, content.wipe_id):
+            raise SealError("malformed", "no such wipe of this device")
+        record = {}
+    tx.run(
+        """INSERT INTO outbox (tenant_id, device_id, seq, digest, record, received_ms)
+           VALUES (:tenant_id, :device_id, :seq, :digest, :record, :now_ms)""",
+        seq=seq,
+        digest=digest,
+        record=json.dumps(record) if record else None,
+        now_ms=call.now_ms,
+        **where,
+    )
+    return True
+
+
+def _signer(tx: Tx, device: Row) -> PublicKey:
+    """The verdict key of the present registration. SealError when its device is wiped."""
+    row = tx.one(
+        """SELECT pub FROM device_keys
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND registration_no = :registration_no
+             AND purpose = 'verdict'""",
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+        registration_no=device["registration_no"],
+    )
+    if row is None or device["status"] == DeviceStatusWord.WIPED:
+        raise SealError("unknown_signer", "the device has no living key")
+    return PublicKey(row["pub"])
+
+
+def _apply_in_order(reader: _Reader, device: Row) -> DeviceReport | None:
+    """Apply what has come without a gap; the latest report that was in it."""
+    tx = reader.tx
+    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    seq: int = mail_inbox.box_of(tx, device)["outbox_seq"]
+    report = None
+    while True:
+        row = tx.one(
+            """SELECT record FROM outbox
+               WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
+            seq=seq + 1,
+            **where,
+        )
+        if row is None:
+            break
+        seq += 1
+        if row["record"] is None:
+            continue
+        record: JsonObject = json.loads(row["record"])
+        content = _apply(reader, device, record)
+        report = content if isinstance(content, DeviceReport) else report
+        tx.run(
+            """UPDATE outbox SET record = NULL
+               WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
+            seq=seq,
+            **where,
+        )
+    tx.run(
+        """UPDATE mail_boxes SET outbox_seq = :seq
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        seq=seq,
+        **where,
+    )
+    return report
+
+
+def _apply(reader: _Reader, device: Row, record: JsonObject) -> Body:
+    """Do what a record says; its contents."""
+    ciphertext = b64_decode(record["ct_b64"])  # checked when it came
+    _, content = reader.open(record, ciphertext)
+    if isinstance(content, VerdictBatch):
+        environment = reader.call.environment
+        caller = Device(
+            device["device_id"], environment, device["kind"], device["status"], record["signer_kid"]
+        )
+        # Item by item as on the device's own route; what is refused there is no concern of the mail.
+        uploads.upload_verdicts(replace(reader.call, caller=caller, body=content), reader.tx)
+    elif isinstance(content, DeviceReport):
+        _apply_report(reader, device, content, record["post"]["created_ms"])
+    return content
+
+
+def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms: int) -> None:
+    call, tx = reader.call, reader.tx
+    health = set(report.health) - {UNATTESTED}
+    if not device["attest_verified"]:
+        health.add(UNATTESTED)
+    tx.run(
+        """UPDATE devices SET health = :health,
+                  last_seen_ms = CASE WHEN last_seen_ms < :seen_ms THEN :seen_ms ELSE last_seen_ms END
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        health=json.dumps(sorted(health)),
+        seen_ms=min(created_ms, call.now_ms),
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
+    tx.run(
+        """UPDATE mail_boxes SET refused = :refused
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        refused=json.dumps([item.model_dump() for item in report.refused]),
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
+    mail_inbox.acknowledge(tx, device, report.mail.in_applied_seq, call.now_ms)
+    if report.gallery is not None and report.gallery.stream == call.environment.stream:
+        state = gallery_log.state_of_stream(tx, call.environment)
+        # Nobody has applied what does not exist yet, and another epoch is made good by a snapshot only.
+        exists = report.gallery.epoch == state.epoch and report.gallery.seq <= state.seq
+        if device["kind"] == "access" and exists:
+            position = (report.gallery.epoch, report.gallery.seq)
+            gallery_log.acknowledge(tx, device["tenant_id"], device["device_id"], position, call.now_ms)
+
+
+def _digest(record: JsonObject) -> bytes:
+    """What a record is known again by: everything that was signed, with its signature."""
+    signed = {name: value for name, value in record.items() if name != "signer_cert_b64"}
+    return hashlib.sha256(canonical_bytes(signed)).digest()

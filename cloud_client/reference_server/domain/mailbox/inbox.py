@@ -1,0 +1,173 @@
+"""The inbox of a device: sealed records from the service, one seq after the other.
+
+Invariants
+1. A seq is given out once: a registration with new keys voids what was not acknowledged and goes on.
+2. What is in the inbox can be opened by the device alone. A record that has to change (an erasure, a
+   refusal) is replaced under its seq by another one, sealed anew.
+3. A record stays until the device has acknowledged it through its outbox, and then 30 days.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cloud_client.reference_server.domain.mailbox.kinds import FRESHNESS_SQL, Mail
+from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
+from link1.canonical import JsonObject, b64_decode
+from link1.keys import SealPublicKey
+from link1.sealed import SERVICE_ID, Box, seal_record
+
+KEEP_ACKNOWLEDGED_MS: Final = 30 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What became of a body that was put into an inbox."""
+
+    seq: int
+    rid: str
+
+
+def open_box(tx: Tx, device: Row) -> None:
+    """A registration with new keys: the old outbox is closed, what was not acknowledged is void."""
+    where = _of(device)
+    tx.run(
+        """INSERT INTO mail_boxes (tenant_id, device_id) VALUES (:tenant_id, :device_id)
+           ON CONFLICT DO NOTHING""",
+        **where,
+    )
+    void(tx, device)
+    tx.run("DELETE FROM outbox WHERE tenant_id = :tenant_id AND device_id = :device_id", **where)
+    tx.run(
+        """UPDATE mail_boxes SET first_seq = inbox_seq + 1, applied_seq = inbox_seq, outbox_seq = 0,
+                  mailed_epoch = 0, mailed_seq = 0, refused = '[]'
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        **where,
+    )
+
+
+def box_of(tx: Tx, device: Row) -> Row:
+    """Where both boxes of a device stand."""
+    row = tx.one(
+        "SELECT * FROM mail_boxes WHERE tenant_id = :tenant_id AND device_id = :device_id", **_of(device)
+    )
+    if row is None:
+        raise LookupError("mail box")
+    return row
+
+
+def post(tx: Tx, vault: Vault, device: Row, mail: Mail, *, now_ms: int) -> Posted:
+    """Seal a body to the device and put it behind everything in its inbox."""
+    seq = tx.scalar(
+        """UPDATE mail_boxes SET inbox_seq = inbox_seq + 1
+           WHERE tenant_id = :tenant_id AND device_id = :device_id RETURNING inbox_seq""",
+        **_of(device),
+    )
+    record, ciphertext = _sealed(tx, vault, device, int(seq), mail, now_ms=now_ms)
+    tx.run(
+        """INSERT INTO inbox (tenant_id, device_id, seq, kind, record, ct, body, created_ms)
+           VALUES (:tenant_id, :device_id, :seq, :kind, :record, :ct, :body, :now_ms)""",
+        seq=seq,
+        kind=mail.kind.value,
+        record=json.dumps(record),
+        ct=ciphertext,
+        body=None if mail.kept_body is None else json.dumps(mail.kept_body),
+        now_ms=now_ms,
+        **_of(device),
+    )
+    return Posted(int(seq), record["post"]["rid"])
+
+
+def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: Mail, *, now_ms: int) -> None:
+    """Put another record under a seq that the device has not acknowledged."""
+    record, ciphertext = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
+    tx.run(
+        """UPDATE inbox SET kind = :kind, record = :record, ct = :ct, body = :body,
+                  reissues = reissues + 1
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
+        seq=seq,
+        kind=mail.kind.value,
+        record=json.dumps(record),
+        ct=ciphertext,
+        body=None if mail.kept_body is None else json.dumps(mail.kept_body),
+        **_of(device),
+    )
+
+
+def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: Mail, *, now_ms: int) -> None:
+    """The device is revoked: it is told as soon as can be, and gets no more of the gallery.
+
+    The wipe also takes the place of every record that would still bring palms or keep those it has fresh.
+    """
+    for row in tx.all(
+        f"""SELECT seq FROM inbox
+            WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL
+              AND kind IN ({FRESHNESS_SQL})""",  # noqa: S608 - fixed words only
+        **_of(device),
+    ):
+        replace(tx, vault, device, row["seq"], mail, now_ms=now_ms)
+    post(tx, vault, device, mail, now_ms=now_ms)
+
+
+def acknowledge(tx: Tx, device: Row, applied_seq: int, now_ms: int) -> None:
+    """The device has applied everything up to ``applied_seq``; an acknowledgement never falls."""
+    where = _of(device)
+    taken = tx.run(
+        """UPDATE mail_boxes SET applied_seq = :applied_seq
+           WHERE tenant_id = :tenant_id AND device_id = :device_id
+             AND applied_seq < :applied_seq AND :applied_seq <= inbox_seq""",
+        applied_seq=applied_seq,
+        **where,
+    )
+    if taken:
+        tx.run(
+            """UPDATE inbox SET acked_ms = :now_ms
+               WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq <= :applied_seq
+                 AND acked_ms IS NULL""",
+            applied_seq=applied_seq,
+            now_ms=now_ms,
+            **where,
+        )
+
+
+def void(tx: Tx, device: Row) -> None:
+    """Nobody can open what waits here any more."""
+    tx.run(
+        """DELETE FROM inbox
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL""",
+        **_of(device),
+    )
+
+
+def sweep(tx: Tx, now_ms: int) -> None:
+    """Delete what was acknowledged (inbox) or applied (outbox) 30 days ago."""
+    limit_ms = now_ms - KEEP_ACKNOWLEDGED_MS
+    tx.run("DELETE FROM inbox WHERE acked_ms <= :limit_ms", limit_ms=limit_ms)
+    tx.run("DELETE FROM outbox WHERE record IS NULL AND received_ms <= :limit_ms", limit_ms=limit_ms)
+
+
+def _sealed(
+    tx: Tx, vault: Vault, device: Row, seq: int, mail: Mail, *, now_ms: int
+) -> tuple[JsonObject, bytes]:
+    """A record without its ciphertext, and the ciphertext. FormatError when the body is too large."""
+    record = seal_record(
+        box=Box.IN,
+        src=SERVICE_ID,
+        dst=device["device_id"],
+        seq=seq,
+        rid=os.urandom(16).hex(),
+        created_ms=now_ms,
+        type_=mail.kind.value,
+        body=mail.body,
+        to=SealPublicKey(device["seal_pub"]),  # checked when it was registered
+        signer=signers.signing_key(tx, vault, "post", now_ms),
+        certificate=signers.certificate(tx, vault, "post", now_ms),
+    )
+    return record, b64_decode(record.pop("ct_b64"))
+
+
+def _of(device: Row) -> dict[str, Any]:
+    return {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}

@@ -1,0 +1,1 @@
+"""People: subjects, consents, enrolment and erasure."""

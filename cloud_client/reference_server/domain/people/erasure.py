@@ -1,0 +1,175 @@
+"""Erasing a person: everything in one transaction, and a signed receipt that says exactly what went.
+
+What stays, without biometrics: the receipt itself, the signed verdicts already recorded (rewriting them
+would break their signatures), and in the gallery log, for its seven days, a tombstone with the pseudonym
+subject_ref, without which no device could drop the palm.
+"""
+
+import json
+import uuid
+from typing import Any
+
+from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.mail import gallery as mail_gallery
+from cloud_client.reference_server.domain.tenancy import persons, signers
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.store.base import Row, Tx
+from link1.canonical import JsonObject
+from link1.signed import Kind
+
+
+def erase_subject(call: Call, tx: Tx) -> Answer:
+    """eraseSubject: the receipt. A recorded copy of this answer survives the erasure it is about."""
+    environment, vault = call.environment, call.vault
+    row = persons.row_by_id(tx, environment, call.path["subject_id"])
+    subject_id = row["subject_id"]
+    retained = _retained(tx, row)
+    tombstone_seq = gallery_log.remove_templates(
+        tx, environment, persons.load(vault, row), call.now_ms, destroy=True
+    )
+    mail_gallery.withdraw(tx, vault, environment, call.now_ms)
+    state = gallery_log.state_of_stream(tx, environment)
+    receipt: JsonObject = {
+        "v": 1,
+        "receipt_id": str(uuid.uuid4()),
+        "tenant_id": environment.tenant_id,
+        "subject_id": subject_id,
+        "requested_at_ms": call.now_ms,
+        "erased_at_ms": call.now_ms,
+        "erased": _erased(tx, row),
+        "gallery": {
+            "stream": state.stream,
+            "epoch": state.epoch,
+            "seq": state.seq if tombstone_seq is None else tombstone_seq,
+        },
+    }
+    if retained:
+        receipt["retained"] = retained
+    _delete(tx, environment, subject_id)
+    call.service.palms.forget(environment.stream, subject_id)
+    signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
+    tx.run(
+        """INSERT INTO erasures (receipt_id, tenant_id, livemode, subject_id, epoch, seq, erased_ms,
+                                 signed_receipt)
+           VALUES (:receipt_id, :tenant_id, :livemode, :subject_id, :epoch, :seq, :now_ms, :signed)""",
+        receipt_id=receipt["receipt_id"],
+        subject_id=subject_id,
+        epoch=receipt["gallery"]["epoch"],
+        seq=receipt["gallery"]["seq"],
+        now_ms=call.now_ms,
+        signed=json.dumps(signed),
+        **environment.params,
+    )
+    tx.run(
+        """INSERT INTO erasure_devices (receipt_id, device_id)
+           SELECT :receipt_id, device_id FROM devices
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND kind = 'access' AND status = 'active'""",
+        receipt_id=receipt["receipt_id"],
+        **environment.params,
+    )
+    tx.purge_after_commit = True
+    return Answer(200, receipt_object(tx, _row(tx, receipt["receipt_id"])))
+
+
+def get_erasure_receipt(call: Call, tx: Tx) -> Answer:
+    """``GET /v1/erasure-receipts/{receipt_id}``: the receipt with its propagation as of now."""
+    row = tx.one(
+        "SELECT * FROM erasures WHERE receipt_id = :receipt_id AND tenant_id = :tenant_id",
+        receipt_id=call.path["receipt_id"],
+        tenant_id=call.environment.tenant_id,
+    )
+    if row is None:
+        raise Problem(ProblemCode.ERASURE_RECEIPT_NOT_FOUND)
+    if row["livemode"] != call.environment.livemode:
+        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    return Answer(200, receipt_object(tx, row))
+
+
+def receipt_object(tx: Tx, row: Row) -> dict[str, Any]:
+    """The erasure receipt of the contract."""
+    return {
+        "receipt_id": row["receipt_id"],
+        "subject_id": row["subject_id"],
+        "signed_receipt": json.loads(row["signed_receipt"]),
+        "propagation": _propagation(tx, row),
+    }
+
+
+def _propagation(tx: Tx, row: Row) -> dict[str, Any]:
+    """How many of the devices that were active at the erasure have applied it."""
+    devices = tx.all(
+        """SELECT d.status, (d.acked_epoch, d.acked_seq) >= (:epoch, :seq) AS acknowledged
+           FROM erasure_devices e
+           JOIN devices d ON d.tenant_id = :tenant_id AND d.device_id = e.device_id
+           WHERE e.receipt_id = :receipt_id""",
+        epoch=row["epoch"],
+        seq=row["seq"],
+        tenant_id=row["tenant_id"],
+        receipt_id=row["receipt_id"],
+    )
+    # A device that was revoked since recognises nobody; nothing more is to be waited for from it.
+    waiting = [device for device in devices if device["status"] == "active" and not device["acknowledged"]]
+    return {
+        "status": "pending" if waiting else "complete",
+        "devices_total": len(devices),
+        "devices_acknowledged": sum(1 for device in devices if device["acknowledged"]),
+        "fail_closed_at": rfc3339(row["erased_ms"] + GALLERY_TTL_MS),
+    }
+
+
+def _erased(tx: Tx, row: Row) -> list[str]:
+    """The categories that there were something of."""
+    templates = row["enrolled_ms"] is not None or tx.exists(
+        """SELECT 1 FROM sessions WHERE subject_id = :subject_id AND review_ct IS NOT NULL""",
+        subject_id=row["subject_id"],
+    )
+    return [
+        word
+        for word, was_there in (
+            ("templates", templates),
+            ("cpf_hmac", row["cpf_mac"] is not None),
+            ("cpf_ciphertext", row["cpf_ct"] is not None),
+            ("external_ref", True),
+            ("onboard_ref", bool(row["has_onboard_ref"])),
+        )
+        if was_there
+    ]
+
+
+def _retained(tx: Tx, row: Row) -> list[str]:
+    proofs = tx.exists(
+        """SELECT 1 FROM verdicts
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
+        tenant_id=row["tenant_id"],
+        livemode=row["livemode"],
+        subject_id=row["subject_id"],
+    )
+    return ["verdict_proofs"] if proofs else []
+
+
+def _delete(tx: Tx, environment: Environment, subject_id: str) -> None:
+    """Everything that is the person's or leads to them. Their key goes with the row."""
+    tx.run(
+        """UPDATE verdicts SET subject_id = NULL
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",
+        subject_id=subject_id,
+        **environment.params,
+    )
+    for statement in (
+        "UPDATE events SET subject_id = NULL WHERE subject_id = :subject_id",
+        "UPDATE deltas SET subject_id = NULL WHERE subject_id = :subject_id",
+        "DELETE FROM idempotency WHERE subject_id = :subject_id",
+        "DELETE FROM subjects WHERE subject_id = :subject_id",  # sessions, consents, templates follow
+    ):
+        tx.run(statement, subject_id=subject_id)
+
+
+def _row(tx: Tx, receipt_id: str) -> Row:
+    row = tx.one("SELECT * FROM erasures WHERE receipt_id = :receipt_id", receipt_id=receipt_id)
+    if row is None:
+        raise LookupError("receipt")
+    return row

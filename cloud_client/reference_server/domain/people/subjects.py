@@ -1,0 +1,131 @@
+"""Subjects: create, list, get. Erasing is in erasure.py."""
+
+import json
+import uuid
+from typing import Any
+
+from cloud_client.contract import ProblemCode, Purpose
+from cloud_client.reference_server.contract.bodies import CreateSubject
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
+from cloud_client.reference_server.domain.people import status as standing
+from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf
+from cloud_client.reference_server.domain.tenancy import persons, tenants
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
+
+CURSOR_AGE_MS = 30 * 24 * 3600 * 1000
+
+
+def create_subject(call: Call, tx: Tx) -> Answer:
+    """createSubject: a person without palms."""
+    body: CreateSubject = call.body
+    environment, vault = call.environment, call.vault
+    if carries_cpf(body.external_ref):
+        raise Problem(ProblemCode.EXTERNAL_REF_LOOKS_LIKE_CPF)
+    if body.onboard_ref is not None and carries_cpf(body.onboard_ref):
+        raise Problem(ProblemCode.ONBOARD_REF_LOOKS_LIKE_CPF)
+    if body.cpf is not None and not is_valid_cpf(body.cpf):
+        raise Problem(ProblemCode.CPF_INVALID)
+    external_ref_mac = persons.external_ref_mac(vault, environment, body.external_ref)
+    if tx.exists(
+        """SELECT 1 FROM subjects
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND external_ref_mac = :mac""",
+        mac=external_ref_mac,
+        **environment.params,
+    ):
+        raise Problem(ProblemCode.EXTERNAL_REF_CONFLICT)
+    tenant = tenants.load(tx, vault, environment.tenant_id)
+    cpf_mac = None if body.cpf is None else tenant.cpf_mac(environment, body.cpf)
+    if cpf_mac is not None and tx.exists(
+        """SELECT 1 FROM subjects
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND cpf_mac = :cpf_mac""",
+        cpf_mac=cpf_mac,
+        **environment.params,
+    ):
+        raise Problem(ProblemCode.CPF_CONFLICT)
+    subject_id = str(uuid.uuid4())
+    key, key_ct = persons.new_key(vault, subject_id)
+    tx.run(
+        """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status, external_ref_mac,
+                                 cpf_mac, cpf_ct, person_key_ct, refs_ct, has_onboard_ref, created_ms,
+                                 updated_ms)
+           VALUES (:subject_id, :tenant_id, :livemode, :subject_ref, 'pending_enrollment', :external_ref_mac,
+                   :cpf_mac, :cpf_ct, :key_ct, :refs_ct, :has_onboard_ref, :now_ms, :now_ms)""",
+        subject_id=subject_id,
+        subject_ref=tenant.subject_ref(subject_id),
+        external_ref_mac=external_ref_mac,
+        cpf_mac=cpf_mac,
+        cpf_ct=None if body.cpf is None else persons.seal_cpf(key, subject_id, body.cpf),
+        key_ct=key_ct,
+        refs_ct=persons.seal_refs(key, subject_id, body.external_ref, body.onboard_ref),
+        has_onboard_ref=int(body.onboard_ref is not None),
+        now_ms=call.now_ms,
+        **environment.params,
+    )
+    row = persons.row_by_id(tx, environment, subject_id)
+    return Answer(
+        201, subject_object(tx, vault, row), {"Location": f"/v1/subjects/{subject_id}"}, subject_id=subject_id
+    )
+
+
+def get_subject(call: Call, tx: Tx) -> Answer:
+    """getSubject."""
+    row = persons.row_by_id(tx, call.environment, call.path["subject_id"])
+    return Answer(200, subject_object(tx, call.vault, row))
+
+
+def list_subjects(call: Call, tx: Tx) -> Answer:
+    """listSubjects: newest first."""
+    query = call.query
+    after = read_cursor(call, "subjects", max_age_ms=CURSOR_AGE_MS)
+    filters: dict[str, Any] = {}
+    if query["external_ref"] is not None:
+        filters["external_ref_mac"] = persons.external_ref_mac(
+            call.vault, call.environment, query["external_ref"]
+        )
+    if query["status"] is not None:
+        filters["status"] = query["status"]
+    listed = Listed("subjects", "subjects", "created_ms", "subject_id", filters)
+    return list_page(call, tx, listed, after, lambda row: subject_object(tx, call.vault, row))
+
+
+def subject_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
+    """The Subject of the contract."""
+    person = persons.load(vault, row)
+    subject: dict[str, Any] = {
+        "subject_id": row["subject_id"],
+        "external_ref": person.external_ref,
+        "subject_ref": row["subject_ref"],
+        "status": row["status"],
+        "block": standing.block_object(tx, row),
+        "enrollment": None
+        if row["enrolled_ms"] is None
+        else {
+            "hands": json.loads(row["hands"]),
+            "model_id": row["model_id"],
+            "enrolled_at": rfc3339(row["enrolled_ms"]),
+        },
+        "consents": _consents(tx, row["subject_id"]),
+        "kyc": {"cpf_on_file": row["cpf_ct"] is not None},
+        "gallery_seq": row["gallery_seq"],
+        "created_at": rfc3339(row["created_ms"]),
+        "updated_at": rfc3339(row["updated_ms"]),
+        "livemode": bool(row["livemode"]),
+    }
+    if person.onboard_ref is not None:
+        subject["onboard_ref"] = person.onboard_ref
+    return subject
+
+
+def _consents(tx: Tx, subject_id: str) -> list[dict[str, str]]:
+    rows = tx.all(
+        "SELECT purpose, status FROM consents WHERE subject_id = :subject_id ORDER BY recorded_no",
+        subject_id=subject_id,
+    )
+    if not rows:
+        return []
+    latest = {row["purpose"]: row["status"] for row in rows}
+    return [{"purpose": purpose.value, "status": latest[purpose]} for purpose in Purpose if purpose in latest]

@@ -1,0 +1,1 @@
+"""Tenants, the service's signing keys, and persons as they are sealed."""

@@ -1,0 +1,140 @@
+"""The service's own signing keys: one for each use, rotated with an overlap.
+
+``gallery``, ``device_status``, ``erasure_receipt`` and ``webhook`` are published at ``GET /v1/keys``; the
+last signs nothing before there are webhooks. ``post`` and ``bundle`` sign mail and what devices are
+configured by; devices trust them through a certificate of the root. ``seal`` is the X25519 key that outbox
+mail is sealed to.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
+from link1.canonical import JsonObject, b64_encode
+from link1.keys import PublicKey, SealKey, SigningKey
+from link1.sealed import SignerCertificate, SignerPurpose
+from link1.signed import Kind, sign_object
+
+PUBLISHED: Final = ("gallery", "device_status", "erasure_receipt", "webhook")
+CERTIFIED: Final[Mapping[str, SignerPurpose]] = {"post": SignerPurpose.POST, "bundle": SignerPurpose.BUNDLE}
+SEAL: Final = "seal"
+USES: Final = (*PUBLISHED, *CERTIFIED, SEAL)
+
+CERTIFICATE_MS: Final = 2 * 365 * 24 * 3600 * 1000
+RENEWED_EVERY_MS: Final = CERTIFICATE_MS // 2
+OVERLAP_MS: Final = 90 * 24 * 3600 * 1000
+"""How long a key that was followed by another stays published, for what it has signed."""
+
+
+def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
+    """Make the first key of every use that has none."""
+    for use in USES:
+        if not tx.exists("SELECT 1 FROM signers WHERE use_word = :use", use=use):
+            _insert(tx, vault, use, now_ms)
+
+
+def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> Row:
+    """A new key for a use, signing from ``not_before_ms`` on; the present one stays for the overlap."""
+    tx.run(
+        """UPDATE signers SET not_after_ms = :not_after_ms
+           WHERE use_word = :use AND not_after_ms IS NULL""",
+        use=use,
+        not_after_ms=not_before_ms + OVERLAP_MS,
+    )
+    kid = _insert(tx, vault, use, not_before_ms)
+    row = tx.one("SELECT kid, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
+    assert row is not None  # noqa: S101 - it was inserted two lines above
+    return row
+
+
+def sign(tx: Tx, vault: Vault, use: str, kind: Kind, obj: JsonObject, *, now_ms: int) -> JsonObject:
+    """The signed wrapper of ``obj``, by the key that is in force for ``use``."""
+    return sign_object(kind, obj, signing_key(tx, vault, use, now_ms))
+
+
+def signing_key(tx: Tx, vault: Vault, use: str, now_ms: int) -> SigningKey:
+    """The key in force: of those that have begun, the youngest."""
+    kid, seed = _seed(tx, use, now_ms)
+    return vault.signing_key(kid, seed)
+
+
+def seal_key(tx: Tx, vault: Vault, now_ms: int) -> SealKey:
+    """The key that outbox mail is sealed to."""
+    kid, seed_ct = _seed(tx, SEAL, now_ms)
+    return SealKey.from_seed(vault.kms.unwrap(seed_ct, kid.encode()))
+
+
+def seal_keys(tx: Tx, vault: Vault) -> list[SealKey]:
+    """Every key that outbox mail may still be sealed to, the youngest first."""
+    rows = tx.all(
+        "SELECT kid, seed_ct FROM signers WHERE use_word = :use ORDER BY not_before_ms DESC, kid", use=SEAL
+    )
+    return [SealKey.from_seed(vault.kms.unwrap(row["seed_ct"], row["kid"].encode())) for row in rows]
+
+
+def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificate:
+    """The root's certificate for the key in force of a certified use."""
+    kid, _ = _seed(tx, use, now_ms)
+    row = tx.one("SELECT pub, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
+    if row is None:
+        raise LookupError(kid)
+    # The root is at hand: a signer that is still in force is certified anew long before it runs out.
+    renewals = max(0, now_ms - row["not_before_ms"]) // RENEWED_EVERY_MS
+    not_after_ms = row["not_before_ms"] + CERTIFICATE_MS + renewals * RENEWED_EVERY_MS
+    return SignerCertificate.issue(CERTIFIED[use], PublicKey(row["pub"]), not_after_ms, vault.root)
+
+
+def published(tx: Tx, now_ms: int) -> list[dict[str, Any]]:
+    """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off."""
+    rows = tx.all(
+        """SELECT kid, use_word, pub, not_before_ms, not_after_ms FROM signers
+           WHERE not_after_ms IS NULL OR not_after_ms > :now_ms
+           ORDER BY not_before_ms DESC, kid""",
+        now_ms=now_ms,
+    )
+    return [
+        {
+            "kid": row["kid"],
+            "alg": "ed25519",
+            "use": [row["use_word"]],
+            "pub_b64": b64_encode(row["pub"]),
+            "not_before": rfc3339(row["not_before_ms"]),
+            "not_after": rfc3339_or_none(row["not_after_ms"]),
+        }
+        for row in rows
+        if row["use_word"] in PUBLISHED
+    ]
+
+
+def _seed(tx: Tx, use: str, now_ms: int) -> tuple[str, bytes]:
+    row = tx.one(
+        """SELECT kid, seed_ct FROM signers WHERE use_word = :use AND not_before_ms <= :now_ms
+           ORDER BY not_before_ms DESC, kid LIMIT 1""",
+        use=use,
+        now_ms=now_ms,
+    )
+    if row is None:
+        # The clock stands before the first key was made: that key is still the only right one.
+        row = tx.one(
+            "SELECT kid, seed_ct FROM signers WHERE use_word = :use ORDER BY not_before_ms, kid LIMIT 1",
+            use=use,
+        )
+    if row is None:
+        raise LookupError(use)
+    return row["kid"], row["seed_ct"]
+
+
+def _insert(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> str:
+    key = SealKey.generate() if use == SEAL else SigningKey.generate()
+    tx.run(
+        """INSERT INTO signers (kid, use_word, pub, seed_ct, not_before_ms)
+           VALUES (:kid, :use, :pub, :seed_ct, :not_before_ms)""",
+        kid=key.kid,
+        use=use,
+        pub=key.public.raw,
+        seed_ct=vault.kms.wrap(key.seed, key.kid.encode()),
+        not_before_ms=not_before_ms,
+    )
+    return key.kid

@@ -1,0 +1,1 @@
+"""Verdicts: taken from devices, reconciled, shown to the partner."""

@@ -1,0 +1,1 @@
+"""Running the server, and what an operator does to its store."""

@@ -1,0 +1,235 @@
+"""What an operator does to a store while the server runs: the functions behind ``palmctl cloud …``.
+
+Each runs in one write transaction and answers with the object that the command prints.
+"""
+
+import secrets
+import string
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from cloud_client.contract import (
+    NAME_64,
+    RESERVED_DEVICE_IDS,
+    UUID,
+    ProblemCode,
+    Scope,
+    SessionStatus,
+)
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.people import enrollments, sessions, subjects
+from cloud_client.reference_server.domain.people import status as standing
+from cloud_client.reference_server.domain.tenancy import persons, signers, tenants
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault, token_hash
+from link1.errors import FormatError
+from link1.keys import PublicKey
+
+_KEY_ID_LETTERS = string.digits + string.ascii_lowercase
+_SECRET_LETTERS = string.digits + string.ascii_letters
+_NAME_CHARACTERS = 200
+
+Printed = dict[str, Any]
+
+
+def create_tenant(tx: Tx, vault: Vault, name: str, now_ms: int) -> Printed:
+    """``tenant create``."""
+    if not 1 <= len(name) <= _NAME_CHARACTERS or not name.isprintable():
+        raise OperatorError(f"a tenant's name has 1 to {_NAME_CHARACTERS} printable characters")
+    tenant_id = str(uuid.uuid4())
+    tenants.create(tx, vault, tenant_id, name, now_ms)
+    return {"tenant_id": tenant_id}
+
+
+def set_tenant(
+    tx: Tx, vault: Vault, tenant_id: str, terms_version: str | None, duplicate_cosine: float | None
+) -> Printed:
+    """``tenant set``."""
+    if terms_version is not None and not NAME_64.fullmatch(terms_version):
+        raise OperatorError("a terms_version has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    if duplicate_cosine is not None and not -1 <= duplicate_cosine <= 1:
+        raise OperatorError("a duplicate cosine lies between -1 and 1")
+    tenant = tenants.change(
+        tx, vault, tenant_id, terms_version=terms_version, duplicate_cosine=duplicate_cosine
+    )
+    return {
+        "tenant_id": tenant.tenant_id,
+        "terms_version": tenant.terms_version,
+        "duplicate_cosine": tenant.duplicate_cosine,
+    }
+
+
+def create_key(tx: Tx, environment: Environment, scopes: list[str], now_ms: int) -> Printed:
+    """``key create``: the only time the secret is seen."""
+    _known(tx, environment)
+    known = {scope.value for scope in Scope}
+    if not scopes or not set(scopes) <= known:
+        raise OperatorError(f"give at least one --scope out of {', '.join(sorted(known))}")
+    key_id = "".join(secrets.choice(_KEY_ID_LETTERS) for _ in range(12))
+    secret = "".join(secrets.choice(_SECRET_LETTERS) for _ in range(40))
+    tx.run(
+        """INSERT INTO api_keys (key_id, tenant_id, livemode, scopes, secret_sha256, created_ms)
+           VALUES (:key_id, :tenant_id, :livemode, :scopes, :secret_sha256, :now_ms)""",
+        key_id=key_id,
+        scopes=" ".join(sorted(set(scopes))),
+        secret_sha256=token_hash(secret),
+        now_ms=now_ms,
+        **environment.params,
+    )
+    return {"key_id": key_id, "api_key": f"svc_{environment.mode}_{key_id}_{secret}"}
+
+
+def revoke_key(tx: Tx, tenant_id: str, key_id: str, now_ms: int) -> Printed:
+    """``key revoke``: from the next request on; a second time changes nothing."""
+    row = tx.one(
+        """UPDATE api_keys SET revoked_ms = coalesce(revoked_ms, :now_ms)
+           WHERE key_id = :key_id AND tenant_id = :tenant_id RETURNING revoked_ms""",
+        now_ms=now_ms,
+        key_id=key_id,
+        tenant_id=tenant_id,
+    )
+    if row is None:
+        raise OperatorError("no such key of this tenant: `key create` printed the key_id to give here")
+    return {"key_id": key_id, "revoked_at_ms": row["revoked_ms"]}
+
+
+def create_token(tx: Tx, environment: Environment, device_id: str, expires_in_s: int, now_ms: int) -> Printed:
+    """``token create``: a provisioning token for one device_id."""
+    _known(tx, environment)
+    if not NAME_64.fullmatch(device_id) or device_id in RESERVED_DEVICE_IDS:
+        raise OperatorError(
+            "a device_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : - "
+            f"and is none of {', '.join(sorted(RESERVED_DEVICE_IDS))}"
+        )
+    token = secrets.token_urlsafe(32)
+    expires_ms = now_ms + expires_in_s * 1000
+    tx.run(
+        """INSERT INTO provisioning_tokens (token_hash, tenant_id, livemode, device_id, expires_ms)
+           VALUES (:token_hash, :tenant_id, :livemode, :device_id, :expires_ms)""",
+        token_hash=token_hash(token),
+        device_id=device_id,
+        expires_ms=expires_ms,
+        **environment.params,
+    )
+    return {"token": token, "expires_at_ms": expires_ms}
+
+
+def add_dbd(tx: Tx, environment: Environment, dbd_id: str, pub_b64: str, now_ms: int) -> Printed:
+    """``dbd add``: a validator's key."""
+    _known(tx, environment)
+    if not NAME_64.fullmatch(dbd_id):
+        raise OperatorError("a dbd_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    try:
+        key = PublicKey.from_b64(pub_b64)
+    except FormatError as error:
+        raise OperatorError(f"--pub-b64 is no Ed25519 public key: {error}") from None
+    device_config.add_dbd_key(tx, environment, dbd_id, key, now_ms)
+    return {"dbd_id": dbd_id, "kid": key.kid}
+
+
+def block_subject(
+    tx: Tx, vault: Vault, environment: Environment, subject_id: str, *, reason: str | None, now_ms: int
+) -> Printed:
+    """``subject block``: suspended at every gate until unblocked; a second time only changes the reason."""
+    row = _subject(tx, environment, subject_id)
+    tx.run(
+        """UPDATE subjects SET operator_block_reason = :reason,
+                  operator_blocked_ms = coalesce(operator_blocked_ms, :now_ms)
+           WHERE subject_id = :subject_id""",
+        reason=reason or row["operator_block_reason"] or "operator",
+        now_ms=now_ms,
+        subject_id=row["subject_id"],
+    )
+    settled = standing.settle(tx, vault, environment, row["subject_id"], now_ms)
+    return subjects.subject_object(tx, vault, settled)
+
+
+def unblock_subject(
+    tx: Tx, vault: Vault, environment: Environment, subject_id: str, *, now_ms: int
+) -> Printed:
+    """``subject unblock``."""
+    row = _subject(tx, environment, subject_id)
+    if row["operator_blocked_ms"] is None:
+        raise OperatorError(
+            f"{ProblemCode.SUBJECT_STATE_CONFLICT}: the person is not blocked by an operator, nothing to undo"
+        )
+    tx.run(
+        """UPDATE subjects SET operator_block_reason = NULL, operator_blocked_ms = NULL
+           WHERE subject_id = :subject_id""",
+        subject_id=row["subject_id"],
+    )
+    settled = standing.settle(tx, vault, environment, row["subject_id"], now_ms)
+    return subjects.subject_object(tx, vault, settled)
+
+
+def cancel_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
+    """``session cancel``: of one that is open or in review."""
+    row = _session(tx, environment, session_id)
+    if sessions.status_of(row, now_ms) not in (SessionStatus.OPEN, SessionStatus.REVIEW):
+        raise OperatorError("the session has ended: only one that is open or in review can be cancelled")
+    sessions.end(tx, row["session_id"], SessionStatus.CANCELLED)
+    return sessions.session_object(_session(tx, environment, session_id), now_ms)
+
+
+def approve_session(tx: Tx, vault: Vault, environment: Environment, session_id: str, now_ms: int) -> Printed:
+    """``session approve``: the palms that were held are enrolled."""
+    _session(tx, environment, session_id)
+    row = enrollments.approve(tx, vault, environment, session_id.lower(), now_ms)
+    return sessions.session_object(row, now_ms)
+
+
+def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
+    """``session reject``: nobody is enrolled."""
+    _session(tx, environment, session_id)
+    row = enrollments.reject(tx, environment, session_id.lower())
+    return sessions.session_object(row, now_ms)
+
+
+def new_epoch(tx: Tx, environment: Environment, model_id: str) -> Printed:
+    """``epoch new``: devices take the gallery anew, by snapshot."""
+    _known(tx, environment)
+    if not NAME_64.fullmatch(model_id):
+        raise OperatorError("a model_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    state = gallery_log.new_epoch(tx, environment, model_id)
+    return {"stream": state.stream, "epoch": state.epoch, "seq": state.seq}
+
+
+def rotate_signer(tx: Tx, vault: Vault, use: str, in_s: int, now_ms: int) -> Printed:
+    """``signer rotate``: published now, signing from ``in_s`` seconds on."""
+    if use not in signers.USES:
+        raise OperatorError(f"--use is one of {', '.join(signers.USES)}")
+    row = signers.rotate(tx, vault, use, now_ms + in_s * 1000)
+    return {"kid": row["kid"], "not_before": rfc3339(row["not_before_ms"])}
+
+
+def show_root(vault: Vault) -> Printed:
+    """``root show``: what devices pin."""
+    return {"pub_b64": vault.root.public.b64, "kid": vault.root.kid}
+
+
+def _known(tx: Tx, environment: Environment) -> None:
+    if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=environment.tenant_id):
+        raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
+
+
+def _subject(tx: Tx, environment: Environment, subject_id: str) -> Row:
+    return _found(lambda: persons.row_by_id(tx, environment, subject_id.lower()), subject_id, "person")
+
+
+def _session(tx: Tx, environment: Environment, session_id: str) -> Row:
+    return _found(lambda: sessions.row_by_id(tx, environment, session_id.lower()), session_id, "session")
+
+
+def _found(find: Callable[[], Row], identifier: str, what: str) -> Row:
+    if not UUID.fullmatch(identifier):
+        raise OperatorError(f"a {what} is named by its UUID")
+    try:
+        return find()
+    except Problem:
+        raise OperatorError(f"no such {what} in this environment: look at --tenant and --mode") from None

@@ -1,0 +1,150 @@
+"""What an operator sends to devices: configuration, trust bundles, updates.
+
+The service fills inboxes by itself with everything else (receipts, revocations, the gallery).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cloud_client.contract import DeviceStatusWord
+from cloud_client.reference_server.contract.bodies import Body, read_model
+from cloud_client.reference_server.contract.mail import (
+    ConfigObject,
+    TrustBundleObject,
+    UpdateChunkBody,
+    UpdateManifestObject,
+)
+from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.devices.records import row_by_id
+from cloud_client.reference_server.domain.devices.registration import key_object
+from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
+from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind
+from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
+from link1.canonical import JsonObject, read_strict
+from link1.errors import FormatError
+from link1.sealed import INBOX_CT_MAX_BYTES
+from link1.signed import Kind
+
+_SENDABLE: Final[Mapping[MailKind, tuple[type[Body], Kind | None]]] = {
+    MailKind.CONFIG: (ConfigObject, Kind.CONFIG),
+    MailKind.TRUST_BUNDLE: (TrustBundleObject, Kind.TRUST_BUNDLE),
+    MailKind.UPDATE_MANIFEST: (UpdateManifestObject, Kind.UPDATE_MANIFEST),
+    MailKind.UPDATE_CHUNK: (UpdateChunkBody, None),
+}
+"""The type of record, the shape of what the file holds, and what it is signed as."""
+
+SENDABLE: Final = tuple(kind.value for kind in _SENDABLE)
+
+
+def send(
+    tx: Tx,
+    vault: Vault,
+    environment: Environment,
+    device_id: str,
+    mail: tuple[str, bytes],
+    *,
+    now_ms: int,
+) -> dict[str, Any]:
+    """``mail send``: (type, contents of the file) into the inbox of one device."""
+    word, content = mail
+    kind, obj = _read(word, content)
+    device = _device(tx, environment, device_id)
+    if kind is MailKind.CONFIG and not device_config.claim_config_seq(tx, environment, obj["config_seq"]):
+        raise OperatorError(
+            "this config_seq was given out before: take a higher one (`palmctl cloud config show` prints "
+            "the last), or let `palmctl cloud config set` count"
+        )
+    sign_as = _SENDABLE[kind][1]
+    body = obj if sign_as is None else device_config.sign_bundle(tx, vault, sign_as, obj, now_ms)
+    try:
+        posted = mail_inbox.post(tx, vault, device, Mail(kind, body), now_ms=now_ms)
+    except FormatError as error:
+        raise OperatorError(f"the record cannot be sealed: {error}") from None
+    return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
+
+
+def sign_manifest(tx: Tx, vault: Vault, obj: JsonObject, now_ms: int) -> JsonObject:
+    """A manifest_obj signed as `send` signs it, for a release that travels on a stick."""
+    _checked(UpdateManifestObject, obj, "the manifest")
+    return device_config.sign_bundle(tx, vault, Kind.UPDATE_MANIFEST, obj, now_ms)
+
+
+def trust_bundle(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> dict[str, Any]:
+    """``mail bundle``: a bundle_obj of every key that counts now, for devices that cannot ask for them."""
+    return {
+        "v": 1,
+        "bundle_seq": now_ms,
+        "issued_at_ms": now_ms,
+        "roots": [key_object(vault.root.public)],
+        "keys": signers.published(tx, now_ms),
+        "seal_keys": [
+            {"kid": key.kid, "alg": "x25519", "pub_b64": key.public.b64}
+            for key in signers.seal_keys(tx, vault)
+        ],
+        "revoked_kids": [],
+        "dbd_keys": device_config.dbd_keys(tx, environment),
+    }
+
+
+def show_config(tx: Tx, environment: Environment) -> dict[str, Any]:
+    """``config show``: the configuration that devices are to follow."""
+    return device_config.current_config(tx, environment)
+
+
+def set_config(
+    tx: Tx, vault: Vault, environment: Environment, changes: Mapping[str, Any], now_ms: int
+) -> dict[str, Any]:
+    """``config set``: a new configuration, signed and sent to every active device of the environment."""
+    if not changes:
+        raise OperatorError("nothing to change: give at least one of the options")
+    thresholds = device_config.DEFAULT_THRESHOLDS.keys() - {"thr_id"}
+    if changes.keys() & thresholds and "thr_id" not in changes:
+        raise OperatorError(
+            "other thresholds need another --thr-id: every verdict names by it what it was judged by"
+        )
+    config = device_config.change_config(tx, environment, changes)
+    _checked(ConfigObject, config, "the configuration")
+    mail = Mail(MailKind.CONFIG, device_config.signed_config(tx, vault, environment, now_ms))
+    for device in tx.all(
+        """SELECT * FROM devices
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'
+           ORDER BY device_id""",
+        **environment.params,
+    ):
+        mail_inbox.post(tx, vault, device, mail, now_ms=now_ms)
+    return config
+
+
+def _read(word: str, content: bytes) -> tuple[MailKind, JsonObject]:
+    if word not in SENDABLE:
+        raise OperatorError(f"--type is one of {', '.join(SENDABLE)}: the service sends the others by itself")
+    kind = MailKind(word)
+    try:
+        obj = read_strict(content, max_bytes=2 * INBOX_CT_MAX_BYTES)
+    except FormatError as error:
+        raise OperatorError(f"--body is no JSON object that can be signed: {error}") from None
+    _checked(_SENDABLE[kind][0], obj, "--body")
+    return kind, obj
+
+
+def _checked(model: type[Body], obj: JsonObject, what: str) -> None:
+    try:
+        read_model(model, obj)
+    except Problem as problem:
+        places = ", ".join(f"{error.pointer or '/'} ({error.code})" for error in problem.errors)
+        raise OperatorError(f"{what} is outside the contract: {places}") from None
+
+
+def _device(tx: Tx, environment: Environment, device_id: str) -> Row:
+    try:
+        device = row_by_id(tx, environment, device_id)
+    except Problem:
+        raise OperatorError("no such device in this environment: look at --tenant and --mode") from None
+    if device["status"] == DeviceStatusWord.WIPED:
+        raise OperatorError("the device is wiped and can open nothing: register it with new keys first")
+    return device

@@ -1,0 +1,291 @@
+"""The composition root of the reference server, and running it."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from cloud_client.contract import DEFAULT_PORT
+from cloud_client.reference_server.contract.times import NowMs, system_now_ms
+from cloud_client.reference_server.domain.call import Service
+from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
+from cloud_client.reference_server.domain.gallery.waiters import Waiters
+from cloud_client.reference_server.domain.tenancy import persons, signers
+from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
+from cloud_client.reference_server.ops import retention
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import Database, Store, Tx
+from cloud_client.reference_server.store.engines import open_store
+from cloud_client.reference_server.store.health import Health
+from cloud_client.reference_server.store.vault import Vault
+from cloud_client.reference_server.web.access_log import AccessLog, Served
+from cloud_client.reference_server.web.admin.app import make_admin_app
+from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, is_loopback, listening
+from cloud_client.reference_server.web.admin.metrics import Metrics
+from cloud_client.reference_server.web.api.app import Api, make_app
+from cloud_client.reference_server.web.api.operations import OPERATIONS
+from cloud_client.reference_server.web.api.rate_limit import Limiter, LocalLimiter, SharedLimiter
+from cloud_client.reference_server.web.listening import listener
+from cloud_client.reference_server.web.listening.connections import (
+    Connections,
+    places,
+    raise_descriptor_limit,
+)
+
+log = logging.getLogger("palm.cloud")
+
+SWEEP_EVERY_S = 3600.0
+Ready = Callable[[str, str | None], None]
+"""Is told the base URL, and that of the admin bind where there is one."""
+_SHUTDOWN_S = 5
+_SWITCH_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """Where a server keeps everything: the database and ``secrets/``."""
+
+    path: Path
+    database: Database = field(repr=False)  # a URL may hold a password
+
+    @classmethod
+    def of(cls, path: Path, database: str | None = None) -> "DataDirectory":
+        """``cloud.db`` and ``secrets/`` in ``path``; ``database`` puts the former elsewhere."""
+        if database is None:
+            return cls(path, path / "cloud.db")
+        if database.startswith("sqlite:///"):
+            return cls(path, Path(database.removeprefix("sqlite:///")))
+        if database.startswith(("postgresql://", "postgres://")):
+            return cls(path, database)
+        raise OperatorError(
+            "--database takes postgresql://… or sqlite:///PATH; leave it out for cloud.db in --data"
+        )
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Be the one server process on a SQLite file. OperatorError when there is another.
+
+        Commands that work on the store beside a server do not ask for this. PostgreSQL takes several.
+        """
+        if not isinstance(self.database, Path):
+            yield
+            return
+        path = self.database.with_name(f"{self.database.name}.server")
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise OperatorError(
+                f"{path} cannot be made ({error.strerror}): give --data a directory of your own"
+            ) from error
+        try:
+            # On a file of its own: closing any descriptor of the database drops SQLite's locks on it.
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OperatorError(
+                f"another server is serving {self.database}: stop it first, or give this one another --data; "
+                "several servers side by side need PostgreSQL (--database postgresql://…)"
+            ) from None
+        else:
+            yield
+        finally:
+            os.close(held)
+
+    def open(self, now_ms: int) -> tuple[Store, Vault]:
+        """Store and keys, made on first use. OperatorError when the directory cannot be used."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            vault = Vault.open(self.path / "secrets")
+        except OSError as error:
+            raise OperatorError(
+                f"{self.path} cannot be used ({error.strerror}): give --data a directory of your own"
+            ) from error
+        store = open_store(self.database)
+        try:
+            with store.writing() as tx:
+                _check_keys(tx, vault)
+                persons.finish_upgrade(tx, vault)
+                signers.ensure(tx, vault, now_ms)
+        except BaseException:
+            store.close()
+            raise
+        return store, vault
+
+
+def _check_keys(tx: Tx, vault: Vault) -> None:
+    """OperatorError when ``secrets/`` belongs to another database (a second server with keys of its own)."""
+    row = tx.one("SELECT kid, seed_ct FROM signers LIMIT 1")
+    if row is None:
+        return
+    try:
+        vault.kms.unwrap(row["seed_ct"], row["kid"].encode())
+    except ServerError:
+        raise OperatorError(
+            "the keys in secrets/ of --data are not those that this database was made with: "
+            "copy secrets/ from the first server's data directory, or from the backup"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What ``palmctl cloud serve`` was asked for."""
+
+    data: DataDirectory
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_tls_proxy: bool = False
+    rate_scale: float = 1.0
+    admin: AdminBind | None = None
+
+    def check(self) -> None:
+        """OperatorError for what must not be served."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise OperatorError("--tls-cert and --tls-key go together: give both or none")
+        for host in (self.host, LOOPBACK if self.admin is None else self.admin.host):
+            if not (self.tls_cert or self.behind_tls_proxy or is_loopback(host)):
+                raise OperatorError(
+                    f"{host} is not a loopback address and there is no TLS: "
+                    "give --tls-cert and --tls-key, or --behind-tls-proxy when a proxy in front does TLS"
+                )
+
+
+def build(
+    data: DataDirectory,
+    *,
+    now_ms: NowMs = system_now_ms,
+    monotonic_s: Callable[[], float] | None = None,
+    rate_scale: float = 1.0,
+    behind_tls_proxy: bool = False,
+) -> tuple[ASGIApp, Api]:
+    """The application over a data directory; the caller closes ``api.store``.
+
+    ``monotonic_s`` stands in for the clock of the rate limits (of the database, where processes share it).
+    """
+    store, vault = data.open(now_ms())
+    store.close()
+    service = Service(vault, now_ms, PalmIndex(), Waiters(), Health(data.database))
+    async_store = AsyncStore(data.database)
+    limiter: Limiter
+    if async_store.engine == "sqlite":
+        limiter = LocalLimiter(monotonic_s or time.monotonic, rate_scale)
+    else:
+        limiter = SharedLimiter(async_store, vault, rate_scale, monotonic_s)
+    api = Api(service, async_store, limiter, behind_tls_proxy=behind_tls_proxy)
+    return make_app(api, OPERATIONS), api
+
+
+async def serve(options: ServeOptions, ready: Ready) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` is called when connections are accepted."""
+    options.check()
+    with options.data.served(), _stopping() as stop:
+        await _serve(options, ready, stop)
+
+
+async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> None:
+    try:
+        sockets = listener.bound(options.host, options.port)
+    except OSError as error:
+        raise OperatorError(
+            f"{options.host}:{options.port} cannot be listened on: "
+            "choose another --port, or stop what uses this one"
+        ) from error
+    app, api = build(
+        options.data,
+        rate_scale=options.rate_scale,
+        behind_tls_proxy=options.behind_tls_proxy,
+    )
+    config = listener.config(
+        app,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        lifespan="on",
+    )
+    lines = AccessLog(sys.stderr)
+    metrics = Metrics()
+
+    def note(served: Served) -> None:
+        lines.note(served)
+        metrics.note(served)
+
+    api.on_answer = note
+    bind = options.admin
+    local = (bind is None or bind.is_local) and not options.behind_tls_proxy
+    admin_app = make_admin_app(api.service, api.store, metrics, OPERATIONS, local=local)
+    connections = Connections(places(raise_descriptor_limit()))
+    sweeper = asyncio.create_task(_sweep_regularly(api), name="sweeper")
+    try:
+        tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
+        async with listening(bind, admin_app, **tls) as admin_url:
+            url = _url(options, sockets[0].getsockname()[1])
+            server = listener.Server(
+                config,
+                sockets,
+                connections,
+                note=note,
+                ready=lambda: ready(url, admin_url),
+                ending=api.service.waiters.end_all,
+            )
+            serving = asyncio.create_task(server.serve(), name="server")
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+            stopped.cancel()
+            await serving
+    finally:
+        for one in sockets:
+            one.close()
+        sweeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweeper
+        lines.flush()
+        api.store.close()
+
+
+def _url(options: ServeOptions, port: int) -> str:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"{'https' if options.tls_cert else 'http'}://{host}:{port}"
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[asyncio.Event]:
+    """Set by SIGTERM and SIGINT, which end the server and not the process."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _sweep_regularly(api: Api) -> None:
+    while True:
+        try:
+            counts = await api.store.write(lambda tx: retention.sweep(tx, api.service.now_ms()))
+            log.info("sweep: %s", counts)
+        except StoreUnavailable as error:
+            log.warning("sweep not done, tried again later: %s", error)
+        await asyncio.sleep(SWEEP_EVERY_S)
+
+
+def run(options: ServeOptions, ready: Ready) -> None:
+    """``serve`` with logging to standard error; returns when the server has ended."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    listener.silence()
+    # How long a thread that makes a list may hold the interpreter while the loop wants it.
+    sys.setswitchinterval(_SWITCH_S)
+    asyncio.run(serve(options, ready))

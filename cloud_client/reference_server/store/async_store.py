@@ -1,0 +1,209 @@
+"""The store as the server uses it: its threads, and the one that purges."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from cloud_client.reference_server.errors import StoreUnavailable
+from cloud_client.reference_server.store.base import WHOLE, Change, Database, Store, Tx
+from cloud_client.reference_server.store.engines import connect_store, open_store
+
+log = logging.getLogger("palm.cloud")
+T = TypeVar("T")
+
+_PURGE_AGAIN_S: Final = 0.02
+_PURGE_AGAIN_MOST_S: Final = 1.0
+_PURGE_WARN_S: Final = 60.0
+
+
+class _Crew:
+    """Threads with a connection each, which they make when the first work comes.
+
+    A queue and a future of the loop, and no executor: handing work over and back costs half of what it costs
+    there, and it is in the way of every write.
+    """
+
+    def __init__(self, database: Database, threads: int, name: str) -> None:
+        self._database = database
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"{name}-{n}", daemon=True) for n in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.queued = 0
+        """Work given and not yet done."""
+
+    async def run(self, work: Callable[[Store], T]) -> T:
+        """Do ``work`` on one of the threads. Once given it is done, even if nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self.queued += 1
+        try:
+            self._jobs.put(_Job(work, loop, done))
+            return await done
+        finally:
+            self.queued -= 1
+
+    def _serve(self) -> None:
+        store: Store | None = None
+        while (job := self._jobs.get()) is not None:
+            result, error = None, None
+            try:
+                if store is None:
+                    store = connect_store(self._database)
+                result = job.work(store)
+            except BaseException as raised:  # noqa: BLE001 - it is the waiting request's, whatever it is
+                error = raised
+            # A loop that is closed has no request waiting any more.
+            with contextlib.suppress(RuntimeError):
+                job.loop.call_soon_threadsafe(_settle, job.done, result, error)
+        if store is not None:
+            store.close()
+
+    def close(self) -> None:
+        """Finish what was given, then end the threads and close their connections."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[Store], Any]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+
+
+def _settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if done.done():
+        return  # nobody waits any more
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+class _Purger:
+    """A thread that purges when it is asked; where the engine wants it, at its start and regularly too."""
+
+    def __init__(self, database: Database, every_s: float | None) -> None:
+        self._database = database
+        self._every_s = every_s
+        self._asked = threading.Event()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="store-purger", daemon=True)
+        if every_s is not None:
+            self._asked.set()
+        self._thread.start()
+
+    def ask(self) -> None:
+        self._asked.set()
+
+    def close(self) -> None:
+        """Try once more if something is left to do, then end."""
+        self._ending.set()
+        self._asked.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        store: Store | None = None
+        while not self._ending.is_set():
+            self._asked.wait(self._every_s)
+            self._asked.clear()
+            pause_s, since_s = _PURGE_AGAIN_S, time.monotonic()
+            while True:
+                try:
+                    if store is None:
+                        store = connect_store(self._database)
+                    if store.purge():
+                        break
+                except StoreUnavailable as error:
+                    log.warning("nothing can be purged: %s", error)
+                if self._ending.wait(pause_s):
+                    break
+                pause_s = min(pause_s * 2, _PURGE_AGAIN_MOST_S)
+                if time.monotonic() - since_s > _PURGE_WARN_S:
+                    since_s = time.monotonic()
+                    log.warning("what was deleted is still in the write-ahead log: a reader holds it")
+        if store is not None:
+            store.close()
+
+
+class AsyncStore:
+    """The store as the server uses it.
+
+    On SQLite short reads run on the loop (a read by key takes some ten microseconds, less than handing it to
+    a thread), writes in the one writer thread, long reads in a reader thread. On PostgreSQL all of them run
+    in a few threads with a connection each.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._store = open_store(database)
+        if not self._store.on_loop:
+            self._store.close()  # it has seen to the tables; the threads have connections of their own
+        self._writers = _Crew(database, self._store.writers, "store-writer")
+        self._readers = _Crew(database, self._store.readers, "store-reader")
+        self._purger = _Purger(database, self._store.purge_every_s)
+        self._changed = asyncio.Event()
+        self.engine = self._store.engine
+
+    async def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
+        """Run ``work`` in a write transaction (see ``Store.writing``); its result once it is committed."""
+        done: Tx | None = None
+
+        def noted(tx: Tx) -> T:
+            nonlocal done
+            result = work(tx)
+            done = tx
+            return result
+
+        def committed(store: Store) -> T:
+            result = store.write(noted, durable=durable, lock=lock)
+            # Here, not where it is waited for: the client may have gone away.
+            if done is not None and done.purge_after_commit:
+                self._purger.ask()
+            return result
+
+        result = await self._writers.run(committed)
+        if done is not None and done.announced:
+            self._changed.set()
+        return result
+
+    async def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
+        """Run a short read; ``single`` says that it is one statement."""
+        if self._store.on_loop:
+            return self._store.read(work, single=single)
+        return await self.read_aside(work)
+
+    async def read_aside(self, work: Callable[[Tx], T]) -> T:
+        """Run a long read in a thread."""
+
+        def transact(store: Store) -> T:
+            with store.reading() as tx:
+                return work(tx)
+
+        return await self._readers.run(transact)
+
+    @property
+    def queued(self) -> dict[str, int]:
+        """Work given and not yet done: ``{write, read}``."""
+        return {"write": self._writers.queued, "read": self._readers.queued}
+
+    def changes(self) -> AsyncGenerator[list[Change], None]:
+        """See ``Store.changes``; for one task of the process."""
+        return self._store.changes(self._changed)
+
+    def close(self) -> None:
+        """Finish what is running and close."""
+        self._writers.close()
+        self._readers.close()
+        self._purger.close()
+        self._store.close()

@@ -1,0 +1,76 @@
+"""Whether the service can do its work: the store reads, and takes writes.
+
+A disk that is full, or a file system that has become read-only, refuses writes while every read still
+answers. So a row is really written. That is done when somebody asks, at most every ``EVERY_S``. A SQLite
+file that was deleted under the server takes writes that nobody will find again; its place is looked at too.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cloud_client.reference_server.errors import StoreUnavailable
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import UNLOCKED, Database, Tx
+
+log = logging.getLogger("palm.cloud")
+
+EVERY_S: Final = 2.0
+WAITS_S: Final = 2.0
+
+
+class Health:
+    """The outcome of the last look at the store; used on the loop."""
+
+    def __init__(
+        self, database: Database | None = None, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = database if isinstance(database, Path) else None
+        self._file = self._found()
+        self._monotonic_s = monotonic_s
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_s = float("-inf")
+        self._wrong: str | None = None
+
+    async def check(self, store: AsyncStore) -> None:
+        """StoreUnavailable unless the store has been written to within the last seconds, or is now."""
+        if self._looking is None and self._monotonic_s() - self._looked_s >= EVERY_S:
+            self._looking = asyncio.create_task(self._look(store), name="health")
+        if self._looking is not None:
+            done, _ = await asyncio.wait((self._looking,), timeout=WAITS_S)
+            if not done:
+                raise StoreUnavailable("no write was done in time")
+        if self._wrong is not None:
+            raise StoreUnavailable(self._wrong)
+
+    async def _look(self, store: AsyncStore) -> None:
+        was, wrong = self._wrong, None
+        try:
+            if self._found() != self._file:
+                raise StoreUnavailable("database: its file was deleted or replaced; restart the server")
+            await store.read_aside(lambda tx: tx.scalar("SELECT count(*) FROM tenants"))
+            await store.write(_write, lock=UNLOCKED)
+        except StoreUnavailable as error:
+            wrong = str(error)
+        self._wrong, self._looked_s, self._looking = wrong, self._monotonic_s(), None
+        if wrong != was:
+            log.warning("the store takes %s", "writes again" if wrong is None else f"no writes: {wrong}")
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file is where the database is."""
+        try:
+            found = None if self._path is None else self._path.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _write(tx: Tx) -> None:
+    # Any row would do that nobody misses: a nonce of no key, which is swept as soon as it is there.
+    tx.run(
+        """INSERT INTO nonces (kid, nonce, expires_ms) VALUES ('health', 'health', 1)
+           ON CONFLICT (kid, nonce) DO UPDATE SET expires_ms = 1 - nonces.expires_ms"""
+    )

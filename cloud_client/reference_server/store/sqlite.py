@@ -1,0 +1,167 @@
+"""SQLite: the engine that is inside the server, for one machine.
+
+One file in WAL mode. A process has one writer thread; other processes (``palmctl cloud …``) write to the
+same file at any time, held apart by SQLite's lock. What an erasure deletes is overwritten (secure_delete)
+and the write-ahead log is emptied (``purge``) right after the commit.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cloud_client.reference_server.errors import StoreUnavailable
+from cloud_client.reference_server.store.base import WHOLE, Change, Store, Tx
+
+log = logging.getLogger("palm.cloud")
+T = TypeVar("T")
+
+POLL_S: Final = 0.05
+"""How often commits of other processes are looked for."""
+_BUSY_TIMEOUT_MS: Final = 2000
+"""Four busy writer processes wait 0.3 s for one another at worst; beyond this somebody hangs."""
+_PURGE_WAIT_MS: Final = 20
+_PURGE_FRAMES: Final = 1000
+"""Pages of the log that are moved in some hundredths of a second, while writers are kept out."""
+
+
+class SqliteStore(Store):
+    """A connection to a database file."""
+
+    engine = "sqlite"
+    on_loop = True
+    writers = 1
+    readers = 2
+    purge_every_s = 60.0
+
+    def __init__(self, path: Path) -> None:
+        with _as_unavailable():
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection.row_factory = sqlite3.Row
+            for pragma in (
+                f"busy_timeout={_BUSY_TIMEOUT_MS}",
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "secure_delete=ON",
+                "foreign_keys=ON",
+                "temp_store=MEMORY",
+            ):
+                self._connection.execute(f"PRAGMA {pragma}")
+        self._durable = True
+
+    def close(self) -> None:
+        """Close; the log is left empty when no one else has it open."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def writing(self, *, durable: bool = True, lock: str | None = WHOLE) -> Iterator[Tx]:
+        """One writer at a time, whatever is locked."""
+        del lock
+        with _as_unavailable():
+            if durable is not self._durable:
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            self._connection.execute("BEGIN IMMEDIATE")
+            tx = Tx(self._connection.execute)
+            try:
+                yield tx
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may already have rolled back.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Tx]:
+        with _as_unavailable():
+            self._connection.execute("BEGIN")
+            try:
+                yield Tx(self._connection.execute)
+            finally:
+                self._connection.execute("COMMIT")
+
+    def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
+        """As ``reading``, without the context managers: it is in the way of every request."""
+        execute = self._connection.execute
+        try:
+            if single:
+                return work(Tx(execute))
+            execute("BEGIN")
+            try:
+                return work(Tx(execute))
+            finally:
+                execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, _OURS):
+                raise
+            raise _unavailable(error) from error
+
+    def purge(self) -> bool:
+        """Empty the write-ahead log into the main file, so that nothing deleted is left in it.
+
+        Needs a moment in which nobody reads what is in the log. SQLite keeps writers out while it waits for
+        that, so it waits no longer than a short read takes; a long one (a backup) is waited for outside.
+        """
+        try:
+            with _as_unavailable():
+                # The most of a long log goes without keeping anybody out.
+                _, frames, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if frames - moved > _PURGE_FRAMES:
+                    return False
+                self._connection.execute(f"PRAGMA busy_timeout={_PURGE_WAIT_MS}")
+                row = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+        return bool(row[0] == 0)
+
+    def has_table(self, tx: Tx, table: str) -> bool:
+        return tx.exists("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", table=table)
+
+    def dialect(self, statement: str) -> str:
+        return statement
+
+    async def changes(self, local: asyncio.Event) -> AsyncGenerator[list[Change], None]:
+        """Commits of this process at once, those of others within ``POLL_S``, by SQLite's data version."""
+        seen = -1
+        while True:
+            try:
+                version = self._data_version()
+                if version != seen:
+                    yield []
+                    seen = version
+            except StoreUnavailable as error:
+                log.warning("changes are not seen: %s", error)
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await local.wait()
+            except TimeoutError:
+                continue
+            local.clear()
+
+    def _data_version(self) -> int:
+        """A number that changes when another connection, of this process or another, has committed."""
+        with _as_unavailable():
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+_OURS: Final = (sqlite3.IntegrityError, sqlite3.ProgrammingError)
+"""Mistakes of the caller; every other error means that the database cannot be used now."""
+
+
+@contextlib.contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, _OURS):
+            raise
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: sqlite3.DatabaseError) -> StoreUnavailable:
+    # The text of these errors names no value, only what SQLite could not do.
+    return StoreUnavailable(f"database: {error}")

@@ -1,0 +1,1 @@
+"""HTTP: connections, the API and the pages of the admin bind."""

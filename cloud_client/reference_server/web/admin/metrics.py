@@ -1,0 +1,163 @@
+"""Figures for Prometheus: counted while requests are answered, read from the store when asked for.
+
+Labels are methods, route templates, statuses and the contract's own words. No value out of a path, query,
+body or key ever becomes one.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cloud_client.contract import GALLERY_TTL_MS
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.web.access_log import Served
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+_LAGS: Final = (1, 10, 100, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the service's data stands at one moment, over all tenants."""
+
+    devices: dict[str, int]
+    lags: list[int]
+    """Deltas that each active access device is behind; -1 for one in another epoch."""
+    stopped: int
+    """Active access devices past the gallery's time to live: they recognize nobody."""
+    templates: int
+    sessions: dict[str, int]
+    erasures: int
+
+
+def standing(tx: Tx, now_ms: int) -> Standing:
+    """Read the figures that are not counted as they happen."""
+    words = {"active": 0, "revoked": 0, "wiped": 0}
+    devices = {
+        row["status"]: row["n"] for row in tx.all("SELECT status, count(*) AS n FROM devices GROUP BY status")
+    }
+    access = tx.all(
+        """SELECT CASE WHEN d.acked_epoch = s.epoch THEN s.seq - d.acked_seq ELSE -1 END AS lag, d.synced_ms
+           FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
+           WHERE d.status = 'active' AND d.kind = 'access'"""
+    )
+    sessions = {
+        row["status"]: row["n"]
+        for row in tx.all(
+            """SELECT status, count(*) AS n FROM sessions
+               WHERE status = 'review' OR status = 'open' AND expires_ms > :now_ms GROUP BY status""",
+            now_ms=now_ms,
+        )
+    }
+    return Standing(
+        devices=words | devices,
+        lags=[row["lag"] for row in access],
+        stopped=sum(1 for row in access if now_ms - (row["synced_ms"] or 0) > GALLERY_TTL_MS),
+        templates=int(tx.scalar("SELECT coalesce(sum(count), 0) FROM streams")),
+        sessions={"open": 0, "review": 0} | sessions,
+        erasures=tx.scalar(
+            """SELECT count(*) FROM erasures r WHERE EXISTS
+                 (SELECT 1 FROM erasure_devices e
+                  JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
+                  WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
+                    AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))"""
+        ),
+    )
+
+
+class _Answers(Collector):
+    """Counts of answers and their times.
+
+    Kept in plain lists, on the one thread that answers requests: the library's own, made for many threads,
+    cost a request ten times as much.
+    """
+
+    def __init__(self) -> None:
+        self._statuses: dict[tuple[str, str, int], int] = {}
+        self._times: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+
+    def note(self, served: Served) -> None:
+        place = (served.method, served.template)
+        what = (*place, served.status)
+        self._statuses[what] = self._statuses.get(what, 0) + 1
+        times = self._times.get(place)
+        if times is None:
+            times = self._times[place] = ([0] * (len(_BUCKETS) + 1), [0.0])
+        counts, total_s = times
+        counts[bisect_left(_BUCKETS, served.took_s)] += 1
+        total_s[0] += served.took_s
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "palm_http_requests", "Requests answered.", labels=("method", "route", "status")
+        )
+        for (method, route, status), count in self._statuses.items():
+            requests.add_metric((method, route, str(status)), count)
+        seconds = HistogramMetricFamily(
+            "palm_http_request_seconds",
+            "From a request's first byte to its answer, long-polls with their waiting.",
+            labels=("method", "route"),
+        )
+        edges = [*map(str, _BUCKETS), "+Inf"]
+        for place, (counts, total_s) in self._times.items():
+            seconds.add_metric(place, list(zip(edges, accumulate(counts), strict=True)), total_s[0])
+        return requests, seconds
+
+
+class Metrics:
+    """The figures of one server process."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._answers = _Answers()
+        ProcessCollector(registry=registry)
+        registry.register(self._answers)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
+        self._queued = gauge("palm_store_queue", "Database work not yet done, that in hand included.", "crew")
+        self._waiters = gauge("palm_long_poll_waiters", "Devices waiting for a change.")
+        self._devices = gauge("palm_devices", "Registered devices.", "status")
+        self._behind = gauge(
+            "palm_devices_behind",
+            "Active access devices that are at least so many gallery deltas behind, or in another epoch.",
+            "deltas",
+        )
+        self._lag = gauge(
+            "palm_device_gallery_lag_max_deltas", "The furthest that an access device is behind."
+        )
+        self._stopped = gauge(
+            "palm_devices_gallery_expired", "Active access devices that have stopped recognizing."
+        )
+        self._templates = gauge("palm_gallery_templates", "Palms in all galleries.")
+        self._sessions = gauge("palm_enrollment_sessions", "Sessions not ended.", "status")
+        self._erasures = gauge("palm_erasures_pending", "Erasures that a device has yet to apply.")
+
+    def note(self, served: Served) -> None:
+        """A request has been answered."""
+        self._answers.note(served)
+
+    def page(self, standing: Standing, *, waiters: int, queued: Mapping[str, int]) -> bytes:
+        """Everything in Prometheus' text format."""
+        self._waiters.set(waiters)
+        for crew, count in queued.items():
+            self._queued.labels(crew).set(count)
+        for status, count in standing.devices.items():
+            self._devices.labels(status).set(count)
+        for least in _LAGS:
+            behind = sum(1 for lag in standing.lags if lag < 0 or lag >= least)
+            self._behind.labels(str(least)).set(behind)
+        self._lag.set(max((lag for lag in standing.lags if lag >= 0), default=0))
+        self._stopped.set(standing.stopped)
+        self._templates.set(standing.templates)
+        for status, count in standing.sessions.items():
+            self._sessions.labels(status).set(count)
+        self._erasures.set(standing.erasures)
+        return generate_latest(self._registry)

@@ -1,0 +1,359 @@
+"""What the operator's page shows, read from the store: ids and states, never who a person is."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cloud_client.contract import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
+from cloud_client.reference_server.domain.people import sessions
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.store.base import Row, Tx
+
+PAGE_ROWS: Final = 50
+OUT_OF_TOUCH_MS: Final = 3 * 60 * 1000
+"""A device that is well asks at least once a minute."""
+CONFLICTS_SHOWN: Final = 10
+CONFLICTS_MS: Final = 30 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a list, and whether there are more."""
+
+    rows: list[Any]
+    number: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """One device. ``tone`` is good, warn, bad or quiet; ``lag`` counts deltas, None in another epoch."""
+
+    device_id: str
+    kind: str
+    gate_id: str
+    dbd_id: str
+    app_version: str
+    tone: str
+    state: str
+    about: str
+    lag: int | None
+    gallery: str
+    health: list[str]
+    last_seen_ms: int
+    synced_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """One verdict; ``why`` says what a conflict is about."""
+
+    verdict_id: str
+    device_id: str
+    gate_id: str
+    verdict_seq: int
+    decision: str
+    result: str
+    outcome: str
+    passage: str
+    reconciliation: str
+    tone: str
+    why: str
+    decided_ms: int
+    received_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine:
+    """One enrollment session."""
+
+    session_id: str
+    subject_id: str
+    status: str
+    tone: str
+    hands: str
+    device_id: str | None
+    failure_code: str | None
+    created_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureLine:
+    """One erasure and how far it has got."""
+
+    receipt_id: str
+    seq: int
+    erased_ms: int
+    fail_closed_ms: int
+    devices_total: int
+    devices_done: int
+    waiting_for: list[str]
+
+    @property
+    def tone(self) -> str:
+        return "warn" if self.waiting_for else "good"
+
+
+def tenant_name(tx: Tx, environment: Environment) -> str:
+    """What the tenant is called."""
+    name: str = tx.scalar("SELECT name FROM tenants WHERE tenant_id = :id", id=environment.tenant_id)
+    return name
+
+
+_DEVICES = """FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
+              WHERE d.tenant_id = :tenant_id AND d.livemode = :livemode"""
+_UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
+               OR d.kind = 'access' AND (d.acked_epoch <> s.epoch OR d.acked_seq < s.seq))"""
+
+
+def devices(tx: Tx, environment: Environment, now_ms: int, number: int = 1, *, unwell: bool = False) -> Page:
+    """Devices: active ones first, the furthest behind in front; ``unwell``: only those that need a look."""
+    rows = tx.all(
+        f"""SELECT d.*, s.epoch AS stream_epoch, s.seq AS stream_seq {_DEVICES}{_UNWELL if unwell else ""}
+            ORDER BY CASE d.status WHEN 'active' THEN 0 WHEN 'revoked' THEN 1 ELSE 2 END,
+                     CASE WHEN d.kind <> 'access' THEN 0 WHEN d.acked_epoch = s.epoch THEN s.seq - d.acked_seq
+                          ELSE s.seq + 1 END DESC,
+                     d.last_seen_ms, d.device_id
+            LIMIT :rows OFFSET :skip""",
+        **_slice(number),
+        **_since(environment, now_ms, unwell=unwell),
+    )
+    return _page(rows, number, lambda row: _device_line(row, now_ms))
+
+
+def device_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, int]:
+    """``{active, unwell}``."""
+    active = tx.scalar(
+        """SELECT count(*) FROM devices
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'""",
+        **environment.params,
+    )
+    unwell = tx.scalar(
+        f"SELECT count(*) {_DEVICES}{_UNWELL}",
+        **_since(environment, now_ms, unwell=True),
+    )
+    return {"active": active, "unwell": unwell}
+
+
+def _since(environment: Environment, now_ms: int, *, unwell: bool) -> dict[str, Any]:
+    return environment.params | ({"out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS} if unwell else {})
+
+
+def _device_line(row: Row, now_ms: int) -> DeviceLine:
+    access = row["kind"] == "access"
+    same_epoch = row["acked_epoch"] == row["stream_epoch"]
+    lag = max(0, row["stream_seq"] - row["acked_seq"]) if same_epoch else None
+    tone, state, about = _device_state(row, lag if access else 0, now_ms)
+    return DeviceLine(
+        device_id=row["device_id"],
+        kind=row["kind"],
+        gate_id=row["gate_id"],
+        dbd_id=row["dbd_id"],
+        app_version=row["app_version"],
+        tone=tone,
+        state=state,
+        about=about,
+        lag=lag,
+        gallery=_gallery_words(lag, row) if access else "holds none",
+        health=json.loads(row["health"]),
+        last_seen_ms=row["last_seen_ms"],
+        synced_ms=row["synced_ms"],
+    )
+
+
+def _device_state(row: Row, lag: int | None, now_ms: int) -> tuple[str, str, str]:
+    """(tone, state, what it means where that is not plain)."""
+    if row["status"] == DeviceStatusWord.WIPED:
+        return "quiet", "wiped", ""
+    if row["status"] == DeviceStatusWord.REVOKED:
+        return "warn", "revoked", "wipe not yet acknowledged"
+    if row["kind"] == "access" and row["synced_ms"] is None:
+        return "warn", "new", "has no gallery yet"
+    if row["kind"] == "access" and now_ms - row["synced_ms"] > GALLERY_TTL_MS:
+        return "bad", "stopped", "recognizes nobody"
+    if now_ms - row["last_seen_ms"] > OUT_OF_TOUCH_MS:
+        return "warn", "out of touch", ""
+    return ("good", "in touch", "") if lag == 0 else ("warn", "catching up", "")
+
+
+def _gallery_words(lag: int | None, row: Row) -> str:
+    if row["synced_ms"] is None:
+        return "none yet"
+    if lag is None:
+        return "in an earlier epoch"
+    return "in step" if lag == 0 else f"{lag:,} behind"
+
+
+def verdicts(tx: Tx, environment: Environment, number: int = 1, *, reconciliation: str | None = None) -> Page:
+    """Verdicts, newest first."""
+    condition = "" if reconciliation is None else " AND reconciliation = :reconciliation"
+    given = {} if reconciliation is None else {"reconciliation": reconciliation}
+    rows = tx.all(
+        f"""SELECT * FROM verdicts WHERE tenant_id = :tenant_id AND livemode = :livemode{condition}
+            ORDER BY decided_ms DESC, verdict_id DESC LIMIT :rows OFFSET :skip""",  # noqa: S608 - fixed parts
+        **_slice(number),
+        **given,
+        **environment.params,
+    )
+    return _page(rows, number, _verdict_line)
+
+
+def conflicts(tx: Tx, environment: Environment, now_ms: int) -> Page:
+    """The newest conflicts of the last 30 days."""
+    rows = tx.all(
+        """SELECT * FROM verdicts
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND decided_ms > :since_ms
+             AND reconciliation = 'conflict'
+           ORDER BY decided_ms DESC, verdict_id DESC LIMIT :rows""",
+        since_ms=now_ms - CONFLICTS_MS,
+        rows=CONFLICTS_SHOWN + 1,
+        **environment.params,
+    )
+    shown = [_verdict_line(row) for row in rows[:CONFLICTS_SHOWN]]
+    return Page(shown, 1, len(rows) > CONFLICTS_SHOWN)
+
+
+_RECONCILIATION_TONES = {"complete": "good", "conflict": "bad", "outcome_unknown": "warn"}
+
+
+def _verdict_line(row: Row) -> VerdictLine:
+    outcome = passage = ""
+    if row["signed_decision"] is not None:
+        outcome = json.loads(row["signed_decision"])["decision_obj"]["outcome"]
+    if row["signed_passage"] is not None:
+        passage = "passed" if json.loads(row["signed_passage"])["passage"]["passed"] else "did not pass"
+    return VerdictLine(
+        verdict_id=row["verdict_id"],
+        device_id=row["device_id"],
+        gate_id=row["gate_id"],
+        verdict_seq=row["verdict_seq"],
+        decision=row["decision"],
+        result=row["result"],
+        outcome=outcome,
+        passage=passage,
+        reconciliation=row["reconciliation"],
+        tone=_RECONCILIATION_TONES.get(row["reconciliation"], "quiet"),
+        why=_why(row) if row["reconciliation"] == "conflict" else "",
+        decided_ms=row["decided_ms"],
+        received_ms=row["received_ms"],
+    )
+
+
+def _why(row: Row) -> str:
+    if row["chain_broken"]:
+        return "a verdict before this one is missing"
+    if row["disputed"]:
+        return "another signed object contradicts it"
+    if row["signed_decision"] is not None and not row["decision_verified"]:
+        return "decision by a validator key that is not known"
+    if row["signed_passage"] is not None and not row["passage_verified"]:
+        return "passage by a validator key that is not known"
+    return "verdict, decision and passage do not agree"
+
+
+_SESSION_TONES = {
+    SessionStatus.OPEN: "warn",
+    SessionStatus.COMPLETED: "good",
+    SessionStatus.REVIEW: "review",
+    SessionStatus.FAILED: "bad",
+}
+
+
+def enrollment_sessions(tx: Tx, environment: Environment, now_ms: int, number: int = 1) -> Page:
+    """Enrollment sessions: those that wait for somebody first, then the newest."""
+    rows = tx.all(
+        """SELECT * FROM sessions WHERE tenant_id = :tenant_id AND livemode = :livemode
+           ORDER BY CASE WHEN status = 'review' THEN 0
+                         WHEN status = 'open' AND expires_ms > :now_ms THEN 1 ELSE 2 END,
+                    created_ms DESC, session_id LIMIT :rows OFFSET :skip""",
+        now_ms=now_ms,
+        **_slice(number),
+        **environment.params,
+    )
+    return _page(rows, number, lambda row: _session_line(row, now_ms))
+
+
+def session_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, int]:
+    """``{open, review}``."""
+    counts = {
+        row["status"]: row["n"]
+        for row in tx.all(
+            """SELECT status, count(*) AS n FROM sessions
+               WHERE tenant_id = :tenant_id AND livemode = :livemode
+                 AND (status = 'review' OR status = 'open' AND expires_ms > :now_ms)
+               GROUP BY status""",
+            now_ms=now_ms,
+            **environment.params,
+        )
+    }
+    return {"open": counts.get("open", 0), "review": counts.get("review", 0)}
+
+
+def _session_line(row: Row, now_ms: int) -> SessionLine:
+    status = sessions.status_of(row, now_ms)
+    return SessionLine(
+        session_id=row["session_id"],
+        subject_id=row["subject_id"],
+        status=status.value,
+        tone=_SESSION_TONES.get(status, "quiet"),
+        hands=" and ".join({"L": "left", "R": "right"}[hand] for hand in json.loads(row["hands_required"])),
+        device_id=row["completed_by_device_id"] or row["device_id"],
+        failure_code=row["failure_code"],
+        created_ms=row["created_ms"],
+        expires_ms=row["expires_ms"],
+    )
+
+
+def erasures(tx: Tx, environment: Environment, number: int = 1) -> Page:
+    """Erasures, newest first, each with the devices that have not applied it yet."""
+    rows = tx.all(
+        """SELECT receipt_id, epoch, seq, erased_ms FROM erasures
+           WHERE tenant_id = :tenant_id AND livemode = :livemode
+           ORDER BY erased_ms DESC, receipt_id LIMIT :rows OFFSET :skip""",
+        **_slice(number),
+        **environment.params,
+    )
+    return _page(rows, number, lambda row: _erasure_line(tx, environment, row))
+
+
+def erasures_under_way(tx: Tx, environment: Environment) -> int:
+    """How many erasures some device has not applied yet."""
+    count: int = tx.scalar(
+        """SELECT count(*) FROM erasures r WHERE tenant_id = :tenant_id AND livemode = :livemode AND EXISTS
+             (SELECT 1 FROM erasure_devices e
+              JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
+              WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
+                AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))""",
+        **environment.params,
+    )
+    return count
+
+
+def _erasure_line(tx: Tx, environment: Environment, row: Row) -> ErasureLine:
+    told = tx.all(
+        """SELECT d.device_id, d.status, d.acked_epoch, d.acked_seq FROM erasure_devices e
+           JOIN devices d ON d.tenant_id = :tenant_id AND d.device_id = e.device_id
+           WHERE e.receipt_id = :receipt_id ORDER BY d.device_id""",
+        tenant_id=environment.tenant_id,
+        receipt_id=row["receipt_id"],
+    )
+    point = (row["epoch"], row["seq"])
+    behind = [device for device in told if (device["acked_epoch"], device["acked_seq"]) < point]
+    return ErasureLine(
+        receipt_id=row["receipt_id"],
+        seq=row["seq"],
+        erased_ms=row["erased_ms"],
+        fail_closed_ms=row["erased_ms"] + GALLERY_TTL_MS,
+        devices_total=len(told),
+        devices_done=len(told) - len(behind),
+        waiting_for=[device["device_id"] for device in behind if device["status"] == "active"],
+    )
+
+
+def _slice(number: int) -> dict[str, int]:
+    return {"rows": PAGE_ROWS + 1, "skip": (number - 1) * PAGE_ROWS}
+
+
+def _page(rows: list[Row], number: int, line: Any) -> Page:
+    return Page([line(row) for row in rows[:PAGE_ROWS]], number, len(rows) > PAGE_ROWS)

@@ -1,0 +1,1 @@
+"""The API: its operations, and the checks that every request passes."""

@@ -1,0 +1,58 @@
+"""What a server process does about commits, its own and those of others."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cloud_client.reference_server.domain.call import Service
+from cloud_client.reference_server.errors import StoreUnavailable
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import Change, Tx
+
+log = logging.getLogger("palm.cloud")
+
+
+@asynccontextmanager
+async def followed(service: Service, store: AsyncStore) -> AsyncIterator[None]:
+    """Changes are noticed inside; at the end everybody who waits is answered."""
+    task = asyncio.create_task(_follow(service, store), name="changes")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        service.waiters.end_all()
+
+
+async def _follow(service: Service, store: AsyncStore) -> None:
+    async with contextlib.aclosing(store.changes()) as all_changes:
+        async for changes in all_changes:
+            if not changes:
+                try:
+                    service.waiters.positions(await store.read(_positions))
+                except StoreUnavailable as error:
+                    log.warning("waiting devices are not woken: %s", error)
+            for change in changes:
+                _apply(service, change)
+
+
+def _apply(service: Service, change: Change) -> None:
+    match change.kind, change.words:
+        case "stream", (stream,):
+            service.waiters.wake_stream(stream)
+        case "device", (tenant_id, device_id):
+            service.waiters.wake_device(tenant_id, device_id)
+        case "wait", (tenant_id, device_id, turn_id):
+            service.waiters.entered_elsewhere(tenant_id, device_id, turn_id)
+        case "palm", (stream, subject_id):
+            service.palms.forget(stream, subject_id)
+        case _:
+            log.warning("a change of an unknown kind was announced: is a newer server running beside this?")
+
+
+def _positions(tx: Tx) -> dict[str, tuple[int, int]]:
+    rows = tx.all("SELECT stream, epoch, seq FROM streams")
+    return {row["stream"]: (row["epoch"], row["seq"]) for row in rows}

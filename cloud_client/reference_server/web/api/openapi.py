@@ -1,0 +1,280 @@
+"""The OpenAPI 3.1 document, made from the operation table."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from cloud_client.contract import (
+    CONTRACT_VERSION,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENCY_KEY_HEADER,
+    IDEMPOTENT_REPLAYED_HEADER,
+    JSON_TYPE,
+    NAME_64,
+    PROBLEM_TYPE,
+    REQUEST_ID_HEADER,
+    ProblemCode,
+)
+from cloud_client.reference_server.contract.answers import ProblemDocument
+from cloud_client.reference_server.contract.bodies import CompleteEnrollment, FailEnrollment
+from cloud_client.reference_server.contract.problems import KINDS
+from cloud_client.reference_server.web.api.operation import Keyed, Operation, Surface
+
+_REF = "#/components/schemas/{model}"
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_ALTERNATIVES: Final = {"concludeEnrollment": (CompleteEnrollment, FailEnrollment)}
+_SECURITY: Final[dict[Surface, list[dict[str, list[str]]]]] = {
+    Surface.PUBLIC: [],
+    Surface.PARTNER: [{"apiKey": []}],
+    Surface.DEVICE: [{"deviceSignature": []}],
+    Surface.REGISTRATION: [{"provisioningToken": []}],
+}
+_TAGS: Final = {
+    Surface.PUBLIC: "public",
+    Surface.PARTNER: "partner",
+    Surface.DEVICE: "device",
+    Surface.REGISTRATION: "device",
+}
+
+
+def document(operations: Iterable[Operation]) -> dict[str, Any]:
+    """The whole document as a JSON object."""
+    listed = [operation for operation in operations if operation.answers]
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in listed:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": _DIALECT,
+        "info": {
+            "title": "Palm-Recognition Turnstile Service",
+            "version": CONTRACT_VERSION,
+            "description": "Partner API v1 and the device surface behind it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name} for name in ("public", "partner", "device")],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(listed),
+            "securitySchemes": {
+                "apiKey": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "svc_<live|test>_<key_id>_<secret>",
+                },
+                "deviceSignature": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Signature",
+                    "description": "RFC 9421 with the device's http key; see the device surface.",
+                },
+                "provisioningToken": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "Provisioning <token>, and a signature by the http key in the body.",
+                },
+            },
+        },
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "operationId": operation.operation_id,
+        "summary": operation.summary,
+        "tags": [_TAGS[operation.surface]],
+        "security": _SECURITY[operation.surface],
+        "parameters": _parameters(operation),
+        "responses": _answers(operation) | _problems(operation),
+    }
+    if operation.scope is not None:
+        shown["x-scope"] = operation.scope.value
+    if operation.retirement is not None:
+        shown["deprecated"] = True
+    if operation.referenced:
+        shown["x-contract"] = "referenced"
+    if operation.added:
+        shown["x-contract"] = "added"
+    models = _body_models(operation)
+    if models:
+        refs = [_ref(model) for model in models]
+        schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
+        shown["requestBody"] = {"required": True, "content": {JSON_TYPE: {"schema": schema}}}
+    return shown
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    shown = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": f"^({rule.pattern.pattern})$"},
+        }
+        for name, rule in operation.paths.items()
+    ]
+    shown += [
+        {
+            "name": parameter.name,
+            "in": "query",
+            "required": parameter.required,
+            "schema": parameter.schema,
+        }
+        for parameter in operation.query
+    ]
+    shown.append(
+        {
+            "name": REQUEST_ID_HEADER,
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string", "pattern": f"^{NAME_64.pattern}$"},
+        }
+    )
+    if operation.keyed is not Keyed.NO:
+        shown.append(
+            {
+                "name": IDEMPOTENCY_KEY_HEADER,
+                "in": "header",
+                "required": operation.keyed is Keyed.REQUIRED,
+                "schema": {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY.pattern}$"},
+            }
+        )
+    return shown
+
+
+def _common_headers() -> dict[str, Any]:
+    """Of every answer, success or not. A request that failed before its credential has no RateLimit-*."""
+    return {REQUEST_ID_HEADER: {"schema": {"type": "string", "pattern": f"^{NAME_64.pattern}$"}}}
+
+
+def _rate_headers(*, required: bool) -> dict[str, Any]:
+    count = {"type": "integer", "minimum": 0}
+    return {
+        f"RateLimit-{word}": {"schema": count, "required": required}
+        for word in ("Limit", "Remaining", "Reset")
+    }
+
+
+def _answers(operation: Operation) -> dict[str, Any]:
+    headers = _common_headers() | _rate_headers(required=True)
+    headers[REQUEST_ID_HEADER]["required"] = True
+    if operation.keyed is not Keyed.NO:
+        headers[IDEMPOTENT_REPLAYED_HEADER] = {"schema": {"type": "string", "enum": ["true", "false"]}}
+    if operation.operation_id in {"createSubject", "createEnrollmentSession"}:
+        headers["Location"] = {"schema": {"type": "string"}, "required": True}
+    shown: dict[str, Any] = {}
+    for status, model in operation.answers.items():
+        answer: dict[str, Any] = {"description": operation.summary, "headers": headers}
+        if model is not None:
+            answer["content"] = {JSON_TYPE: {"schema": _ref(model)}}
+        shown[str(status)] = answer
+    if operation.operation_id == "listSigningKeys":
+        shown["304"] = {"description": "Not changed since the ETag given"}
+    return shown
+
+
+def codes_of(operation: Operation) -> set[ProblemCode]:
+    """Every code that an operation can answer with."""
+    codes = {
+        *operation.problems,
+        ProblemCode.INVALID_REQUEST,
+        ProblemCode.PAYLOAD_TOO_LARGE,
+        ProblemCode.RATE_LIMITED,
+        ProblemCode.INTERNAL_ERROR,
+        ProblemCode.SERVICE_UNAVAILABLE,
+    }
+    if operation.surface is not Surface.PUBLIC:
+        codes.add(ProblemCode.UNAUTHENTICATED)
+    if operation.scope is not None:
+        codes.add(ProblemCode.INSUFFICIENT_SCOPE)
+    if operation.keyed is not Keyed.NO:
+        codes |= {ProblemCode.IDEMPOTENCY_IN_PROGRESS, ProblemCode.IDEMPOTENCY_KEY_MISMATCH}
+    if operation.keyed is Keyed.REQUIRED:
+        codes.add(ProblemCode.IDEMPOTENCY_KEY_REQUIRED)
+    if _body_models(operation):
+        codes |= {
+            ProblemCode.MALFORMED_JSON,
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
+            ProblemCode.VALIDATION_FAILED,
+        }
+    if operation.paths:
+        # A value that holds a slash, or none at all, makes another path.
+        codes.add(ProblemCode.ROUTE_NOT_FOUND)
+    return codes
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(codes_of(operation)):
+        by_status.setdefault(KINDS[code].status, []).append(code.value)
+    return {str(status): _problem(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _problem(status: int, codes: list[str]) -> dict[str, Any]:
+    headers = _common_headers() | _rate_headers(required=status == 429)
+    if status in (429, 503):
+        headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 1}, "required": True}
+    one_of_these = {"type": "object", "properties": {"code": {"enum": codes}, "status": {"const": status}}}
+    return {
+        "description": ", ".join(codes),
+        "headers": headers,
+        "content": {PROBLEM_TYPE: {"schema": {"allOf": [_ref(ProblemDocument), one_of_these]}}},
+    }
+
+
+def _body_models(operation: Operation) -> tuple[type[BaseModel], ...]:
+    if operation.body is not None:
+        return (operation.body,)
+    return _ALTERNATIVES.get(operation.operation_id, ())
+
+
+def _schemas(operations: list[Operation]) -> dict[str, Any]:
+    models: dict[type[BaseModel], None] = {ProblemDocument: None}
+    for operation in operations:
+        models |= dict.fromkeys(_body_models(operation))
+        models |= dict.fromkeys(model for model in operation.answers.values() if model is not None)
+    _, schema = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
+    shown: dict[str, Any] = _without_null_defaults(schema["$defs"])
+    sent = {model.__name__ for operation in operations for model in _body_models(operation)}
+    for name in set(shown) - _with_parts(shown, sent):
+        # A member that a later version adds to an answer must not break anyone who validates by this.
+        shown[name].pop("additionalProperties", None)
+    return shown
+
+
+def _with_parts(schemas: dict[str, Any], names: set[str]) -> set[str]:
+    """``names`` and every schema that those refer to."""
+    found: set[str] = set()
+    pending = set(names)
+    while pending:
+        found |= pending
+        text = json.dumps([schemas[name] for name in pending])
+        pending = set(re.findall(r'"#/components/schemas/(\w+)"', text)) - found
+    return found
+
+
+def _without_null_defaults(value: Any) -> Any:
+    """A member that may be left out is not a member that may be null."""
+    if isinstance(value, list):
+        return [_without_null_defaults(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "default" in value and value["default"] is None and "anyOf" in value:
+        (left,) = [item for item in value["anyOf"] if item != {"type": "null"}]
+        rest = {name: item for name, item in value.items() if name not in {"anyOf", "default", "title"}}
+        return _without_null_defaults({**left, **rest})
+    return {name: _without_null_defaults(item) for name, item in value.items() if not _is_title(name, item)}
+
+
+def _is_title(name: str, item: Any) -> bool:
+    return name == "title" and isinstance(item, str) and re.fullmatch(r"[A-Z][A-Za-z0-9 ]*", item) is not None
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REF.format(model=model.__name__)}

@@ -1,0 +1,126 @@
+"""What an operation is: one row of the table that routing, checks and the OpenAPI document come from."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from enum import Enum, auto
+from typing import Final
+
+from pydantic import BaseModel
+
+from cloud_client.contract import HEX_32, MAX_JSON_BYTES, NAME_64, UUID, ProblemCode, Scope
+from cloud_client.reference_server.contract.bodies import Body
+from cloud_client.reference_server.contract.parameters import Parameter
+from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.store.async_store import AsyncStore
+from cloud_client.reference_server.store.base import Tx
+
+MAX_VALUES: Final = 2048
+MAX_VALUES_OF_A_BATCH: Final = 16_384
+"""A hundred verdicts with everything that their validators said have some 9,000."""
+
+Handler = Callable[[Call, Tx], Answer]
+"""Does its work in one transaction."""
+AsyncHandler = Callable[[Call, AsyncStore], Awaitable[Answer]]
+"""Opens its own transactions: it waits, or reads much."""
+
+
+class Surface(Enum):
+    """Who may call, and how they prove it."""
+
+    PUBLIC = auto()
+    PARTNER = auto()
+    DEVICE = auto()
+    REGISTRATION = auto()
+
+
+class Keyed(Enum):
+    """Whether an operation takes an Idempotency-Key."""
+
+    NO = auto()
+    OPTIONAL = auto()
+    REQUIRED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """A path parameter: a value outside ``pattern`` is answered like a missing resource."""
+
+    pattern: re.Pattern[str]
+    missing: ProblemCode
+    lower: bool = False
+
+
+SUBJECT_ID: Final = PathRule(UUID, ProblemCode.SUBJECT_NOT_FOUND, lower=True)
+SESSION_ID: Final = PathRule(UUID, ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, lower=True)
+RECEIPT_ID: Final = PathRule(UUID, ProblemCode.ERASURE_RECEIPT_NOT_FOUND, lower=True)
+DEVICE_ID: Final = PathRule(NAME_64, ProblemCode.DEVICE_NOT_FOUND)
+VERDICT_ID: Final = PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND)
+PURPOSE: Final = PathRule(
+    re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """When an operation was deprecated, and when it goes (epoch seconds); every answer of it says so."""
+
+    deprecated_s: int
+    sunset_s: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Deprecation`` (RFC 9745) and ``Sunset`` (RFC 8594)."""
+        return {
+            "Deprecation": f"@{self.deprecated_s}",
+            "Sunset": format_datetime(datetime.fromtimestamp(self.sunset_s, UTC), usegmt=True),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the contract."""
+
+    operation_id: str
+    method: str
+    path: str
+    summary: str
+    surface: Surface
+    handler: Handler | AsyncHandler
+    answers: Mapping[int, type[BaseModel] | None]
+    """Success statuses and the model of their body (None: no body)."""
+    problems: tuple[ProblemCode, ...] = ()
+    """Codes of its own, besides those that every operation of its kind can give."""
+    scope: Scope | None = None
+    body: type[Body] | None = None
+    body_of: Callable[[object], Body] | None = None
+    """Reads the body where one model does not say it all."""
+    query: tuple[Parameter, ...] = ()
+    paths: Mapping[str, PathRule] = field(default_factory=dict)
+    keyed: Keyed = Keyed.NO
+    lists: bool = False
+    """Reads many rows: in a thread, never on the event loop."""
+    waits: bool = False
+    """``handler`` is an AsyncHandler."""
+    max_bytes: int = MAX_JSON_BYTES
+    max_values: int = MAX_VALUES
+    """How many values a body may have before its JSON is looked at, about."""
+    for_revoked: bool = False
+    access_only: bool = False
+    """Not for totems (403 ``forbidden``)."""
+    referenced: bool = False
+    """Named by the partner document, detailed elsewhere."""
+    added: bool = False
+    """A route that v1 has grown by, beyond the partner document's sixteen operations."""
+    retirement: Retirement | None = None
+    """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
+
+    @property
+    def takes_body(self) -> bool:
+        return self.body is not None or self.body_of is not None
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"

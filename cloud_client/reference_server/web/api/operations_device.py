@@ -1,0 +1,144 @@
+"""The device surface's part of the operation table."""
+
+from typing import Final
+
+from cloud_client.contract import (
+    DEFAULT_DELTA_PAGE,
+    MAX_BULK_JSON_BYTES,
+    MAX_DELTA_PAGE,
+    MAX_WAIT_S,
+    ProblemCode,
+)
+from cloud_client.reference_server.contract import answers as shown
+from cloud_client.reference_server.contract import bodies
+from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER, integer
+from cloud_client.reference_server.domain.devices import attestation, registration
+from cloud_client.reference_server.domain.devices import gallery as gallery_routes
+from cloud_client.reference_server.domain.devices import status as device_routes
+from cloud_client.reference_server.domain.people import enrollments
+from cloud_client.reference_server.domain.verdicts import uploads
+from cloud_client.reference_server.web.api.operation import MAX_VALUES_OF_A_BATCH, Keyed, Operation, Surface
+
+_MAX_SEQ = 2**53 - 1
+
+DEVICE_OPERATIONS: Final = (
+    Operation(
+        "registerDevice",
+        "POST",
+        "/v1/devices/register",
+        "Register a device with a provisioning token",
+        Surface.REGISTRATION,
+        registration.register_device,
+        {201: shown.Registration, 200: shown.Registration},
+        problems=(ProblemCode.DEVICE_STATE_CONFLICT,),
+        body=bodies.RegisterDevice,
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "attestDevice",
+        "POST",
+        "/v1/devices/attest",
+        "Attest the device's keys",
+        Surface.DEVICE,
+        attestation.attest_device,
+        {200: shown.Attestation},
+        body=bodies.Attest,
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "getDeviceStatus",
+        "GET",
+        "/v1/devices/self/status",
+        "The device's signed status",
+        Surface.DEVICE,
+        device_routes.device_status,
+        {200: shown.SignedDeviceStatus},
+        waits=True,
+        for_revoked=True,
+    ),
+    Operation(
+        "acknowledgeWipe",
+        "POST",
+        "/v1/devices/self/wiped",
+        "Acknowledge a wipe",
+        Surface.DEVICE,
+        device_routes.acknowledge_wipe,
+        {204: None},
+        problems=(ProblemCode.DEVICE_STATE_CONFLICT,),
+        body=bodies.Wiped,
+        keyed=Keyed.REQUIRED,
+        for_revoked=True,
+    ),
+    Operation(
+        "getGallerySnapshot",
+        "GET",
+        "/v1/gallery/snapshot",
+        "A page of a consistent snapshot of the gallery",
+        Surface.DEVICE,
+        gallery_routes.snapshot,
+        {200: shown.SnapshotPage},
+        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED, ProblemCode.FORBIDDEN),
+        query=(CURSOR_PARAMETER,),
+        waits=True,
+        access_only=True,
+    ),
+    Operation(
+        "listGalleryDeltas",
+        "GET",
+        "/v1/gallery/deltas",
+        "What has changed in the gallery, waiting for it",
+        Surface.DEVICE,
+        gallery_routes.list_deltas,
+        {200: shown.DeltaPage},
+        problems=(ProblemCode.HISTORY_EXPIRED, ProblemCode.FORBIDDEN),
+        query=(
+            integer("epoch", 0, _MAX_SEQ, required=True),
+            integer("after_seq", 0, _MAX_SEQ, required=True),
+            integer("limit", 1, MAX_DELTA_PAGE, DEFAULT_DELTA_PAGE),
+            integer("wait_s", 0, MAX_WAIT_S, 0),
+        ),
+        waits=True,
+        access_only=True,
+    ),
+    Operation(
+        "uploadVerdicts",
+        "POST",
+        "/v1/verdicts/batch",
+        "Upload verdicts and what became of them",
+        Surface.DEVICE,
+        uploads.upload_verdicts,
+        {200: shown.BatchResult},
+        body=bodies.VerdictBatch,
+        keyed=Keyed.REQUIRED,
+        max_bytes=MAX_BULK_JSON_BYTES,
+        max_values=MAX_VALUES_OF_A_BATCH,
+    ),
+    Operation(
+        "redeemShortCode",
+        "POST",
+        "/v1/enrollment-sessions/redeem",
+        "Exchange a short code for a session's token",
+        Surface.DEVICE,
+        enrollments.redeem_short_code,
+        {200: shown.RedeemedSession},
+        problems=(ProblemCode.ENROLLMENT_SESSION_INVALID,),
+        body=bodies.Redeem,
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "concludeEnrollment",
+        "POST",
+        "/v1/enrollments",
+        "Complete an enrollment session, or report its failure",
+        Surface.DEVICE,
+        enrollments.conclude_enrollment,
+        {201: shown.Enrollment, 202: shown.EnrollmentOutcome, 200: shown.EnrollmentOutcome},
+        problems=(
+            ProblemCode.ENROLLMENT_SESSION_INVALID,
+            ProblemCode.CONSENT_REQUIRED,
+            ProblemCode.MODEL_UNSUPPORTED,
+        ),
+        body_of=enrollments.read_enrollment,
+        keyed=Keyed.REQUIRED,
+    ),
+)

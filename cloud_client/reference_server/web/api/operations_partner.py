@@ -1,0 +1,359 @@
+"""The public and the partner's part of the operation table."""
+
+from dataclasses import replace
+from typing import Final
+
+from cloud_client.contract import (
+    MAX_BULK_JSON_BYTES,
+    NAME_64,
+    DeviceStatusWord,
+    ProblemCode,
+    Reconciliation,
+    Scope,
+    SubjectStatus,
+)
+from cloud_client.reference_server.contract import answers as shown
+from cloud_client.reference_server.contract import bodies
+from cloud_client.reference_server.contract import mail as mail_bodies
+from cloud_client.reference_server.contract.bodies import MAX_SAFE_INTEGER
+from cloud_client.reference_server.contract.parameters import (
+    CURSOR_PARAMETER,
+    EXTERNAL_REF_PARAMETER,
+    LIMIT,
+    date_time,
+    integer,
+    matching,
+    one_of,
+    uuid,
+)
+from cloud_client.reference_server.domain.devices import records as devices
+from cloud_client.reference_server.domain.mail import listing as mail_listing
+from cloud_client.reference_server.domain.mail import outbox as mail_outbox
+from cloud_client.reference_server.domain.people import consents, erasure, sessions, subjects
+from cloud_client.reference_server.domain.verdicts import records as verdicts
+from cloud_client.reference_server.web.api import public
+from cloud_client.reference_server.web.api.operation import (
+    DEVICE_ID,
+    PURPOSE,
+    RECEIPT_ID,
+    SESSION_ID,
+    SUBJECT_ID,
+    VERDICT_ID,
+    Keyed,
+    Operation,
+    Surface,
+)
+
+PUBLIC: Final = (
+    Operation(
+        "getHealth",
+        "GET",
+        "/v1/health",
+        "Whether the service answers",
+        Surface.PUBLIC,
+        public.get_health,
+        {200: shown.Health},
+        waits=True,
+    ),
+    Operation(
+        "listSigningKeys",
+        "GET",
+        "/v1/keys",
+        "The service's public signing keys",
+        Surface.PUBLIC,
+        public.list_signing_keys,
+        {200: shown.SigningKeys},
+    ),
+)
+
+SUBJECTS: Final = (
+    Operation(
+        "createSubject",
+        "POST",
+        "/v1/subjects",
+        "Create a person",
+        Surface.PARTNER,
+        subjects.create_subject,
+        {201: shown.Subject},
+        problems=(
+            ProblemCode.EXTERNAL_REF_CONFLICT,
+            ProblemCode.CPF_CONFLICT,
+            ProblemCode.EXTERNAL_REF_LOOKS_LIKE_CPF,
+            ProblemCode.ONBOARD_REF_LOOKS_LIKE_CPF,
+            ProblemCode.CPF_INVALID,
+        ),
+        scope=Scope.SUBJECTS_WRITE,
+        body=bodies.CreateSubject,
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "listSubjects",
+        "GET",
+        "/v1/subjects",
+        "List persons, newest first",
+        Surface.PARTNER,
+        subjects.list_subjects,
+        {200: shown.SubjectPage},
+        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        scope=Scope.SUBJECTS_READ,
+        query=(
+            EXTERNAL_REF_PARAMETER,
+            one_of("status", [word.value for word in SubjectStatus]),
+            LIMIT,
+            CURSOR_PARAMETER,
+        ),
+        lists=True,
+    ),
+    Operation(
+        "getSubject",
+        "GET",
+        "/v1/subjects/{subject_id}",
+        "One person",
+        Surface.PARTNER,
+        subjects.get_subject,
+        {200: shown.Subject},
+        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_READ,
+        paths={"subject_id": SUBJECT_ID},
+    ),
+    Operation(
+        "eraseSubject",
+        "DELETE",
+        "/v1/subjects/{subject_id}",
+        "Erase a person and get a signed receipt",
+        Surface.PARTNER,
+        erasure.erase_subject,
+        {200: shown.ErasureReceipt},
+        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_WRITE,
+        paths={"subject_id": SUBJECT_ID},
+        keyed=Keyed.OPTIONAL,
+    ),
+    Operation(
+        "getErasureReceipt",
+        "GET",
+        "/v1/erasure-receipts/{receipt_id}",
+        "The receipt of an erasure, with its propagation as of now",
+        Surface.PARTNER,
+        erasure.get_erasure_receipt,
+        {200: shown.ErasureReceipt},
+        problems=(ProblemCode.ERASURE_RECEIPT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_READ,
+        paths={"receipt_id": RECEIPT_ID},
+        referenced=True,
+    ),
+    Operation(
+        "grantConsent",
+        "POST",
+        "/v1/subjects/{subject_id}/consents",
+        "Record a consent",
+        Surface.PARTNER,
+        consents.grant_consent,
+        {201: shown.Consent, 200: shown.Consent},
+        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_WRITE,
+        body=bodies.GrantConsent,
+        paths={"subject_id": SUBJECT_ID},
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "revokeConsent",
+        "DELETE",
+        "/v1/subjects/{subject_id}/consents/{purpose}",
+        "Revoke a consent",
+        Surface.PARTNER,
+        consents.revoke_consent,
+        {200: shown.Consent},
+        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_WRITE,
+        paths={"subject_id": SUBJECT_ID, "purpose": PURPOSE},
+        keyed=Keyed.OPTIONAL,
+    ),
+)
+
+SESSIONS: Final = (
+    Operation(
+        "createEnrollmentSession",
+        "POST",
+        "/v1/enrollment-sessions",
+        "Open an enrollment session",
+        Surface.PARTNER,
+        sessions.create_session,
+        {201: shown.CreatedEnrollmentSession},
+        problems=(
+            ProblemCode.SUBJECT_NOT_FOUND,
+            ProblemCode.DEVICE_NOT_FOUND,
+            ProblemCode.LIVEMODE_MISMATCH,
+            ProblemCode.SUBJECT_STATE_CONFLICT,
+            ProblemCode.DEVICE_STATE_CONFLICT,
+        ),
+        scope=Scope.SUBJECTS_WRITE,
+        body=bodies.CreateEnrollmentSession,
+        keyed=Keyed.REQUIRED,
+    ),
+    Operation(
+        "getEnrollmentSession",
+        "GET",
+        "/v1/enrollment-sessions/{session_id}",
+        "One enrollment session",
+        Surface.PARTNER,
+        sessions.get_session,
+        {200: shown.EnrollmentSession},
+        problems=(ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.SUBJECTS_READ,
+        paths={"session_id": SESSION_ID},
+    ),
+)
+
+DEVICES: Final = (
+    Operation(
+        "listDevices",
+        "GET",
+        "/v1/devices",
+        "List devices, newest first",
+        Surface.PARTNER,
+        devices.list_devices,
+        {200: shown.DevicePage},
+        problems=(ProblemCode.INVALID_CURSOR,),
+        scope=Scope.DEVICES_READ,
+        query=(
+            one_of("status", [word.value for word in DeviceStatusWord]),
+            matching("gate_id", NAME_64),
+            one_of("kind", ["access", "totem"]),
+            LIMIT,
+            CURSOR_PARAMETER,
+        ),
+        lists=True,
+    ),
+    Operation(
+        "revokeDevice",
+        "POST",
+        "/v1/devices/{device_id}/revoke",
+        "Revoke a device",
+        Surface.PARTNER,
+        devices.revoke_device,
+        {200: shown.Device},
+        problems=(ProblemCode.DEVICE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.DEVICES_WRITE,
+        body=bodies.RevokeDevice,
+        paths={"device_id": DEVICE_ID},
+        keyed=Keyed.REQUIRED,
+    ),
+)
+
+MAIL: Final = (
+    Operation(
+        "listDeviceInbox",
+        "GET",
+        "/v1/devices/{device_id}/inbox",
+        "Sealed records to carry to a device",
+        Surface.PARTNER,
+        mail_listing.list_device_inbox,
+        {200: shown.InboxPage},
+        problems=(
+            ProblemCode.DEVICE_NOT_FOUND,
+            ProblemCode.LIVEMODE_MISMATCH,
+            ProblemCode.VALIDATION_FAILED,
+        ),
+        scope=Scope.DEVICES_READ,
+        paths={"device_id": DEVICE_ID},
+        query=(
+            replace(integer("after_seq", 0, MAX_SAFE_INTEGER, 0), refused_with=ProblemCode.VALIDATION_FAILED),
+            replace(LIMIT, refused_with=ProblemCode.VALIDATION_FAILED),
+        ),
+        waits=True,
+    ),
+    Operation(
+        "submitDeviceOutbox",
+        "POST",
+        "/v1/devices/{device_id}/outbox",
+        "Hand in sealed records of a device",
+        Surface.PARTNER,
+        mail_outbox.submit_device_outbox,
+        {200: shown.OutboxResult},
+        problems=(ProblemCode.DEVICE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.DEVICES_WRITE,
+        body=mail_bodies.SubmitOutbox,
+        paths={"device_id": DEVICE_ID},
+        keyed=Keyed.REQUIRED,
+        max_bytes=MAX_BULK_JSON_BYTES,
+    ),
+)
+
+VERDICTS: Final = (
+    Operation(
+        "listVerdicts",
+        "GET",
+        "/v1/verdicts",
+        "List verdicts",
+        Surface.PARTNER,
+        verdicts.list_verdicts,
+        {200: shown.VerdictPage},
+        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        scope=Scope.VERDICTS_READ,
+        query=(
+            matching("device_id", NAME_64),
+            matching("gate_id", NAME_64),
+            uuid("subject_id"),
+            one_of("decision", ["accept", "reject", "abstain"]),
+            one_of("reconciliation", [word.value for word in Reconciliation]),
+            date_time("from"),
+            date_time("to"),
+            one_of("order", ["desc", "asc"], "desc"),
+            LIMIT,
+            CURSOR_PARAMETER,
+        ),
+        lists=True,
+    ),
+    Operation(
+        "listVerdictChanges",
+        "GET",
+        "/v1/verdict-changes",
+        "List verdicts in the order in which they came or changed last",
+        Surface.PARTNER,
+        verdicts.list_verdict_changes,
+        {200: shown.VerdictChangesPage},
+        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        scope=Scope.VERDICTS_READ,
+        query=(LIMIT, CURSOR_PARAMETER),
+        lists=True,
+        added=True,
+    ),
+    Operation(
+        "getVerdict",
+        "GET",
+        "/v1/verdicts/{verdict_id}",
+        "A verdict with its proof",
+        Surface.PARTNER,
+        verdicts.get_verdict,
+        {200: shown.VerdictProof},
+        problems=(ProblemCode.VERDICT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
+        scope=Scope.VERDICTS_READ,
+        paths={"verdict_id": VERDICT_ID},
+    ),
+)
+
+WEBHOOKS: Final = tuple(
+    Operation(
+        f"{method.lower()}Webhooks{index}",
+        method,
+        path,
+        "Planned",
+        Surface.PARTNER,
+        public.webhooks,
+        {},
+        problems=(ProblemCode.NOT_IMPLEMENTED,),
+    )
+    for index, path in enumerate(("/v1/webhooks", "/v1/webhooks/{rest:path}"))
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+)
+
+PARTNER_OPERATIONS: Final = (
+    *PUBLIC,
+    *SUBJECTS,
+    *SESSIONS,
+    *DEVICES,
+    *MAIL,
+    *VERDICTS,
+    *WEBHOOKS,
+)

@@ -1,0 +1,177 @@
+"""Reading requests and writing answers: the part of a route that is the same for all of them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
+from cloud_client.reference_server.contract.problems import Problem, unavailable
+from cloud_client.reference_server.domain.call import Answer
+from cloud_client.reference_server.web.routing import Target
+
+AUTHENTICATED: Final = "authenticated"
+"""The member of ``scope["state"]`` that is called once it is known who asks."""
+
+DRAINED_BYTES: Final = 64 * 1024
+"""A body of a refused request is read to its end up to this size, so that its connection goes on."""
+
+BODIES_BYTES: Final = 64 * 1024 * 1024
+BODIES_BYTES_OF_ONE: Final = 16 * 1024 * 1024
+
+
+class Bodies:
+    """Memory for the bodies of all requests under way, and how much of it one credential may have."""
+
+    def __init__(self, total: int = BODIES_BYTES, of_one: int = BODIES_BYTES_OF_ONE) -> None:
+        self._free = total
+        self._of_one = of_one
+        self._held: dict[str, int] = {}
+
+    @contextmanager
+    def held_by(self, who: str) -> Iterator[Callable[[int], None]]:
+        """Inside, more bytes are taken by a call; Problem 503 when there is no room for them."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            held = self._held.get(who, 0) + size
+            if size > self._free or held > self._of_one:
+                raise unavailable(headers={"Connection": "close"})
+            self._held[who] = held
+            self._free -= size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self._free += taken
+            left = self._held.get(who, 0) - taken
+            if left:
+                self._held[who] = left
+            else:
+                self._held.pop(who, None)
+
+
+class Request:
+    """Headers and raw parts of a request, read once."""
+
+    def __init__(self, scope: Scope, receive: Receive, *, https: bool) -> None:
+        self.method: str = scope["method"]
+        self.query: bytes = scope["query_string"]
+        self.https = https or scope["scheme"] == "https"
+        client = scope.get("client")
+        self.address: str = client[0] if client else ""
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        target = Target.read(raw_path.decode("ascii", "replace").partition("?")[0])
+        self.raw_path = target.path
+        self.headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        # The authority of a target in absolute form goes before Host (RFC 9112 §3.2.2).
+        self.authority = target.authority or next(iter(self.headers.get("host", ())), "")
+        self.authenticated: Callable[[], None] = scope.get("state", {}).get(AUTHENTICATED, lambda: None)
+        """To be called once it is known who asks: the connection keeps its place then."""
+        self._receive = receive
+        # RFC 9112 §6.3: a request without either has no body.
+        self._whole = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    def header(self, name: str) -> list[str]:
+        """Every value of a header, in order; ``name`` in lower case."""
+        return self.headers.get(name, [])
+
+    def check_framing(self) -> None:
+        """Problem 400, and the connection ends, when two headers say where the body does (RFC 9112 §6.1).
+
+        What we and a proxy in front of us read differently would be somebody else's request.
+        """
+        if "transfer-encoding" in self.headers and "content-length" in self.headers:
+            raise Problem(ProblemCode.INVALID_REQUEST, headers={"Connection": "close"})
+
+    def request_id(self) -> str | None:
+        """The client's correlation id, None when there is none. Problem 400 when it is no such thing."""
+        values = self.header(REQUEST_ID_HEADER.lower())
+        if not values:
+            return None
+        if len(values) > 1 or not NAME_64.fullmatch(values[0]):
+            raise Problem(ProblemCode.INVALID_REQUEST, "X-Request-Id is outside its format")
+        return values[0]
+
+    def check_json_type(self) -> None:
+        """Problem 415 unless the body is said to be plain UTF-8 JSON."""
+        wrong = Problem(ProblemCode.UNSUPPORTED_MEDIA_TYPE)
+        values = self.header("content-type")
+        if len(values) != 1:
+            raise wrong
+        media_type, *parameters = (part.strip().lower() for part in values[0].split(";"))
+        if media_type != JSON_TYPE:
+            raise wrong
+        for parameter in parameters:
+            if parameter and parameter not in {"charset=utf-8", 'charset="utf-8"'}:
+                raise wrong
+        if any(value.strip().lower() != "identity" for value in self.header("content-encoding")):
+            raise wrong
+
+    async def body(self, max_bytes: int, take: Callable[[int], None]) -> bytes:
+        """The whole body, for whose memory ``take`` is called as it comes. Problem 413 beyond ``max_bytes``.
+
+        The connection ends with such an answer; what the client still sends is read and dropped there.
+        """
+        if self._whole:
+            return b""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > max_bytes:
+                raise Problem(ProblemCode.PAYLOAD_TOO_LARGE, headers={"Connection": "close"})
+            take(len(chunk))
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                self._whole = True
+                return b"".join(chunks)
+
+    def leaves_much(self) -> bool:
+        """Whether the body was not read, and is too large to be dropped: the connection ends then."""
+        return not self._whole and not is_drained(self.header("content-length"))
+
+
+def is_drained(lengths: Sequence[str]) -> bool:
+    """Whether a body with these Content-Length headers is read to its end when nobody asks for it."""
+    return (
+        len(lengths) == 1
+        and 0 < len(lengths[0]) < 8
+        and lengths[0].isdecimal()
+        and int(lengths[0]) <= DRAINED_BYTES
+    )
+
+
+async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:
+    """Write an answer out; ``head`` leaves the body away and keeps its length."""
+    data = answer.encoded or (b"" if answer.body is None else encode(answer.body))
+    raw = [
+        (name.lower().encode(), value.encode("latin-1"))
+        for fields in (answer.headers, headers)
+        for name, value in fields.items()
+    ]
+    if answer.body is not None and "Content-Type" not in answer.headers:
+        raw.append((b"content-type", _PROBLEM_TYPE if answer.status >= 400 else _JSON_TYPE))
+    if answer.status not in (204, 304):
+        raw.append((b"content-length", b"%d" % len(data)))
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.body", "body": b"" if head else data})
+
+
+_JSON_TYPE, _PROBLEM_TYPE = JSON_TYPE.encode(), PROBLEM_TYPE.encode()
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8 JSON."""
+    return _encoder.encode(body).encode()

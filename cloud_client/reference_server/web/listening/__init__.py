@@ -1,0 +1,1 @@
+"""Connections: accepting, reading and ending them among strangers."""
