@@ -60,7 +60,7 @@ Seq = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 
 
-class RecordPost(Body):
+class PostOfRecord(Body):
     v: Count
     rid: Hex32
     box: Literal["in", "out"]
@@ -74,7 +74,7 @@ class RecordPost(Body):
 
 
 class OutboxRecord(Body):
-    post: RecordPost
+    post: PostOfRecord
     ct_b64: base64_of(1, OUTBOX_CT_MAX_BYTES)  # type: ignore[valid-type]
     alg: Literal["ed25519"]
     signer_kid: Hex32

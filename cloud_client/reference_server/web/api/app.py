@@ -32,7 +32,6 @@ from cloud_client.contract import (
     ProblemCode,
 )
 from cloud_client.http_signature import VerifiedRequest, normalise_authority
-from cloud_client.reference_server.contract.bodies import read_model
 from cloud_client.reference_server.contract.parameters import read_query
 from cloud_client.reference_server.contract.problems import Problem, invalid, unavailable
 from cloud_client.reference_server.contract.strict_json import read_body
@@ -163,7 +162,7 @@ class Api:
             body = await self._body(operation, request, verified, take)
             key = _idempotency_key(operation, request)
             query = read_query(request.query, operation.query)
-            value = await _read(operation, body) if operation.takes_body else None
+            value = await _read(operation, body) if operation.bodies else None
             call = Call(
                 self.service,
                 caller,
@@ -220,7 +219,7 @@ class Api:
         """The body, which is its sender's. Of a request that takes none nothing is handed on."""
         if operation.surface is Surface.PUBLIC:
             return b""  # whatever a stranger sends after the head is not read
-        if operation.takes_body and operation.surface is not Surface.REGISTRATION:
+        if operation.bodies and operation.surface is not Surface.REGISTRATION:
             request.check_json_type()
         body = await request.body(operation.max_bytes, take)
         now_ms = self.service.now_ms()
@@ -240,7 +239,7 @@ class Api:
                     lambda tx: auth.spend_nonce(tx, signed, now_ms), durable=False, lock=UNLOCKED
                 )
             request.check_json_type()
-        return body if operation.takes_body else b""
+        return body if operation.bodies else b""
 
     async def _charge(
         self, caller: Caller, operation: Operation, request: Request, exchange: Exchange
@@ -342,39 +341,29 @@ class _Refused(Exception):
 
 def charges_of(caller: Caller, operation: Operation, query: bytes) -> list[Charge]:
     """What a request costs, and whom."""
-    if isinstance(caller, Nobody):
-        return [Charge(Rate.PUBLIC, caller.address)]
-    tenant = f"{caller.environment.tenant_id}:{caller.environment.mode}"
-    if isinstance(caller, Provisioning):
-        return [Charge(Rate.REGISTRATION, caller.token)]
-    if isinstance(caller, Device):
-        who = f"{caller.environment.tenant_id}:{caller.device_id}"
-        whole = operation.operation_id == "getGallerySnapshot" and b"cursor=" not in query
-        charges = [Charge(Rate.DEVICE, who, 5.0 if whole else 1.0)]
-        if operation.operation_id == "redeemShortCode":
-            charges += [Charge(Rate.REDEEM_OF_DEVICE, who), Charge(Rate.REDEEM_OF_TENANT, tenant)]
-        if operation.operation_id == "attestDevice":
-            charges.append(Charge(Rate.ATTESTATION, who))
-        return charges
-    charges = [Charge(Rate.KEY_WRITE if operation.writes else Rate.KEY_READ, caller.key_id)]
-    if operation.operation_id == "createEnrollmentSession":
-        charges.append(Charge(Rate.SESSIONS_OF_TENANT, tenant))
+    match caller:
+        case Nobody():
+            return [Charge(Rate.PUBLIC, caller.address)]
+        case Provisioning():
+            return [Charge(Rate.REGISTRATION, caller.token)]
+        case Device():
+            rate, who = Rate.DEVICE, f"{caller.environment.tenant_id}:{caller.device_id}"
+        case ApiKey():
+            rate, who = Rate.KEY_WRITE if operation.writes else Rate.KEY_READ, caller.key_id
+    charges = [Charge(rate, who, 1.0 if b"cursor=" in query else operation.first_page_cost)]
+    if operation.limits:
+        tenant = f"{caller.environment.tenant_id}:{caller.environment.mode}"
+        charges += [Charge(limit, tenant if limit.of_tenant else who) for limit in operation.limits]
     return charges
 
 
 def _checked(operation: Operation, call: Call) -> Call:
     """The call with its body parsed (422) and its path checked (404)."""
-    body = call.body
-    if operation.body is not None:
-        body = read_model(operation.body, body)
-    elif operation.body_of is not None:
-        body = operation.body_of(body)
+    body = operation.read_body(call.body) if operation.bodies else None
     for name, rule in operation.paths.items():
         if not rule.pattern.fullmatch(call.path[name]):
             raise Problem(rule.missing)
-    if body is call.body:
-        return call
-    return Call(call.service, call.caller, call.path, call.query, body, call.now_ms, call.if_none_match)
+    return call if body is None else replace(call, body=body)
 
 
 def _named_alike(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:

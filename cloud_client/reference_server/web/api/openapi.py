@@ -20,13 +20,12 @@ from cloud_client.contract import (
     ProblemCode,
 )
 from cloud_client.reference_server.contract.answers import ProblemDocument
-from cloud_client.reference_server.contract.bodies import CompleteEnrollment, FailEnrollment
+from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER
 from cloud_client.reference_server.contract.problems import KINDS
 from cloud_client.reference_server.web.api.operation import Keyed, Operation, Surface
 
 _REF = "#/components/schemas/{model}"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_ALTERNATIVES: Final = {"concludeEnrollment": (CompleteEnrollment, FailEnrollment)}
 _SECURITY: Final[dict[Surface, list[dict[str, list[str]]]]] = {
     Surface.PUBLIC: [],
     Surface.PARTNER: [{"apiKey": []}],
@@ -101,9 +100,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
         shown["x-contract"] = "referenced"
     if operation.added:
         shown["x-contract"] = "added"
-    models = _body_models(operation)
-    if models:
-        refs = [_ref(model) for model in models]
+    if operation.bodies:
+        refs = [_ref(model) for model in operation.bodies]
         schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
         shown["requestBody"] = {"required": True, "content": {JSON_TYPE: {"schema": schema}}}
     return shown
@@ -166,7 +164,7 @@ def _answers(operation: Operation) -> dict[str, Any]:
     headers[REQUEST_ID_HEADER]["required"] = True
     if operation.keyed is not Keyed.NO:
         headers[IDEMPOTENT_REPLAYED_HEADER] = {"schema": {"type": "string", "enum": ["true", "false"]}}
-    if operation.operation_id in {"createSubject", "createEnrollmentSession"}:
+    if operation.located:
         headers["Location"] = {"schema": {"type": "string"}, "required": True}
     shown: dict[str, Any] = {}
     for status, model in operation.answers.items():
@@ -174,7 +172,7 @@ def _answers(operation: Operation) -> dict[str, Any]:
         if model is not None:
             answer["content"] = {JSON_TYPE: {"schema": _ref(model)}}
         shown[str(status)] = answer
-    if operation.operation_id == "listSigningKeys":
+    if operation.conditional:
         shown["304"] = {"description": "Not changed since the ETag given"}
     return shown
 
@@ -197,7 +195,7 @@ def codes_of(operation: Operation) -> set[ProblemCode]:
         codes |= {ProblemCode.IDEMPOTENCY_IN_PROGRESS, ProblemCode.IDEMPOTENCY_KEY_MISMATCH}
     if operation.keyed is Keyed.REQUIRED:
         codes.add(ProblemCode.IDEMPOTENCY_KEY_REQUIRED)
-    if _body_models(operation):
+    if operation.bodies:
         codes |= {
             ProblemCode.MALFORMED_JSON,
             ProblemCode.UNSUPPORTED_MEDIA_TYPE,
@@ -205,7 +203,12 @@ def codes_of(operation: Operation) -> set[ProblemCode]:
         }
     if operation.paths:
         # A value that holds a slash, or none at all, makes another path.
-        codes.add(ProblemCode.ROUTE_NOT_FOUND)
+        codes |= {ProblemCode.ROUTE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH}
+        codes |= {rule.missing for rule in operation.paths.values()}
+    if CURSOR_PARAMETER in operation.query:
+        codes.add(ProblemCode.INVALID_CURSOR)
+    if operation.access_only:
+        codes.add(ProblemCode.FORBIDDEN)
     return codes
 
 
@@ -228,20 +231,14 @@ def _problem(status: int, codes: list[str]) -> dict[str, Any]:
     }
 
 
-def _body_models(operation: Operation) -> tuple[type[BaseModel], ...]:
-    if operation.body is not None:
-        return (operation.body,)
-    return _ALTERNATIVES.get(operation.operation_id, ())
-
-
 def _schemas(operations: list[Operation]) -> dict[str, Any]:
     models: dict[type[BaseModel], None] = {ProblemDocument: None}
     for operation in operations:
-        models |= dict.fromkeys(_body_models(operation))
+        models |= dict.fromkeys(operation.bodies)
         models |= dict.fromkeys(model for model in operation.answers.values() if model is not None)
     _, schema = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     shown: dict[str, Any] = _without_null_defaults(schema["$defs"])
-    sent = {model.__name__ for operation in operations for model in _body_models(operation)}
+    sent = {model.__name__ for operation in operations for model in operation.bodies}
     for name in set(shown) - _with_parts(shown, sent):
         # A member that a later version adds to an answer must not break anyone who validates by this.
         shown[name].pop("additionalProperties", None)

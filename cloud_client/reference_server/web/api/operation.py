@@ -11,11 +11,12 @@ from typing import Final
 from pydantic import BaseModel
 
 from cloud_client.contract import HEX_32, MAX_JSON_BYTES, NAME_64, UUID, ProblemCode, Scope
-from cloud_client.reference_server.contract.bodies import Body
+from cloud_client.reference_server.contract.bodies import Body, read_model
 from cloud_client.reference_server.contract.parameters import Parameter
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.web.api.rate_limit import Rate
 
 MAX_VALUES: Final = 2048
 MAX_VALUES_OF_A_BATCH: Final = 16_384
@@ -53,14 +54,17 @@ class PathRule:
     lower: bool = False
 
 
-SUBJECT_ID: Final = PathRule(UUID, ProblemCode.SUBJECT_NOT_FOUND, lower=True)
-SESSION_ID: Final = PathRule(UUID, ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, lower=True)
-RECEIPT_ID: Final = PathRule(UUID, ProblemCode.ERASURE_RECEIPT_NOT_FOUND, lower=True)
-DEVICE_ID: Final = PathRule(NAME_64, ProblemCode.DEVICE_NOT_FOUND)
-VERDICT_ID: Final = PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND)
-PURPOSE: Final = PathRule(
-    re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND
-)
+PATHS: Final[Mapping[str, PathRule]] = {
+    "subject_id": PathRule(UUID, ProblemCode.SUBJECT_NOT_FOUND, lower=True),
+    "session_id": PathRule(UUID, ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, lower=True),
+    "receipt_id": PathRule(UUID, ProblemCode.ERASURE_RECEIPT_NOT_FOUND, lower=True),
+    "device_id": PathRule(NAME_64, ProblemCode.DEVICE_NOT_FOUND),
+    "verdict_id": PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND),
+    "purpose": PathRule(
+        re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND
+    ),
+}
+"""By the name that a path has a parameter under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +96,23 @@ class Operation:
     answers: Mapping[int, type[BaseModel] | None]
     """Success statuses and the model of their body (None: no body)."""
     problems: tuple[ProblemCode, ...] = ()
-    """Codes of its own, besides those that every operation of its kind can give."""
+    """Codes of its own, besides those that follow from the rest of the entry."""
     scope: Scope | None = None
-    body: type[Body] | None = None
+    bodies: tuple[type[Body], ...] = ()
+    """The model of its body, or the alternatives that ``body_of`` chooses from."""
     body_of: Callable[[object], Body] | None = None
-    """Reads the body where one model does not say it all."""
     query: tuple[Parameter, ...] = ()
-    paths: Mapping[str, PathRule] = field(default_factory=dict)
+    paths: Mapping[str, PathRule] = field(init=False)
+    """What the parameters of ``path`` look like."""
     keyed: Keyed = Keyed.NO
+    limits: tuple[Rate, ...] = ()
+    """Rate limits of its own, besides that of its surface."""
+    first_page_cost: float = 1.0
+    """What a request without a cursor costs at the limit of its surface."""
+    located: bool = False
+    """Its answer says in ``Location`` where what was made is."""
+    conditional: bool = False
+    """Takes ``If-None-Match``."""
     lists: bool = False
     """Reads many rows: in a thread, never on the event loop."""
     waits: bool = False
@@ -117,9 +130,13 @@ class Operation:
     retirement: Retirement | None = None
     """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
 
-    @property
-    def takes_body(self) -> bool:
-        return self.body is not None or self.body_of is not None
+    def __post_init__(self) -> None:
+        names = re.findall(r"\{(\w+)\}", self.path)
+        object.__setattr__(self, "paths", {name: PATHS[name] for name in names})
+
+    def read_body(self, value: object) -> Body:
+        """The body that a JSON value is. Problem 422."""
+        return read_model(self.bodies[0], value) if self.body_of is None else self.body_of(value)
 
     @property
     def writes(self) -> bool:

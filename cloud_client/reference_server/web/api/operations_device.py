@@ -18,6 +18,7 @@ from cloud_client.reference_server.domain.devices import status as device_routes
 from cloud_client.reference_server.domain.people import enrollments
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.web.api.operation import MAX_VALUES_OF_A_BATCH, Keyed, Operation, Surface
+from cloud_client.reference_server.web.api.rate_limit import Rate
 
 _MAX_SEQ = 2**53 - 1
 
@@ -31,7 +32,7 @@ DEVICE_OPERATIONS: Final = (
         registration.register_device,
         {201: shown.Registration, 200: shown.Registration},
         problems=(ProblemCode.DEVICE_STATE_CONFLICT,),
-        body=bodies.RegisterDevice,
+        bodies=(bodies.RegisterDevice,),
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -42,7 +43,8 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         attestation.attest_device,
         {200: shown.Attestation},
-        body=bodies.Attest,
+        bodies=(bodies.Attest,),
+        limits=(Rate.ATTESTATION,),
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -65,7 +67,7 @@ DEVICE_OPERATIONS: Final = (
         device_routes.acknowledge_wipe,
         {204: None},
         problems=(ProblemCode.DEVICE_STATE_CONFLICT,),
-        body=bodies.Wiped,
+        bodies=(bodies.Wiped,),
         keyed=Keyed.REQUIRED,
         for_revoked=True,
     ),
@@ -77,8 +79,9 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         gallery_routes.snapshot,
         {200: shown.SnapshotPage},
-        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED, ProblemCode.FORBIDDEN),
+        problems=(ProblemCode.CURSOR_EXPIRED,),
         query=(CURSOR_PARAMETER,),
+        first_page_cost=5.0,
         waits=True,
         access_only=True,
     ),
@@ -90,7 +93,7 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         gallery_routes.list_deltas,
         {200: shown.DeltaPage},
-        problems=(ProblemCode.HISTORY_EXPIRED, ProblemCode.FORBIDDEN),
+        problems=(ProblemCode.HISTORY_EXPIRED,),
         query=(
             integer("epoch", 0, _MAX_SEQ, required=True),
             integer("after_seq", 0, _MAX_SEQ, required=True),
@@ -108,7 +111,7 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         uploads.upload_verdicts,
         {200: shown.BatchResult},
-        body=bodies.VerdictBatch,
+        bodies=(bodies.VerdictBatch,),
         keyed=Keyed.REQUIRED,
         max_bytes=MAX_BULK_JSON_BYTES,
         max_values=MAX_VALUES_OF_A_BATCH,
@@ -122,7 +125,8 @@ DEVICE_OPERATIONS: Final = (
         enrollments.redeem_short_code,
         {200: shown.RedeemedSession},
         problems=(ProblemCode.ENROLLMENT_SESSION_INVALID,),
-        body=bodies.Redeem,
+        bodies=(bodies.Redeem,),
+        limits=(Rate.REDEEM_OF_DEVICE, Rate.REDEEM_OF_TENANT),
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -138,6 +142,7 @@ DEVICE_OPERATIONS: Final = (
             ProblemCode.CONSENT_REQUIRED,
             ProblemCode.MODEL_UNSUPPORTED,
         ),
+        bodies=(bodies.CompleteEnrollment, bodies.FailEnrollment),
         body_of=enrollments.read_enrollment,
         keyed=Keyed.REQUIRED,
     ),

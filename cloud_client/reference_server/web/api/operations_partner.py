@@ -33,16 +33,11 @@ from cloud_client.reference_server.domain.people import consents, erasure, sessi
 from cloud_client.reference_server.domain.verdicts import records as verdicts
 from cloud_client.reference_server.web.api import public
 from cloud_client.reference_server.web.api.operation import (
-    DEVICE_ID,
-    PURPOSE,
-    RECEIPT_ID,
-    SESSION_ID,
-    SUBJECT_ID,
-    VERDICT_ID,
     Keyed,
     Operation,
     Surface,
 )
+from cloud_client.reference_server.web.api.rate_limit import Rate
 
 PUBLIC: Final = (
     Operation(
@@ -63,6 +58,7 @@ PUBLIC: Final = (
         Surface.PUBLIC,
         public.list_signing_keys,
         {200: shown.SigningKeys},
+        conditional=True,
     ),
 )
 
@@ -83,7 +79,8 @@ SUBJECTS: Final = (
             ProblemCode.CPF_INVALID,
         ),
         scope=Scope.SUBJECTS_WRITE,
-        body=bodies.CreateSubject,
+        bodies=(bodies.CreateSubject,),
+        located=True,
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -94,7 +91,7 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         subjects.list_subjects,
         {200: shown.SubjectPage},
-        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        problems=(ProblemCode.CURSOR_EXPIRED,),
         scope=Scope.SUBJECTS_READ,
         query=(
             EXTERNAL_REF_PARAMETER,
@@ -112,9 +109,7 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         subjects.get_subject,
         {200: shown.Subject},
-        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_READ,
-        paths={"subject_id": SUBJECT_ID},
     ),
     Operation(
         "eraseSubject",
@@ -124,9 +119,7 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         erasure.erase_subject,
         {200: shown.ErasureReceipt},
-        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_WRITE,
-        paths={"subject_id": SUBJECT_ID},
         keyed=Keyed.OPTIONAL,
     ),
     Operation(
@@ -137,9 +130,7 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         erasure.get_erasure_receipt,
         {200: shown.ErasureReceipt},
-        problems=(ProblemCode.ERASURE_RECEIPT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_READ,
-        paths={"receipt_id": RECEIPT_ID},
         referenced=True,
     ),
     Operation(
@@ -150,10 +141,8 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         consents.grant_consent,
         {201: shown.Consent, 200: shown.Consent},
-        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_WRITE,
-        body=bodies.GrantConsent,
-        paths={"subject_id": SUBJECT_ID},
+        bodies=(bodies.GrantConsent,),
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -164,9 +153,7 @@ SUBJECTS: Final = (
         Surface.PARTNER,
         consents.revoke_consent,
         {200: shown.Consent},
-        problems=(ProblemCode.SUBJECT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_WRITE,
-        paths={"subject_id": SUBJECT_ID, "purpose": PURPOSE},
         keyed=Keyed.OPTIONAL,
     ),
 )
@@ -188,7 +175,9 @@ SESSIONS: Final = (
             ProblemCode.DEVICE_STATE_CONFLICT,
         ),
         scope=Scope.SUBJECTS_WRITE,
-        body=bodies.CreateEnrollmentSession,
+        bodies=(bodies.CreateEnrollmentSession,),
+        located=True,
+        limits=(Rate.SESSIONS_OF_TENANT,),
         keyed=Keyed.REQUIRED,
     ),
     Operation(
@@ -199,9 +188,7 @@ SESSIONS: Final = (
         Surface.PARTNER,
         sessions.get_session,
         {200: shown.EnrollmentSession},
-        problems=(ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.SUBJECTS_READ,
-        paths={"session_id": SESSION_ID},
     ),
 )
 
@@ -214,7 +201,6 @@ DEVICES: Final = (
         Surface.PARTNER,
         devices.list_devices,
         {200: shown.DevicePage},
-        problems=(ProblemCode.INVALID_CURSOR,),
         scope=Scope.DEVICES_READ,
         query=(
             one_of("status", [word.value for word in DeviceStatusWord]),
@@ -233,10 +219,8 @@ DEVICES: Final = (
         Surface.PARTNER,
         devices.revoke_device,
         {200: shown.Device},
-        problems=(ProblemCode.DEVICE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.DEVICES_WRITE,
-        body=bodies.RevokeDevice,
-        paths={"device_id": DEVICE_ID},
+        bodies=(bodies.RevokeDevice,),
         keyed=Keyed.REQUIRED,
     ),
 )
@@ -250,13 +234,8 @@ MAIL: Final = (
         Surface.PARTNER,
         mail_listing.list_device_inbox,
         {200: shown.InboxPage},
-        problems=(
-            ProblemCode.DEVICE_NOT_FOUND,
-            ProblemCode.LIVEMODE_MISMATCH,
-            ProblemCode.VALIDATION_FAILED,
-        ),
+        problems=(ProblemCode.VALIDATION_FAILED,),
         scope=Scope.DEVICES_READ,
-        paths={"device_id": DEVICE_ID},
         query=(
             replace(integer("after_seq", 0, MAX_SAFE_INTEGER, 0), refused_with=ProblemCode.VALIDATION_FAILED),
             replace(LIMIT, refused_with=ProblemCode.VALIDATION_FAILED),
@@ -271,10 +250,8 @@ MAIL: Final = (
         Surface.PARTNER,
         mail_outbox.submit_device_outbox,
         {200: shown.OutboxResult},
-        problems=(ProblemCode.DEVICE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.DEVICES_WRITE,
-        body=mail_bodies.SubmitOutbox,
-        paths={"device_id": DEVICE_ID},
+        bodies=(mail_bodies.SubmitOutbox,),
         keyed=Keyed.REQUIRED,
         max_bytes=MAX_BULK_JSON_BYTES,
     ),
@@ -289,7 +266,7 @@ VERDICTS: Final = (
         Surface.PARTNER,
         verdicts.list_verdicts,
         {200: shown.VerdictPage},
-        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        problems=(ProblemCode.CURSOR_EXPIRED,),
         scope=Scope.VERDICTS_READ,
         query=(
             matching("device_id", NAME_64),
@@ -313,7 +290,7 @@ VERDICTS: Final = (
         Surface.PARTNER,
         verdicts.list_verdict_changes,
         {200: shown.VerdictChangesPage},
-        problems=(ProblemCode.INVALID_CURSOR, ProblemCode.CURSOR_EXPIRED),
+        problems=(ProblemCode.CURSOR_EXPIRED,),
         scope=Scope.VERDICTS_READ,
         query=(LIMIT, CURSOR_PARAMETER),
         lists=True,
@@ -327,9 +304,7 @@ VERDICTS: Final = (
         Surface.PARTNER,
         verdicts.get_verdict,
         {200: shown.VerdictProof},
-        problems=(ProblemCode.VERDICT_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH),
         scope=Scope.VERDICTS_READ,
-        paths={"verdict_id": VERDICT_ID},
     ),
 )
 

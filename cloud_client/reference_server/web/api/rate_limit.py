@@ -27,22 +27,26 @@ _ROUNDING = 1e-6
 
 
 class Rate(Enum):
-    """A limit of the contract: its name, the capacity of a bucket, and tokens a second."""
+    """A limit of the contract: its name, the capacity of a bucket, and tokens a second.
+
+    ``of_tenant``: one bucket for all of an environment's callers.
+    """
 
     PUBLIC = ("public", 200, 100)
     KEY_READ = ("key_read", 200, 100)
     KEY_WRITE = ("key_write", 40, 20)
-    SESSIONS_OF_TENANT = ("sessions_of_tenant", 60, 60 / 60)
+    SESSIONS_OF_TENANT = ("sessions_of_tenant", 60, 60 / 60, True)
     DEVICE = ("device", 20, 10)
     REDEEM_OF_DEVICE = ("redeem_of_device", 10, 10 / 600)
-    REDEEM_OF_TENANT = ("redeem_of_tenant", 60, 60 / 60)
+    REDEEM_OF_TENANT = ("redeem_of_tenant", 60, 60 / 60, True)
     REGISTRATION = ("registration", 10, 10 / 60)
     ATTESTATION = ("attestation", 10, 10 / 60)
 
-    def __init__(self, word: str, capacity: float, per_s: float) -> None:
+    def __init__(self, word: str, capacity: float, per_s: float, of_tenant: bool = False) -> None:
         self.word = word
         self.capacity = capacity
         self.per_s = per_s
+        self.of_tenant = of_tenant
 
 
 @dataclass(frozen=True, slots=True)
