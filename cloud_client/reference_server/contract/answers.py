@@ -1,12 +1,12 @@
-"""What the service answers with: the models of the OpenAPI document, and what tests hold answers against.
+"""What the service answers with: the models that answers are built from, and the OpenAPI document.
 
-Answers are built as plain objects by the handlers; these models describe them. Words marked as extensible
-in the contract are plain strings here.
+Words marked as extensible in the contract are plain strings here. What link1 signs or seals (gallery pages,
+the device's status, configuration) is a plain object, shown as it was signed.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from cloud_client.contract import EXTERNAL_REF, HEX_32, HEX_64, NAME_64, ONBOARD_REF
 from cloud_client.reference_server.contract.bodies import Absent
@@ -16,12 +16,21 @@ from cloud_client.reference_server.contract.signed import (
     SignedReceipt,
     SignedVerdict,
 )
+from cloud_client.reference_server.contract.times import rfc3339
+
+
+def _written(value: object) -> object:
+    return rfc3339(value) if isinstance(value, int) else value
+
 
 DateTime = Annotated[
     str,
     StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"),
     Field(json_schema_extra={"format": "date-time"}),
+    BeforeValidator(_written),
 ]
+# Columns of both engines hold 0 and 1.
+Flag = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0, 1) else value)]
 Uuid = Annotated[
     str,
     StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
@@ -34,10 +43,34 @@ Signed = dict[str, Any]
 """``{<name>: object, alg, signer_kid, sig_b64}``."""
 
 
+class Columns(Protocol):
+    """A row of the store."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
 class Shown(BaseModel):
     """An object of an answer. Clients ignore members they do not know; this service adds none."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @classmethod
+    def of(cls, row: Columns, **given: Any) -> Self:
+        """The object of a row: a member that is not given is the column of its name (``…_ms`` for ``…_at``).
+
+        A member that may be left out is, where its value is None.
+        """
+        values = {}
+        for name, member in cls.model_fields.items():
+            column = f"{name[:-3]}_ms" if name.endswith("_at") else name
+            value = given[name] if name in given else row[column]
+            if value is not None or member.is_required():
+                values[name] = value
+        return cls(**values)
+
+    def plain(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return self.model_dump(exclude_unset=True)
 
 
 class Health(Shown):
@@ -93,7 +126,7 @@ class Subject(Shown):
     gallery_seq: int | None
     created_at: DateTime
     updated_at: DateTime
-    livemode: bool
+    livemode: Flag
 
 
 class Page(Shown):
@@ -156,7 +189,7 @@ class KeyOfDevice(Shown):
 
 class Trust(Shown):
     attest_level: str
-    verified: bool
+    verified: Flag
 
 
 class Device(Shown):
@@ -174,7 +207,7 @@ class Device(Shown):
     last_seen_at: DateTime
     registered_at: DateTime
     revoked_at: DateTime | None
-    livemode: bool
+    livemode: Flag
 
 
 class DevicePage(Page):
@@ -380,7 +413,7 @@ class RedeemedSession(Shown):
     session_id: Uuid
     token: str
     hands_required: list[Hand]
-    dataset_collection: bool
+    dataset_collection: Flag
     terms_version: Name
     expires_at_ms: int
 

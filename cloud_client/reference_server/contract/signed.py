@@ -16,14 +16,6 @@ Name = Annotated[str, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
 Signature = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{85}[AQgw]==$")]
 
 
-class Inner(BaseModel):
-    """Something that was signed."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    v: int
-
-
 class Wrapper(BaseModel):
     """Something signed with its signature; a subclass adds the member that the signature covers."""
 
@@ -34,13 +26,25 @@ class Wrapper(BaseModel):
     sig_b64: Signature
 
 
-class PadObject(BaseModel):
+class Part(BaseModel):
+    """A part of something that was signed."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Inner(Part):
+    """Something that was signed."""
+
+    v: int
+
+
+class PadObject(Part):
     res: str
     mech: str
     score_q: int
 
 
-class GalleryMarkObject(BaseModel):
+class GalleryMarkObject(Part):
     stream: str
     epoch: int
     seq: int
@@ -97,7 +101,7 @@ class PassageObject(Inner):
     dbd_event_seq: int
 
 
-class ReceiptGallery(BaseModel):
+class ReceiptGallery(Part):
     stream: str
     epoch: int
     seq: int

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloud_client.reference_server.contract.answers import Shown
 from cloud_client.reference_server.contract.times import NowMs
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters
@@ -58,10 +59,15 @@ class Answer:
     """
 
     status: int
-    body: Mapping[str, Any] | None = None
+    body: Shown | Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
     """The JSON of ``body``, where it is always the same and large."""
+
+    @property
+    def content(self) -> Mapping[str, Any] | None:
+        """``body`` as a JSON object."""
+        return self.body.plain() if isinstance(self.body, Shown) else self.body

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
+from cloud_client.reference_server.contract.answers import Shown
 from cloud_client.reference_server.contract.parameters import cursor_bytes
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -39,7 +40,7 @@ _MADE = struct.Struct(">BI")
 class Listed:
     """A table as it is listed: by ``(at, key)``, rows of one environment that equal ``filters`` by column.
 
-    ``key`` is what a row of the environment is known by, ``columns`` what is read of it.
+    ``key`` is what a row of the environment is known by, ``columns`` what is read of it, ``page`` the answer.
     ``rising`` says in which direction; ``since`` (inclusive) and ``until`` (exclusive) bound ``at``. What is
     ``endless`` grows at its end: its last page has a cursor too, which whatever comes later follows.
     """
@@ -48,6 +49,7 @@ class Listed:
     table: str
     at: str
     key: str
+    page: Callable[..., Shown]
     filters: Mapping[str, Any]
     rising: bool = False
     since: int | None = None
@@ -104,7 +106,7 @@ def list_page(
     tx: Tx,
     listed: Listed,
     after: Position | None,
-    item: Callable[[Row], Mapping[str, Any]],
+    item: Callable[[Row], Shown],
 ) -> Answer:
     """The page envelope over what follows ``after``."""
     limit = call.query["limit"]
@@ -115,7 +117,7 @@ def list_page(
     if listed.endless and not more:
         goes_on_at = listed.position(rows[-1]) if rows else after
     cursor = None if goes_on_at is None else _make_cursor(call, listed.name, goes_on_at)
-    return Answer(200, {"data": [item(row) for row in rows], "has_more": more, "next_cursor": cursor})
+    return Answer(200, listed.page(data=[item(row) for row in rows], has_more=more, next_cursor=cursor))
 
 
 def _rows(

@@ -147,7 +147,7 @@ def block_subject(
         subject_id=row["subject_id"],
     )
     settled = standing.settle(tx, vault, environment, row["subject_id"], now_ms)
-    return subjects.subject_object(tx, vault, settled)
+    return subjects.subject_object(tx, vault, settled).plain()
 
 
 def unblock_subject(
@@ -165,7 +165,7 @@ def unblock_subject(
         subject_id=row["subject_id"],
     )
     settled = standing.settle(tx, vault, environment, row["subject_id"], now_ms)
-    return subjects.subject_object(tx, vault, settled)
+    return subjects.subject_object(tx, vault, settled).plain()
 
 
 def cancel_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
@@ -174,21 +174,21 @@ def cancel_session(tx: Tx, environment: Environment, session_id: str, now_ms: in
     if sessions.status_of(row, now_ms) not in (SessionStatus.OPEN, SessionStatus.REVIEW):
         raise OperatorError("the session has ended: only one that is open or in review can be cancelled")
     sessions.end(tx, row["session_id"], SessionStatus.CANCELLED)
-    return sessions.session_object(_session(tx, environment, session_id), now_ms)
+    return sessions.session_object(_session(tx, environment, session_id), now_ms).plain()
 
 
 def approve_session(tx: Tx, vault: Vault, environment: Environment, session_id: str, now_ms: int) -> Printed:
     """``session approve``: the palms that were held are enrolled."""
     _session(tx, environment, session_id)
     row = enrollments.approve(tx, vault, environment, session_id.lower(), now_ms)
-    return sessions.session_object(row, now_ms)
+    return sessions.session_object(row, now_ms).plain()
 
 
 def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
     """``session reject``: nobody is enrolled."""
     _session(tx, environment, session_id)
     row = enrollments.reject(tx, environment, session_id.lower())
-    return sessions.session_object(row, now_ms)
+    return sessions.session_object(row, now_ms).plain()
 
 
 def new_epoch(tx: Tx, environment: Environment, model_id: str) -> Printed:

@@ -80,8 +80,8 @@ def trust_bundle(tx: Tx, vault: Vault, environment: Environment, now_ms: int) ->
         "v": 1,
         "bundle_seq": now_ms,
         "issued_at_ms": now_ms,
-        "roots": [key_object(vault.root.public)],
-        "keys": signers.published(tx, now_ms),
+        "roots": [key_object(vault.root.public).plain()],
+        "keys": [key.plain() for key in signers.published(tx, now_ms)],
         "seal_keys": [
             {"kid": key.kid, "alg": "x25519", "pub_b64": key.public.b64}
             for key in signers.seal_keys(tx, vault)

@@ -10,11 +10,8 @@ from typing import Any, Final
 
 from cloud_client.reference_server.contract.bodies import RegisterDevice, read_model
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.domain.call import Call, Service
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import registration
-from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
-from cloud_client.reference_server.domain.gallery.waiters import Waiters
 from cloud_client.reference_server.domain.tenancy.callers import Environment, Provisioning
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Tx
@@ -57,9 +54,8 @@ def answer_request(
         )
     holder = Provisioning(token, environment, body.device_id)
     _take_in(tx, holder, now_ms)
-    service = Service(vault, lambda: now_ms, PalmIndex(), Waiters())
     try:
-        answer = registration.register_device(Call(service, holder, {}, {}, body, now_ms), tx)
+        again, registered = registration.register(tx, vault, holder, body, now_ms)
     except Problem as problem:
         raise OperatorError(
             f"the registration is refused ({problem.code}): the device_id is active with other keys, or its "
@@ -69,14 +65,14 @@ def answer_request(
         "v": 1,
         "request_sha256": hashlib.sha256(content).hexdigest(),
         "answered_at_ms": now_ms,
-        "answer": answer.body,
+        "answer": registered.plain(),
     }
     signed = device_config.sign_bundle(tx, vault, Kind.REGISTERED, said, now_ms)
     printed = {
         "device_id": body.device_id,
         "verdict_kid": found,
         "root_kid": vault.root.kid,
-        "registered_again": answer.status == 200,
+        "registered_again": again,
     }
     return printed, canonical_bytes({"v": 1, "type": ANSWER_TYPE, "signed": signed})
 

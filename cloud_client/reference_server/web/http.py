@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
+from cloud_client.reference_server.contract.answers import Shown
 from cloud_client.reference_server.contract.problems import Problem, unavailable
 from cloud_client.reference_server.domain.call import Answer
 from cloud_client.reference_server.web.routing import Target
@@ -172,6 +173,8 @@ _JSON_TYPE, _PROBLEM_TYPE = JSON_TYPE.encode(), PROBLEM_TYPE.encode()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def encode(body: Mapping[str, Any]) -> bytes:
+def encode(body: Shown | Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
+    if isinstance(body, Shown):
+        return body.model_dump_json(exclude_unset=True).encode()
     return _encoder.encode(body).encode()

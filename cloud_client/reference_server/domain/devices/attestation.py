@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import Field
 
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Attest, Body, read_model
 from cloud_client.reference_server.contract.mail import base64_of
 from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
@@ -134,7 +135,7 @@ def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> Answer:
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
     )
-    return Answer(200, {"trust": {"attest_level": level, "verified": verified}})
+    return Answer(200, shown.Attestation(trust=shown.Trust(attest_level=level, verified=verified)))
 
 
 def _evidence(value: object) -> X509Evidence:

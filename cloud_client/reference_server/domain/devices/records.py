@@ -2,12 +2,12 @@
 
 import json
 import os
-from typing import Any, Final
+from typing import Final
 
 from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RevokeDevice
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
@@ -25,7 +25,7 @@ def list_devices(call: Call, tx: Tx) -> Answer:
     """listDevices: newest first."""
     after = read_cursor(call, "devices", max_age_ms=None)
     filters = {name: value for name in _FILTERS if (value := call.query[name]) is not None}
-    listed = Listed("devices", "devices", "registered_ms", "device_id", filters)
+    listed = Listed("devices", "devices", "registered_ms", "device_id", shown.DevicePage, filters)
     return list_page(call, tx, listed, after, lambda row: device_object(tx, row))
 
 
@@ -84,7 +84,7 @@ def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
     return row
 
 
-def device_object(tx: Tx, row: Row) -> dict[str, Any]:
+def device_object(tx: Tx, row: Row) -> shown.Device:
     """The Device of the contract."""
     keys = tx.all(
         """SELECT purpose, kid FROM device_keys
@@ -94,25 +94,16 @@ def device_object(tx: Tx, row: Row) -> dict[str, Any]:
         device_id=row["device_id"],
         registration_no=row["registration_no"],
     )
-    return {
-        "device_id": row["device_id"],
-        "kind": row["kind"],
-        "status": row["status"],
-        "gate_id": row["gate_id"],
-        "dbd_id": row["dbd_id"],
-        "app": {"pkg": row["app_pkg"], "version": row["app_version"]},
-        "model_id": row["model_id"],
-        "gallery": {
-            "stream": Environment(row["tenant_id"], bool(row["livemode"])).stream,
-            "epoch": row["acked_epoch"],
-            "seq": row["acked_seq"],
-            "synced_at": rfc3339_or_none(row["synced_ms"]),
-        },
-        "keys": [{"purpose": key["purpose"], "alg": "ed25519", "kid": key["kid"]} for key in keys],
-        "trust": {"attest_level": row["attest_level"], "verified": bool(row["attest_verified"])},
-        "health": json.loads(row["health"]),
-        "last_seen_at": rfc3339(row["last_seen_ms"]),
-        "registered_at": rfc3339(row["registered_ms"]),
-        "revoked_at": rfc3339_or_none(row["revoked_ms"]),
-        "livemode": bool(row["livemode"]),
-    }
+    return shown.Device.of(
+        row,
+        app=shown.App(pkg=row["app_pkg"], version=row["app_version"]),
+        gallery=shown.GalleryOfDevice.of(
+            row,
+            stream=Environment(row["tenant_id"], bool(row["livemode"])).stream,
+            epoch=row["acked_epoch"],
+            seq=row["acked_seq"],
+        ),
+        keys=[shown.KeyOfDevice.of(key, alg="ed25519") for key in keys],
+        trust=shown.Trust.of(row, verified=row["attest_verified"]),
+        health=json.loads(row["health"]),
+    )

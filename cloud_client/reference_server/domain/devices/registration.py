@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from typing import Any
 
 from cloud_client.contract import MAX_JSON_BYTES, DeviceStatusWord, ProblemCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RegisterDevice
 from cloud_client.reference_server.contract.problems import Problem, invalid, unauthenticated
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -14,10 +14,10 @@ from cloud_client.reference_server.domain.devices.records import UNATTESTED, dev
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.tenancy import signers, tenants
-from cloud_client.reference_server.domain.tenancy.callers import Provisioning
+from cloud_client.reference_server.domain.tenancy.callers import Environment, Provisioning
 from cloud_client.reference_server.store.base import Row, Tx
-from cloud_client.reference_server.store.vault import token_hash
-from link1.canonical import b64_encode, read_strict
+from cloud_client.reference_server.store.vault import Vault, token_hash
+from link1.canonical import read_strict
 from link1.errors import FormatError, Link1Error
 from link1.keys import PublicKey, SealPublicKey
 from link1.sealed import SERVICE_ID
@@ -36,9 +36,19 @@ def registering_http_key(body: bytes) -> PublicKey | None:
 
 
 def register_device(call: Call, tx: Tx) -> Answer:
-    """A first registration, one with new keys after a revocation, or the same once more (200)."""
-    body: RegisterDevice = call.body
-    holder: Provisioning = call.caller
+    """``POST /v1/devices/register``."""
+    again, registered = register(tx, call.vault, call.caller, call.body, call.now_ms)
+    return Answer(200 if again else 201, registered)
+
+
+def register(
+    tx: Tx, vault: Vault, holder: Provisioning, body: RegisterDevice, now_ms: int
+) -> tuple[bool, shown.Registration]:
+    """A first registration, one with new keys after a revocation, or the same once more (True).
+
+    Problem 401, 409 or 422.
+    """
+    environment = holder.environment
     keys = _keys(body)
     try:
         seal_pub = SealPublicKey.from_b64(body.seal_key.pub_b64)
@@ -52,15 +62,15 @@ def register_device(call: Call, tx: Tx) -> Answer:
     )
     if token is None or token["keys_digest"] not in (None, digest):
         raise unauthenticated()
-    again = _registered_again(call, tx, keys, seal_pub)
+    again = _registered_again(tx, environment, body, keys, seal_pub)
     if not again:
-        _store(call, tx, body, keys, seal_pub)
+        _store(tx, environment, body, keys, seal_pub, now_ms=now_ms)
     tx.run(
         "UPDATE provisioning_tokens SET keys_digest = :digest WHERE token_hash = :token_hash",
         digest=digest,
         token_hash=token_hash(holder.token),
     )
-    return Answer(200 if again else 201, _answer(call, tx, row_by_id(tx, call.environment, body.device_id)))
+    return again, _registered(tx, vault, environment, row_by_id(tx, environment, body.device_id), now_ms)
 
 
 def _keys(body: RegisterDevice) -> dict[str, PublicKey]:
@@ -87,13 +97,18 @@ def _check_proof(body: RegisterDevice, holder: Provisioning, verdict_key: Public
         raise unauthenticated() from None
 
 
-def _registered_again(call: Call, tx: Tx, keys: dict[str, PublicKey], seal_pub: SealPublicKey) -> bool:
+def _registered_again(
+    tx: Tx,
+    environment: Environment,
+    body: RegisterDevice,
+    keys: dict[str, PublicKey],
+    seal_pub: SealPublicKey,
+) -> bool:
     """Whether exactly these keys are the active registration. Problem 409 when others, or elsewhere."""
     conflict = Problem(ProblemCode.DEVICE_STATE_CONFLICT)
-    body: RegisterDevice = call.body
     device = tx.one(
         "SELECT * FROM devices WHERE tenant_id = :tenant_id AND device_id = :device_id",
-        tenant_id=call.environment.tenant_id,
+        tenant_id=environment.tenant_id,
         device_id=body.device_id,
     )
     known = tx.all(
@@ -101,7 +116,7 @@ def _registered_again(call: Call, tx: Tx, keys: dict[str, PublicKey], seal_pub: 
         a=keys["verdict"].kid,
         b=keys["http"].kid,
     )
-    if device is not None and device["livemode"] != call.environment.livemode:
+    if device is not None and device["livemode"] != environment.livemode:
         raise conflict
     if device is not None and device["status"] == DeviceStatusWord.ACTIVE:
         mine = [
@@ -121,7 +136,13 @@ def _registered_again(call: Call, tx: Tx, keys: dict[str, PublicKey], seal_pub: 
 
 
 def _store(
-    call: Call, tx: Tx, body: RegisterDevice, keys: dict[str, PublicKey], seal_pub: SealPublicKey
+    tx: Tx,
+    environment: Environment,
+    body: RegisterDevice,
+    keys: dict[str, PublicKey],
+    seal_pub: SealPublicKey,
+    *,
+    now_ms: int,
 ) -> None:
     tx.run(
         """INSERT INTO devices (tenant_id, device_id, livemode, kind, status, gate_id, dbd_id,
@@ -147,8 +168,8 @@ def _store(
         model_id=body.model_id,
         seal_pub=seal_pub.raw,
         health=json.dumps([UNATTESTED]),
-        now_ms=call.now_ms,
-        **call.environment.params,
+        now_ms=now_ms,
+        **environment.params,
     )
     for purpose, key in keys.items():
         tx.run(
@@ -158,38 +179,39 @@ def _store(
             kid=key.kid,
             purpose=purpose,
             pub=key.raw,
-            now_ms=call.now_ms,
-            tenant_id=call.environment.tenant_id,
+            now_ms=now_ms,
+            tenant_id=environment.tenant_id,
             device_id=body.device_id,
         )
-    mail_inbox.open_box(tx, row_by_id(tx, call.environment, body.device_id))
+    mail_inbox.open_box(tx, row_by_id(tx, environment, body.device_id))
     if body.kind == "access":
-        gallery_log.adopt_model(tx, call.environment, body.model_id)
+        gallery_log.adopt_model(tx, environment, body.model_id)
 
 
-def _answer(call: Call, tx: Tx, row: Row) -> dict[str, Any]:
-    vault, now_ms = call.vault, call.now_ms
-    state = gallery_log.state_of_stream(tx, call.environment)
+def _registered(tx: Tx, vault: Vault, environment: Environment, row: Row, now_ms: int) -> shown.Registration:
+    state = gallery_log.state_of_stream(tx, environment)
     seal_key = signers.seal_key(tx, vault, now_ms).public
-    dbd_key = device_config.dbd_key_at(tx, call.environment, row["dbd_id"], now_ms)
-    return {
-        "device": device_object(tx, row),
-        "tenant_id": row["tenant_id"],
-        "roots": [key_object(vault.root.public)],
-        "keys": signers.published(tx, now_ms),
-        "mail": {
-            "service_id": SERVICE_ID,
-            "seal_key": {"kid": seal_key.kid, "alg": "x25519", "pub_b64": seal_key.b64},
-            "signer_certs": [signers.certificate(tx, vault, "post", now_ms).b64],
-            "inbox_next_seq": mail_inbox.box_of(tx, row)["first_seq"],
-        },
-        "gallery": {"stream": state.stream, "epoch": state.epoch} if row["kind"] == "access" else None,
-        "dbd_sign_key": None if dbd_key is None else key_object(dbd_key),
-        "terms_version": tenants.load(tx, vault, row["tenant_id"]).terms_version,
-        "config": device_config.signed_config(tx, vault, call.environment, now_ms),
-    }
+    dbd_key = device_config.dbd_key_at(tx, environment, row["dbd_id"], now_ms)
+    return shown.Registration(
+        device=device_object(tx, row),
+        tenant_id=row["tenant_id"],
+        roots=[key_object(vault.root.public)],
+        keys=signers.published(tx, now_ms),
+        mail=shown.Mail(
+            service_id=SERVICE_ID,
+            seal_key=shown.SealKey(kid=seal_key.kid, alg="x25519", pub_b64=seal_key.b64),
+            signer_certs=[signers.certificate(tx, vault, "post", now_ms).b64],
+            inbox_next_seq=mail_inbox.box_of(tx, row)["first_seq"],
+        ),
+        gallery=shown.StreamEpoch(stream=state.stream, epoch=state.epoch)
+        if row["kind"] == "access"
+        else None,
+        dbd_sign_key=None if dbd_key is None else key_object(dbd_key),
+        terms_version=tenants.load(tx, vault, row["tenant_id"]).terms_version,
+        config=device_config.signed_config(tx, vault, environment, now_ms),
+    )
 
 
-def key_object(key: PublicKey) -> dict[str, str]:
+def key_object(key: PublicKey) -> shown.PublicKey:
     """``{kid, alg, pub_b64}``."""
-    return {"kid": key.kid, "alg": "ed25519", "pub_b64": b64_encode(key.raw)}
+    return shown.PublicKey(kid=key.kid, alg="ed25519", pub_b64=key.b64)

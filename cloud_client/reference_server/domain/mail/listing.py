@@ -1,8 +1,9 @@
 """``GET /v1/devices/{device_id}/inbox``: sealed records for the partner to carry to a device."""
 
 import json
-from typing import Any, Final
+from typing import Final
 
+from cloud_client.reference_server.contract.answers import InboxPage
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.store.async_store import AsyncStore
@@ -19,7 +20,7 @@ async def list_device_inbox(call: Call, store: AsyncStore) -> Answer:
     return Answer(200, await store.read_aside(lambda tx: _inbox_page(call, tx)))
 
 
-def _inbox_page(call: Call, tx: Tx) -> dict[str, Any]:
+def _inbox_page(call: Call, tx: Tx) -> InboxPage:
     device = row_by_id(tx, call.environment, call.path["device_id"])
     after_seq, limit = call.query["after_seq"], call.query["limit"]
     where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
@@ -49,9 +50,9 @@ def _inbox_page(call: Call, tx: Tx) -> dict[str, Any]:
             **where,
         )
         data = [{**json.loads(row["record"]), "ct_b64": b64_encode(row["ct"])} for row in rows]
-    return {
-        "device_id": device["device_id"],
-        "data": data,
-        "has_more": count < len(listed),
-        "next_after_seq": listed[count - 1]["seq"] if count else after_seq,
-    }
+    return InboxPage.of(
+        device,
+        data=data,
+        has_more=count < len(listed),
+        next_after_seq=listed[count - 1]["seq"] if count else after_seq,
+    )

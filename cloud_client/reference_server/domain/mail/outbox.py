@@ -8,10 +8,11 @@ happen in the transaction that answers. So `acked_upto_seq` never promises what 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from cloud_client.contract import DeviceStatusWord
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Body, VerdictBatch, read_model
 from cloud_client.reference_server.contract.mail import DeviceReport, SubmitOutbox, WipeDone
 from cloud_client.reference_server.contract.problems import Problem
@@ -22,7 +23,6 @@ from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind, OutboxKind
 from cloud_client.reference_server.domain.tenancy import signers
-from cloud_client.reference_server.domain.tenancy.callers import Device
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, b64_decode, canonical_bytes
@@ -44,13 +44,13 @@ def submit_device_outbox(call: Call, tx: Tx) -> Answer:
     reader = _Reader(call, tx, signers.seal_keys(tx, call.vault))
     accepted: list[int] = []
     duplicates: list[int] = []
-    rejected: list[dict[str, Any]] = []
+    rejected: list[shown.RejectedRecord] = []
     for item in body.records:
         record = item.model_dump(exclude_unset=True)
         try:
             new = _take(reader, device["device_id"], record)
         except SealError as error:
-            rejected.append({"seq": item.post.seq, "rid": item.post.rid, "code": error.code})
+            rejected.append(shown.RejectedRecord(seq=item.post.seq, rid=item.post.rid, code=error.code))
         else:
             (accepted if new else duplicates).append(item.post.seq)
     report = _apply_in_order(reader, device)
@@ -63,13 +63,13 @@ def submit_device_outbox(call: Call, tx: Tx) -> Answer:
     filling = None if report is None else mail_gallery.answer_report(call, tx, device, report)
     return Answer(
         200,
-        {
-            "device_id": device["device_id"],
-            "accepted": accepted,
-            "duplicates": duplicates,
-            "rejected": rejected,
-            "acked_upto_seq": acked_upto_seq,
-        },
+        shown.OutboxResult(
+            device_id=device["device_id"],
+            accepted=accepted,
+            duplicates=duplicates,
+            rejected=rejected,
+            acked_upto_seq=acked_upto_seq,
+        ),
         unfinished=None if filling is None else filling.step,
     )
 
@@ -195,12 +195,10 @@ def _apply(reader: _Reader, device: Row, record: JsonObject) -> Body:
     ciphertext = b64_decode(record["ct_b64"])  # checked when it came
     _, content = reader.open(record, ciphertext)
     if isinstance(content, VerdictBatch):
-        environment = reader.call.environment
-        caller = Device(
-            device["device_id"], environment, device["kind"], device["status"], record["signer_kid"]
-        )
         # Item by item as on the device's own route; what is refused there is no concern of the mail.
-        uploads.upload_verdicts(replace(reader.call, caller=caller, body=content), reader.tx)
+        uploads.take_batch(
+            reader.tx, reader.call.environment, device["device_id"], content, reader.call.now_ms
+        )
     elif isinstance(content, DeviceReport):
         _apply_report(reader, device, content, record["post"]["created_ms"])
     return content

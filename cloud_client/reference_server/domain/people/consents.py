@@ -1,12 +1,11 @@
 """Consents: granted and revoked, and what that does to a person."""
 
 import uuid
-from typing import Any
 
 from cloud_client.contract import ProblemCode, Purpose
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import GrantConsent
 from cloud_client.reference_server.contract.problems import Problem, invalid
-from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
@@ -27,7 +26,7 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
     subject_id = row["subject_id"]
     held = current(tx, subject_id, body.purpose)
     if held is not None:
-        return Answer(200, consent_object(held), subject_id=subject_id)
+        return Answer(200, shown.Consent.of(held), subject_id=subject_id)
     record(
         tx,
         subject_id,
@@ -39,7 +38,7 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
     )
     standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
     granted = current(tx, subject_id, body.purpose)
-    return Answer(201, consent_object(_found(granted)), subject_id=subject_id)
+    return Answer(201, shown.Consent.of(_found(granted)), subject_id=subject_id)
 
 
 def revoke_consent(call: Call, tx: Tx) -> Answer:
@@ -59,7 +58,7 @@ def revoke_consent(call: Call, tx: Tx) -> Answer:
         if purpose == Purpose.ENROLLMENT:
             _destroy_enrollment(call, tx, row)
         standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    return Answer(200, consent_object(_found(latest(tx, subject_id, purpose))), subject_id=subject_id)
+    return Answer(200, shown.Consent.of(_found(latest(tx, subject_id, purpose))), subject_id=subject_id)
 
 
 def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
@@ -128,20 +127,6 @@ def latest(tx: Tx, subject_id: str, purpose: str) -> Row | None:
         subject_id=subject_id,
         purpose=purpose,
     )
-
-
-def consent_object(row: Row) -> dict[str, Any]:
-    """The Consent of the contract."""
-    return {
-        "consent_id": row["consent_id"],
-        "subject_id": row["subject_id"],
-        "purpose": row["purpose"],
-        "status": row["status"],
-        "terms_version": row["terms_version"],
-        "method": row["method"],
-        "granted_at": rfc3339(row["granted_ms"]),
-        "revoked_at": rfc3339_or_none(row["revoked_ms"]),
-    }
 
 
 def _found(row: Row | None) -> Row:

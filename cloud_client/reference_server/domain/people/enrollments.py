@@ -5,10 +5,12 @@ import uuid
 from dataclasses import dataclass
 
 from cloud_client.contract import MAX_VECTORS_PER_HAND, ProblemCode, Purpose, SessionStatus
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import (
     Body,
     CompleteEnrollment,
     FailEnrollment,
+    Hand,
     Redeem,
     read_model,
 )
@@ -34,10 +36,10 @@ class Palms:
     """Accepted captures: (hand, 2,048 bytes of vector) pairs made with one model."""
 
     model_id: str
-    vectors: tuple[tuple[str, bytes], ...]
+    vectors: tuple[tuple[Hand, bytes], ...]
 
     @property
-    def hands(self) -> list[str]:
+    def hands(self) -> list[Hand]:
         return sorted({hand for hand, _ in self.vectors})
 
 
@@ -61,15 +63,14 @@ def redeem_short_code(call: Call, tx: Tx) -> Answer:
     assert row is not None  # noqa: S101 - _check_open has refused None
     token = unseal(sessions.token_key(call.vault, code), row["token_ct"], row["session_id"].encode())
     tenant = tenants.load(tx, call.vault, call.environment.tenant_id)
-    content = {
-        "session_id": row["session_id"],
-        "token": token.decode(),
-        "hands_required": json.loads(row["hands_required"]),
-        "dataset_collection": bool(row["dataset_collection"]),
-        "terms_version": tenant.terms_version,
-        "expires_at_ms": row["expires_ms"],
-    }
-    return Answer(200, content, subject_id=row["subject_id"])
+    session = shown.RedeemedSession.of(
+        row,
+        token=token.decode(),
+        hands_required=json.loads(row["hands_required"]),
+        terms_version=tenant.terms_version,
+        expires_at_ms=row["expires_ms"],
+    )
+    return Answer(200, session, subject_id=row["subject_id"])
 
 
 def conclude_enrollment(call: Call, tx: Tx) -> Answer:
@@ -81,7 +82,9 @@ def conclude_enrollment(call: Call, tx: Tx) -> Answer:
     session_id, subject_id = row["session_id"], row["subject_id"]
     if isinstance(body, FailEnrollment):
         sessions.end(tx, session_id, SessionStatus.FAILED, failure_code=body.failed)
-        return Answer(200, {"session_id": session_id, "status": "failed"}, subject_id=subject_id)
+        return Answer(
+            200, shown.EnrollmentOutcome(session_id=session_id, status="failed"), subject_id=subject_id
+        )
     palms = _read_palms(body, json.loads(row["hands_required"]))
     if palms.model_id != gallery_log.state_of_stream(tx, call.environment).model_id:
         raise Problem(ProblemCode.MODEL_UNSUPPORTED)
@@ -109,16 +112,18 @@ def conclude_enrollment(call: Call, tx: Tx) -> Answer:
             session_id=session_id,
             review_ct=seal(person.key, json.dumps(held).encode(), session_id.encode()),
         )
-        return Answer(202, {"session_id": session_id, "status": "review"}, subject_id=subject_id)
+        return Answer(
+            202, shown.EnrollmentOutcome(session_id=session_id, status="review"), subject_id=subject_id
+        )
     enrollment_id = _enrol(tx, call.vault, call.environment, row, palms=palms, now_ms=call.now_ms)
-    content = {
-        "session_id": session_id,
-        "status": "completed",
-        "enrollment_id": enrollment_id,
-        "subject_ref": person.subject_ref,
-        "hands": palms.hands,
-    }
-    return Answer(201, content, subject_id=subject_id)
+    enrolled = shown.Enrollment(
+        session_id=session_id,
+        status="completed",
+        enrollment_id=enrollment_id,
+        subject_ref=person.subject_ref,
+        hands=palms.hands,
+    )
+    return Answer(201, enrolled, subject_id=subject_id)
 
 
 def approve(tx: Tx, vault: Vault, environment: Environment, session_id: str, now_ms: int) -> Row:
@@ -171,7 +176,7 @@ def _read_palms(body: CompleteEnrollment, hands_required: list[str]) -> Palms:
     vectors = []
     for index, item in enumerate(body.hands):
         try:
-            vectors.append((str(item.hand), read_vector(item.vector_b64)))
+            vectors.append((item.hand, read_vector(item.vector_b64)))
         except FormatError:
             raise invalid(f"/hands/{index}/vector_b64", "vector") from None
     palms = Palms(body.model_id, tuple(vectors))

@@ -7,9 +7,9 @@ subject_ref, without which no device could drop the palm.
 
 import json
 import uuid
-from typing import Any
 
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -89,17 +89,14 @@ def get_erasure_receipt(call: Call, tx: Tx) -> Answer:
     return Answer(200, receipt_object(tx, row))
 
 
-def receipt_object(tx: Tx, row: Row) -> dict[str, Any]:
+def receipt_object(tx: Tx, row: Row) -> shown.ErasureReceipt:
     """The erasure receipt of the contract."""
-    return {
-        "receipt_id": row["receipt_id"],
-        "subject_id": row["subject_id"],
-        "signed_receipt": json.loads(row["signed_receipt"]),
-        "propagation": _propagation(tx, row),
-    }
+    return shown.ErasureReceipt.of(
+        row, signed_receipt=json.loads(row["signed_receipt"]), propagation=_propagation(tx, row)
+    )
 
 
-def _propagation(tx: Tx, row: Row) -> dict[str, Any]:
+def _propagation(tx: Tx, row: Row) -> shown.Propagation:
     """How many of the devices that were active at the erasure have applied it."""
     devices = tx.all(
         """SELECT d.status, (d.acked_epoch, d.acked_seq) >= (:epoch, :seq) AS acknowledged
@@ -113,12 +110,12 @@ def _propagation(tx: Tx, row: Row) -> dict[str, Any]:
     )
     # A device that was revoked since recognises nobody; nothing more is to be waited for from it.
     waiting = [device for device in devices if device["status"] == "active" and not device["acknowledged"]]
-    return {
-        "status": "pending" if waiting else "complete",
-        "devices_total": len(devices),
-        "devices_acknowledged": sum(1 for device in devices if device["acknowledged"]),
-        "fail_closed_at": rfc3339(row["erased_ms"] + GALLERY_TTL_MS),
-    }
+    return shown.Propagation(
+        status="pending" if waiting else "complete",
+        devices_total=len(devices),
+        devices_acknowledged=sum(1 for device in devices if device["acknowledged"]),
+        fail_closed_at=rfc3339(row["erased_ms"] + GALLERY_TTL_MS),
+    )
 
 
 def _erased(tx: Tx, row: Row) -> list[str]:

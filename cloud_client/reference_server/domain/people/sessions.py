@@ -12,9 +12,9 @@ from cloud_client.contract import (
     SubjectStatus,
     session_qr_payload,
 )
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateEnrollmentSession
 from cloud_client.reference_server.contract.problems import Problem, invalid
-from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id as device_row
 from cloud_client.reference_server.domain.tenancy import persons
@@ -62,11 +62,14 @@ def create_session(call: Call, tx: Tx) -> Answer:
         now_ms=call.now_ms,
         **environment.params,
     )
-    session = session_object(row_by_id(tx, environment, session_id), call.now_ms) | {
-        "token": token,
-        "qr_payload": session_qr_payload(session_id, token),
-        "short_code": short_code,
-    }
+    made = row_by_id(tx, environment, session_id)
+    session = shown.CreatedEnrollmentSession.of(
+        made,
+        token=token,
+        qr_payload=session_qr_payload(session_id, token),
+        short_code=short_code,
+        **_of_now(made, call.now_ms),
+    )
     location = {"Location": f"/v1/enrollment-sessions/{session_id}"}
     return Answer(201, session, location, subject_id=row["subject_id"])
 
@@ -131,21 +134,13 @@ def expire(tx: Tx, now_ms: int) -> int:
     )
 
 
-def session_object(row: Row, now_ms: int) -> dict[str, Any]:
+def session_object(row: Row, now_ms: int) -> shown.EnrollmentSession:
     """The EnrollmentSession of the contract, without what only its creator is told."""
-    return {
-        "session_id": row["session_id"],
-        "subject_id": row["subject_id"],
-        "status": status_of(row, now_ms).value,
-        "failure_code": row["failure_code"],
-        "hands_required": json.loads(row["hands_required"]),
-        "device_id": row["device_id"],
-        "completed_by_device_id": row["completed_by_device_id"],
-        "enrollment_id": row["enrollment_id"],
-        "expires_at": rfc3339(row["expires_ms"]),
-        "created_at": rfc3339(row["created_ms"]),
-        "completed_at": rfc3339_or_none(row["completed_ms"]),
-    }
+    return shown.EnrollmentSession.of(row, **_of_now(row, now_ms))
+
+
+def _of_now(row: Row, now_ms: int) -> dict[str, Any]:
+    return {"status": status_of(row, now_ms).value, "hands_required": json.loads(row["hands_required"])}
 
 
 def normal_short_code(text: str) -> str:

@@ -5,9 +5,9 @@ import uuid
 from typing import Any
 
 from cloud_client.contract import ProblemCode, Purpose
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateSubject
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.domain.people import status as standing
@@ -88,39 +88,27 @@ def list_subjects(call: Call, tx: Tx) -> Answer:
         )
     if query["status"] is not None:
         filters["status"] = query["status"]
-    listed = Listed("subjects", "subjects", "created_ms", "subject_id", filters)
+    listed = Listed("subjects", "subjects", "created_ms", "subject_id", shown.SubjectPage, filters)
     return list_page(call, tx, listed, after, lambda row: subject_object(tx, call.vault, row))
 
 
-def subject_object(tx: Tx, vault: Vault, row: Row) -> dict[str, Any]:
+def subject_object(tx: Tx, vault: Vault, row: Row) -> shown.Subject:
     """The Subject of the contract."""
     person = persons.load(vault, row)
-    subject: dict[str, Any] = {
-        "subject_id": row["subject_id"],
-        "external_ref": person.external_ref,
-        "subject_ref": row["subject_ref"],
-        "status": row["status"],
-        "block": standing.block_object(tx, row),
-        "enrollment": None
+    return shown.Subject.of(
+        row,
+        external_ref=person.external_ref,
+        onboard_ref=person.onboard_ref,
+        block=standing.block_object(tx, row),
+        enrollment=None
         if row["enrolled_ms"] is None
-        else {
-            "hands": json.loads(row["hands"]),
-            "model_id": row["model_id"],
-            "enrolled_at": rfc3339(row["enrolled_ms"]),
-        },
-        "consents": _consents(tx, row["subject_id"]),
-        "kyc": {"cpf_on_file": row["cpf_ct"] is not None},
-        "gallery_seq": row["gallery_seq"],
-        "created_at": rfc3339(row["created_ms"]),
-        "updated_at": rfc3339(row["updated_ms"]),
-        "livemode": bool(row["livemode"]),
-    }
-    if person.onboard_ref is not None:
-        subject["onboard_ref"] = person.onboard_ref
-    return subject
+        else shown.EnrollmentOfSubject.of(row, hands=json.loads(row["hands"])),
+        consents=_consents(tx, row["subject_id"]),
+        kyc=shown.Kyc(cpf_on_file=row["cpf_ct"] is not None),
+    )
 
 
-def _consents(tx: Tx, subject_id: str) -> list[dict[str, str]]:
+def _consents(tx: Tx, subject_id: str) -> list[shown.ConsentOfSubject]:
     rows = tx.all(
         "SELECT purpose, status FROM consents WHERE subject_id = :subject_id ORDER BY recorded_no",
         subject_id=subject_id,
@@ -128,4 +116,8 @@ def _consents(tx: Tx, subject_id: str) -> list[dict[str, str]]:
     if not rows:
         return []
     latest = {row["purpose"]: row["status"] for row in rows}
-    return [{"purpose": purpose.value, "status": latest[purpose]} for purpose in Purpose if purpose in latest]
+    return [
+        shown.ConsentOfSubject(purpose=purpose.value, status=latest[purpose])
+        for purpose in Purpose
+        if purpose in latest
+    ]

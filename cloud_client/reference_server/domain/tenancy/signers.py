@@ -7,8 +7,9 @@ mail is sealed to.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -86,7 +87,7 @@ def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificat
     return SignerCertificate.issue(CERTIFIED[use], PublicKey(row["pub"]), not_after_ms, vault.root)
 
 
-def published(tx: Tx, now_ms: int) -> list[dict[str, Any]]:
+def published(tx: Tx, now_ms: int) -> list[shown.SigningKey]:
     """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off."""
     rows = tx.all(
         """SELECT kid, use_word, pub, not_before_ms, not_after_ms FROM signers
@@ -95,14 +96,14 @@ def published(tx: Tx, now_ms: int) -> list[dict[str, Any]]:
         now_ms=now_ms,
     )
     return [
-        {
-            "kid": row["kid"],
-            "alg": "ed25519",
-            "use": [row["use_word"]],
-            "pub_b64": b64_encode(row["pub"]),
-            "not_before": rfc3339(row["not_before_ms"]),
-            "not_after": rfc3339_or_none(row["not_after_ms"]),
-        }
+        shown.SigningKey(
+            kid=row["kid"],
+            alg="ed25519",
+            use=[row["use_word"]],
+            pub_b64=b64_encode(row["pub"]),
+            not_before=rfc3339(row["not_before_ms"]),
+            not_after=rfc3339_or_none(row["not_after_ms"]),
+        )
         for row in rows
         if row["use_word"] in PUBLISHED
     ]

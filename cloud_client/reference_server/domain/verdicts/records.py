@@ -1,9 +1,10 @@
 """Verdicts as the partner sees them: the list and the proof."""
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from cloud_client.contract import ProblemCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import FieldError, Problem
 from cloud_client.reference_server.contract.times import DAY_MS, months_before, rfc3339
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -17,11 +18,10 @@ from cloud_client.reference_server.store.vault import Vault
 from link1.keys import PublicKey
 from link1.signed import Kind
 
-_PREFIXES = {
-    "verdict": Kind.VERDICT.prefix,
-    "decision": Kind.DECISION.prefix,
-    "passage": Kind.PASSAGE.prefix,
-}
+_PREFIXES: Final = shown.Prefixes(
+    verdict=Kind.VERDICT.prefix, decision=Kind.DECISION.prefix, passage=Kind.PASSAGE.prefix
+)
+_WRAPPERS: Final = ("signed_verdict", "signed_decision", "signed_passage")
 
 _FILTERS: Final = ("device_id", "gate_id", "subject_id", "decision", "reconciliation")
 _COLUMNS: Final = """tenant_id, verdict_id, txn_id, device_id, gate_id, dbd_id, verdict_seq, decision, result,
@@ -47,6 +47,7 @@ def list_verdicts(call: Call, tx: Tx) -> Answer:
         "verdicts",
         "decided_ms",
         "verdict_id",
+        shown.VerdictPage,
         {name: query[name] for name in _FILTERS if query[name] is not None},
         rising=query["order"] == "asc",
         since=query["from"],
@@ -64,6 +65,7 @@ def list_verdict_changes(call: Call, tx: Tx) -> Answer:
         "verdicts",
         "change_no",
         "verdict_id",
+        shown.VerdictChangesPage,
         {},
         rising=True,
         endless=True,
@@ -88,22 +90,17 @@ def get_verdict(call: Call, tx: Tx) -> Answer:
         raise Problem(ProblemCode.VERDICT_NOT_FOUND)
     if row["livemode"] != call.environment.livemode:
         raise Problem(ProblemCode.LIVEMODE_MISMATCH)
-    proof: dict[str, Any] = {
-        "record": record_object(tx, call.vault, row, {}),
-        "signed_verdict": json.loads(row["signed_verdict"]),
-    }
-    for name in ("signed_decision", "signed_passage"):
-        if row[name] is not None:
-            proof[name] = json.loads(row[name])
     signer = tx.one("SELECT pub FROM device_keys WHERE kid = :kid", kid=row["signer_kid"])
     dbd_key = _dbd_key(tx, call.environment, row, call.now_ms)
-    proof["verification"] = {
-        "verdict_ref": row["verdict_id"],
-        "device_verdict_key": None if signer is None else key_object(PublicKey(signer["pub"])),
-        "dbd_sign_key": None if dbd_key is None else key_object(dbd_key),
-        "prefixes": _PREFIXES,
-    }
-    return Answer(200, proof)
+    wrappers = {name: row[name] and json.loads(row[name]) for name in _WRAPPERS}
+    verification = shown.Verification(
+        verdict_ref=row["verdict_id"],
+        device_verdict_key=None if signer is None else key_object(PublicKey(signer["pub"])),
+        dbd_sign_key=None if dbd_key is None else key_object(dbd_key),
+        prefixes=_PREFIXES,
+    )
+    record = record_object(tx, call.vault, row, {})
+    return Answer(200, shown.VerdictProof.of(row, record=record, verification=verification, **wrappers))
 
 
 def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicKey | None:
@@ -127,44 +124,23 @@ def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicK
     )
 
 
-def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) -> dict[str, Any]:
+def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) -> shown.Verdict:
     """The Verdict record of the contract; ``names`` keeps what persons of the same answer are called."""
-    record: dict[str, Any] = {
-        "verdict_id": row["verdict_id"],
-        "txn_id": row["txn_id"],
-        "device_id": row["device_id"],
-        "gate_id": row["gate_id"],
-        "dbd_id": row["dbd_id"],
-        "verdict_seq": row["verdict_seq"],
-        "decision": row["decision"],
-        "result": row["result"],
-        "pad_res": row["pad_res"],
-        "quality_q": row["quality_q"],
-        "model_id": row["model_id"],
-        "decided_at": rfc3339(row["decided_ms"]),
-        "received_at": rfc3339(row["received_ms"]),
-        "reconciliation": row["reconciliation"],
-    }
-    if row["hand"] is not None:
-        record["hand"] = row["hand"]
-    subject_id = row["subject_id"]
-    if subject_id is not None:
-        if subject_id not in names:
-            subject = tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=subject_id)
-            names[subject_id] = None if subject is None else persons.load(vault, subject).external_ref
-        if names[subject_id] is not None:
-            record["subject_id"] = subject_id
-            record["external_ref"] = names[subject_id]
+    subject_id, dbd, passage = row["subject_id"], None, None
+    if subject_id is not None and subject_id not in names:
+        subject = tx.one("SELECT * FROM subjects WHERE subject_id = :id", id=subject_id)
+        names[subject_id] = None if subject is None else persons.load(vault, subject).external_ref
+    external_ref = names.get(subject_id)
     if row["signed_decision"] is not None:
         decision = json.loads(row["signed_decision"])["decision_obj"]
-        record["dbd"] = {
-            name: decision[name] for name in ("reason", "outcome", "actuated", "decision_seq")
-        } | {"decided_at": rfc3339(decision["decided_at_ms"])}
+        dbd = shown.DbdDecision.of(decision, decided_at=rfc3339(decision["decided_at_ms"]))
     if row["signed_passage"] is not None:
-        passage = json.loads(row["signed_passage"])["passage"]
-        record["passage"] = {
-            "passed": passage["passed"],
-            "cause": passage["cause"],
-            "at": rfc3339(passage["at_ms"]),
-        }
-    return record
+        passage_obj = json.loads(row["signed_passage"])["passage"]
+        passage = shown.PassageOfVerdict.of(passage_obj, at=rfc3339(passage_obj["at_ms"]))
+    return shown.Verdict.of(
+        row,
+        subject_id=subject_id if external_ref is not None else None,
+        external_ref=external_ref,
+        dbd=dbd,
+        passage=passage,
+    )

@@ -1,4 +1,4 @@
-"""``POST /v1/verdicts/batch``: verdicts with what their validator made of them, in one transaction.
+"""Batches of verdicts with what their validator made of them, each taken in one transaction.
 
 Order does not matter and repeating is safe. What is signed but does not agree with what is held is never
 written over it: it is kept as evidence and the record becomes ``conflict``.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from cloud_client.contract import BatchCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import VerdictBatch
 from cloud_client.reference_server.contract.times import LATEST_MS
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -40,30 +41,38 @@ class _Refused(Exception):
 
 
 def upload_verdicts(call: Call, tx: Tx) -> Answer:
-    """Take a batch; each item is judged alone."""
-    body: VerdictBatch = call.body
-    take = _Upload(call, tx, _next_change_no(tx, call.environment, call.now_ms))
-    accepted: list[str] = []
-    duplicates: list[str] = []
-    rejected: list[dict[str, Any]] = []
-    for index, item in enumerate(body.items):
+    """``POST /v1/verdicts/batch``."""
+    return Answer(200, take_batch(tx, call.environment, call.caller.device_id, call.body, call.now_ms))
+
+
+def take_batch(
+    tx: Tx, environment: Environment, device_id: str, batch: VerdictBatch, now_ms: int
+) -> shown.BatchResult:
+    """Take the batch of a device, whichever way it came; each item is judged alone."""
+    take = _Upload(tx, environment, device_id, now_ms, _next_change_no(tx, environment, now_ms))
+    result = shown.BatchResult(accepted=[], duplicates=[], rejected=[])
+    for index, item in enumerate(batch.items):
         try:
             verdict_id, new = _take_verdict(take, item)
         except _Refused as refusal:
-            rejected.append({"index": index, "code": refusal.code.value})
+            result.rejected.append(shown.Rejected(index=index, code=refusal.code.value))
             continue
-        (accepted if new else duplicates).append(verdict_id)
-        rejected += [{"index": index, "code": code.value} for code in _take_outcome(take, verdict_id, item)]
+        (result.accepted if new else result.duplicates).append(verdict_id)
+        result.rejected += [
+            shown.Rejected(index=index, code=code.value) for code in _take_outcome(take, verdict_id, item)
+        ]
         _refresh(take, verdict_id)
-    return Answer(200, {"accepted": accepted, "duplicates": duplicates, "rejected": rejected})
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """One request's work on the records of its environment."""
+    """One batch's work on the records of its environment."""
 
-    call: Call
     tx: Tx
+    environment: Environment
+    device_id: str
+    now_ms: int
     change_no: int
 
 
@@ -85,7 +94,7 @@ def _next_change_no(tx: Tx, environment: Environment, now_ms: int) -> int:
 
 def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
     """(verdict_id, whether it is new)."""
-    call, tx = take.call, take.tx
+    tx = take.tx
     if (
         not isinstance(item, dict)
         or not set(item) <= _ITEM_MEMBERS
@@ -95,14 +104,14 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
     wrapper: JsonObject = item.get("signed_verdict", {})
     try:
         kid = signer_kid_of(Kind.VERDICT, wrapper)
-        key = _verdict_key(call, tx, kid)
+        key = _verdict_key(take, kid)
         verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, key))
         verdict_id = object_ref(wrapper)
     except FormatError:
         raise _Refused(BatchCode.MALFORMED) from None
     except SignatureError:
         raise _Refused(BatchCode.BAD_SIGNATURE) from None
-    if verdict.device_id != call.caller.device_id:
+    if verdict.device_id != take.device_id:
         raise _Refused(BatchCode.WRONG_DEVICE)
     if verdict.decided_at_ms > LATEST_MS:
         raise _Refused(BatchCode.MALFORMED)
@@ -120,27 +129,27 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
     return verdict_id, True
 
 
-def _verdict_key(call: Call, tx: Tx, kid: str) -> PublicKey:
+def _verdict_key(take: _Upload, kid: str) -> PublicKey:
     """The device's verdict key of a kid, of this registration or an archived one."""
-    row = tx.one(
+    row = take.tx.one(
         "SELECT pub, tenant_id, device_id FROM device_keys WHERE kid = :kid AND purpose = 'verdict'", kid=kid
     )
     # A key of another tenant is as unknown as one that never was.
-    if row is None or row["tenant_id"] != call.environment.tenant_id:
+    if row is None or row["tenant_id"] != take.environment.tenant_id:
         raise _Refused(BatchCode.UNKNOWN_SIGNER)
-    if row["device_id"] != call.caller.device_id:
+    if row["device_id"] != take.device_id:
         raise _Refused(BatchCode.WRONG_DEVICE)
     return PublicKey(row["pub"])
 
 
 def _insert(take: _Upload, verdict_id: str, verdict: Verdict, wrapper: JsonObject) -> None:
-    call, tx, subject_id = take.call, take.tx, None
+    tx, subject_id = take.tx, None
     if verdict.subject_ref is not None:
         subject_id = tx.scalar(
             """SELECT subject_id FROM subjects
                WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_ref = :subject_ref""",
             subject_ref=verdict.subject_ref,
-            **call.environment.params,
+            **take.environment.params,
         )
     tx.run(
         """INSERT INTO verdicts (verdict_id, tenant_id, livemode, device_id, signer_kid, verdict_seq,
@@ -168,10 +177,10 @@ def _insert(take: _Upload, verdict_id: str, verdict: Verdict, wrapper: JsonObjec
         model_id=verdict.model_id,
         subject_id=subject_id,
         decided_ms=verdict.decided_at_ms,
-        now_ms=call.now_ms,
+        now_ms=take.now_ms,
         wrapper=_text(wrapper),
         change_no=take.change_no,
-        **call.environment.params,
+        **take.environment.params,
     )
     tx.run(
         """INSERT INTO events (event_id, tenant_id, livemode, kind, verdict_id, subject_id, created_ms)
@@ -180,8 +189,8 @@ def _insert(take: _Upload, verdict_id: str, verdict: Verdict, wrapper: JsonObjec
         event_id=str(uuid.uuid4()),
         verdict_id=verdict_id,
         subject_id=subject_id,
-        now_ms=call.now_ms,
-        **call.environment.params,
+        now_ms=take.now_ms,
+        **take.environment.params,
     )
     _link_chain(take, wrapper["signer_kid"], verdict.verdict_seq)
 
@@ -302,8 +311,8 @@ def _verified(take: _Upload, dbd_id: str, wrapper: object, part: _Part[V]) -> bo
     key = next(
         (
             found
-            for at_ms in (part.at_ms(value), take.call.now_ms)
-            if (found := device_config.dbd_key_by_kid(take.tx, take.call.environment, dbd_id, kid, at_ms))
+            for at_ms in (part.at_ms(value), take.now_ms)
+            if (found := device_config.dbd_key_by_kid(take.tx, take.environment, dbd_id, kid, at_ms))
         ),
         None,
     )
@@ -321,7 +330,7 @@ def _keep_evidence(take: _Upload, verdict_id: str, code: BatchCode, wrapper: Jso
         verdict_id=verdict_id,
         code=code.value,
         wrapper=_text(wrapper),
-        now_ms=take.call.now_ms,
+        now_ms=take.now_ms,
     )
     take.tx.run("UPDATE verdicts SET disputed = 1 WHERE verdict_id = :verdict_id", verdict_id=verdict_id)
     _refresh(take, verdict_id)

@@ -90,7 +90,7 @@ def claim(
 
 def record(tx: Tx, claimed: Claim, answer: Answer) -> None:
     """Keep the answer of a claimed request, in the transaction that made its effects."""
-    content = {"status": answer.status, "body": answer.body, "headers": dict(answer.headers)}
+    content = {"status": answer.status, "body": answer.content, "headers": dict(answer.headers)}
     sealed = seal(claimed.answer_key, json.dumps(content).encode(), _CONTEXT)
     tx.run(
         """UPDATE idempotency SET answer_ct = :sealed, subject_id = :subject_id

@@ -1,9 +1,9 @@
 """The public routes: health and signing keys; and what is announced but not there."""
 
 import hashlib
-import json
 
 from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEADER, ProblemCode
+from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.domain.call import Answer, Call
@@ -16,20 +16,19 @@ from cloud_client.reference_server.web.api.etags import none_matches
 async def get_health(call: Call, store: AsyncStore) -> Answer:
     """getHealth: ok when the database can be read and written; 503 when not."""
     await call.service.health.check(store)
-    server_time = rfc3339(call.now_ms)
-    health = {
-        "status": "ok",
-        "api_version": API_VERSION,
-        "contract_version": CONTRACT_VERSION,
-        "server_time": server_time,
-    }
-    return Answer(200, health, {SERVER_TIME_HEADER: server_time})
+    health = shown.Health(
+        status="ok",
+        api_version=API_VERSION,
+        contract_version=CONTRACT_VERSION,
+        server_time=rfc3339(call.now_ms),
+    )
+    return Answer(200, health, {SERVER_TIME_HEADER: health.server_time})
 
 
 def list_signing_keys(call: Call, tx: Tx) -> Answer:
     """listSigningKeys, with a validator so that a client may ask often."""
-    keys = {"keys": signers.published(tx, call.now_ms)}
-    etag = f'"{hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]}"'
+    keys = shown.SigningKeys(keys=signers.published(tx, call.now_ms))
+    etag = f'"{hashlib.sha256(keys.model_dump_json().encode()).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": "public, max-age=300"}
     if not none_matches(etag, call.if_none_match):
         return Answer(304, None, headers)
