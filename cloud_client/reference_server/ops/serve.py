@@ -27,7 +27,7 @@ from cloud_client.reference_server.store.base import Database, Store, Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.health import Health
 from cloud_client.reference_server.store.vault import Vault
-from cloud_client.reference_server.web.access_log import AccessLog, Served
+from cloud_client.reference_server.web.access_log import Served
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, is_loopback, listening
 from cloud_client.reference_server.web.admin.metrics import Metrics
@@ -212,11 +212,10 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
         timeout_graceful_shutdown=_SHUTDOWN_S,
         lifespan="on",
     )
-    lines = AccessLog(sys.stderr)
     metrics = Metrics()
 
     def note(served: Served) -> None:
-        lines.note(served)
+        served.log()
         metrics.note(served)
 
     api.on_answer = note
@@ -249,7 +248,6 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
         sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweeper
-        lines.flush()
         api.store.close()
 
 

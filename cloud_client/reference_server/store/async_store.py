@@ -1,14 +1,12 @@
 """The store as the server uses it: its threads, and the one that purges."""
 
 import asyncio
-import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.base import WHOLE, Change, Database, Store, Tx
@@ -23,72 +21,38 @@ _PURGE_WARN_S: Final = 60.0
 
 
 class _Crew:
-    """Threads with a connection each, which they make when the first work comes.
-
-    A queue and a future of the loop, and no executor: handing work over and back costs half of what it costs
-    there, and it is in the way of every write.
-    """
+    """Threads with a connection each, which they make when their first work comes."""
 
     def __init__(self, database: Database, threads: int, name: str) -> None:
         self._database = database
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"{name}-{n}", daemon=True) for n in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._executor = ThreadPoolExecutor(threads, name)
+        self._own = threading.local()
+        self._opened: list[Store] = []
         self.queued = 0
         """Work given and not yet done."""
 
     async def run(self, work: Callable[[Store], T]) -> T:
         """Do ``work`` on one of the threads. Once given it is done, even if nobody waits for it any more."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
         self.queued += 1
         try:
-            self._jobs.put(_Job(work, loop, done))
-            return await done
+            return await asyncio.shield(
+                asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+            )
         finally:
             self.queued -= 1
 
-    def _serve(self) -> None:
-        store: Store | None = None
-        while (job := self._jobs.get()) is not None:
-            result, error = None, None
-            try:
-                if store is None:
-                    store = connect_store(self._database)
-                result = job.work(store)
-            except BaseException as raised:  # noqa: BLE001 - it is the waiting request's, whatever it is
-                error = raised
-            # A loop that is closed has no request waiting any more.
-            with contextlib.suppress(RuntimeError):
-                job.loop.call_soon_threadsafe(_settle, job.done, result, error)
-        if store is not None:
-            store.close()
+    def _do(self, work: Callable[[Store], T]) -> T:
+        store: Store | None = getattr(self._own, "store", None)
+        if store is None:
+            store = self._own.store = connect_store(self._database)
+            self._opened.append(store)
+        return work(store)
 
     def close(self) -> None:
         """Finish what was given, then end the threads and close their connections."""
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    work: Callable[[Store], Any]
-    loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[Any]
-
-
-def _settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if done.done():
-        return  # nobody waits any more
-    if error is not None:
-        done.set_exception(error)
-    else:
-        done.set_result(result)
+        self._executor.shutdown()
+        for store in self._opened:
+            store.close()
 
 
 class _Purger:
@@ -177,20 +141,15 @@ class AsyncStore:
             self._changed.set()
         return result
 
-    async def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
-        """Run a short read; ``single`` says that it is one statement."""
+    async def read(self, work: Callable[[Tx], T]) -> T:
+        """Run a short read."""
         if self._store.on_loop:
-            return self._store.read(work, single=single)
+            return self._store.read(work)
         return await self.read_aside(work)
 
     async def read_aside(self, work: Callable[[Tx], T]) -> T:
         """Run a long read in a thread."""
-
-        def transact(store: Store) -> T:
-            with store.reading() as tx:
-                return work(tx)
-
-        return await self._readers.run(transact)
+        return await self._readers.run(lambda store: store.read(work))
 
     @property
     def queued(self) -> dict[str, int]:

@@ -150,9 +150,8 @@ class Store(ABC):
         with self.writing(durable=durable, lock=lock) as tx:
             return work(tx)
 
-    def read(self, work: Callable[[Tx], T], *, single: bool = False) -> T:
-        """Run ``work`` on one consistent view of the database; ``single`` says that it is one statement."""
-        del single
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """Run ``work`` on one consistent view of the database."""
         with self.reading() as tx:
             return work(tx)
 

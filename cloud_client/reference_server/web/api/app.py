@@ -187,11 +187,9 @@ class Api:
         caller: Caller
         verified = None
         if operation.surface is Surface.PARTNER:
-            caller = await self.store.read(lambda tx: auth.authenticate_key(tx, authorization), single=True)
+            caller = await self.store.read(lambda tx: auth.authenticate_key(tx, authorization))
         elif operation.surface is Surface.REGISTRATION:
-            caller = await self.store.read(
-                lambda tx: auth.authenticate_token(tx, authorization, now_ms), single=True
-            )
+            caller = await self.store.read(lambda tx: auth.authenticate_token(tx, authorization, now_ms))
         else:
             parts = self._signed_parts(request)
             caller, verified = await self.store.read(
