@@ -1,6 +1,7 @@
 """The reference page's chapters, read out of the OpenAPI document: what is served is what is described."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,6 +56,7 @@ class Entry:
     tone: str
     path: str
     summary: str
+    note: str
     credential: str
     scope: str
     parameters: list[tuple[str, list[Member]]]
@@ -103,6 +105,7 @@ def _entry(path: str, method: str, operation: Mapping[str, Any], schemas: Mappin
         tone=_TONES.get(method, "quiet"),
         path=path,
         summary=operation["summary"],
+        note=operation.get("description", ""),
         credential=credentials[0] if credentials else "none",
         scope=operation.get("x-scope", ""),
         parameters=[
@@ -199,16 +202,13 @@ def _range(schema: Mapping[str, Any], kind: str) -> str:
 
 def _curl(path: str, method: str, operation: Mapping[str, Any], body: Any) -> str:
     needs = [name for need in operation["security"] for name in need]
-    values = {
-        parameter["name"]: example(parameter["schema"], {}, parameter["name"])
-        for parameter in operation["parameters"]
-    }
-    target = path.format(**{name: value for name, value in values.items() if f"{{{name}}}" in path})
+    target = re.sub(r"\{(\w+)\}", lambda found: f"${found[1].upper()}", path)
     required = [
-        item["name"] for item in operation["parameters"] if item["in"] == "query" and item["required"]
+        f"{item['name']}={example(item['schema'], {}, item['name'])}"
+        for item in operation["parameters"]
+        if item["in"] == "query" and item["required"]
     ]
-    if required:
-        target += "?" + "&".join(f"{name}={values[name]}" for name in required)
+    target += "?" * bool(required) + "&".join(required)
     words = [] if method == "get" else [f"-X {method.upper()}"]
     words.append(f'"$BASE{target}"')
     lines = [" ".join(["curl", *words])]
@@ -219,7 +219,7 @@ def _curl(path: str, method: str, operation: Mapping[str, Any], body: Any) -> st
     if needs and needs != ["apiKey"]:
         lines.append("-H 'Signature-Input: sig1=…' -H 'Signature: sig1=…'")
     if any(item["name"] == "Idempotency-Key" and item["required"] for item in operation["parameters"]):
-        lines.append("-H 'Idempotency-Key: 4d1c…'")
+        lines.append(f"-H 'Idempotency-Key: {operation['operationId']}-1'")
     if body is not None:
         lines.append("-H 'Content-Type: application/json'")
         lines.append(f"-d '{json.dumps(body, indent=2)}'")

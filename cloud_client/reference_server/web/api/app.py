@@ -445,12 +445,11 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
     by_path["/v1/openapi.json"] = {
         "GET": Operation(
             "getOpenApi",
-            "GET",
-            "/v1/openapi.json",
+            "GET /v1/openapi.json",
             "This document",
-            Surface.PUBLIC,
             lambda _call, _tx: Answer(200, description, encoded=encoded),
             {200: None},
+            Surface.PUBLIC,
         )
     }
 

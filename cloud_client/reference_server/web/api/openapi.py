@@ -92,6 +92,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "parameters": _parameters(operation),
         "responses": _answers(operation) | _problems(operation),
     }
+    if operation.note:
+        shown["description"] = operation.note
     if operation.scope is not None:
         shown["x-scope"] = operation.scope.value
     if operation.retirement is not None:

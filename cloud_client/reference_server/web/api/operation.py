@@ -88,13 +88,15 @@ class Operation:
     """One operation of the contract."""
 
     operation_id: str
-    method: str
-    path: str
+    route: str
+    """Method and path, as ``GET /v1/subjects/{subject_id}``."""
     summary: str
-    surface: Surface
     handler: Handler | AsyncHandler
     answers: Mapping[int, type[BaseModel] | None]
     """Success statuses and the model of their body (None: no body)."""
+    surface: Surface = Surface.PARTNER
+    note: str = ""
+    """What the reference says besides."""
     problems: tuple[ProblemCode, ...] = ()
     """Codes of its own, besides those that follow from the rest of the entry."""
     scope: Scope | None = None
@@ -102,6 +104,8 @@ class Operation:
     """The model of its body, or the alternatives that ``body_of`` chooses from."""
     body_of: Callable[[object], Body] | None = None
     query: tuple[Parameter, ...] = ()
+    method: str = field(init=False)
+    path: str = field(init=False)
     paths: Mapping[str, PathRule] = field(init=False)
     """What the parameters of ``path`` look like."""
     keyed: Keyed = Keyed.NO
@@ -131,8 +135,10 @@ class Operation:
     """None of v1.0 is retired; a breaking change leaves at least 12 months between the two dates."""
 
     def __post_init__(self) -> None:
-        names = re.findall(r"\{(\w+)\}", self.path)
-        object.__setattr__(self, "paths", {name: PATHS[name] for name in names})
+        method, path = self.route.split(" ")
+        paths = {name: PATHS[name] for name in re.findall(r"\{(\w+)\}", path)}
+        for name, value in (("method", method), ("path", path), ("paths", paths)):
+            object.__setattr__(self, name, value)
 
     def read_body(self, value: object) -> Body:
         """The body that a JSON value is. Problem 422."""

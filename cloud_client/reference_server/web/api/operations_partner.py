@@ -42,33 +42,30 @@ from cloud_client.reference_server.web.api.rate_limit import Rate
 PUBLIC: Final = (
     Operation(
         "getHealth",
-        "GET",
-        "/v1/health",
+        "GET /v1/health",
         "Whether the service answers",
-        Surface.PUBLIC,
         public.get_health,
         {200: shown.Health},
+        Surface.PUBLIC,
         waits=True,
     ),
     Operation(
         "listSigningKeys",
-        "GET",
-        "/v1/keys",
+        "GET /v1/keys",
         "The service's public signing keys",
-        Surface.PUBLIC,
         public.list_signing_keys,
         {200: shown.SigningKeys},
+        Surface.PUBLIC,
         conditional=True,
+        note="Has an ETag, and answers 304 to an If-None-Match that names it.",
     ),
 )
 
 SUBJECTS: Final = (
     Operation(
         "createSubject",
-        "POST",
-        "/v1/subjects",
+        "POST /v1/subjects",
         "Create a person",
-        Surface.PARTNER,
         subjects.create_subject,
         {201: shown.Subject},
         problems=(
@@ -85,10 +82,8 @@ SUBJECTS: Final = (
     ),
     Operation(
         "listSubjects",
-        "GET",
-        "/v1/subjects",
+        "GET /v1/subjects",
         "List persons, newest first",
-        Surface.PARTNER,
         subjects.list_subjects,
         {200: shown.SubjectPage},
         problems=(ProblemCode.CURSOR_EXPIRED,),
@@ -103,42 +98,40 @@ SUBJECTS: Final = (
     ),
     Operation(
         "getSubject",
-        "GET",
-        "/v1/subjects/{subject_id}",
+        "GET /v1/subjects/{subject_id}",
         "One person",
-        Surface.PARTNER,
         subjects.get_subject,
         {200: shown.Subject},
         scope=Scope.SUBJECTS_READ,
     ),
     Operation(
         "eraseSubject",
-        "DELETE",
-        "/v1/subjects/{subject_id}",
+        "DELETE /v1/subjects/{subject_id}",
         "Erase a person and get a signed receipt",
-        Surface.PARTNER,
         erasure.erase_subject,
         {200: shown.ErasureReceipt},
         scope=Scope.SUBJECTS_WRITE,
         keyed=Keyed.OPTIONAL,
+        note=(
+            "What stays has no biometrics: the signed receipt, the signed verdicts already recorded until "
+            "their 13 months are over, and in the gallery log, for its 7 days, a tombstone with the "
+            "pseudonym subject_ref, without which a device that was away could not drop the palm."
+        ),
     ),
     Operation(
         "getErasureReceipt",
-        "GET",
-        "/v1/erasure-receipts/{receipt_id}",
+        "GET /v1/erasure-receipts/{receipt_id}",
         "The receipt of an erasure, with its propagation as of now",
-        Surface.PARTNER,
         erasure.get_erasure_receipt,
         {200: shown.ErasureReceipt},
         scope=Scope.SUBJECTS_READ,
         referenced=True,
+        note="propagation says how many devices have applied the erasure.",
     ),
     Operation(
         "grantConsent",
-        "POST",
-        "/v1/subjects/{subject_id}/consents",
+        "POST /v1/subjects/{subject_id}/consents",
         "Record a consent",
-        Surface.PARTNER,
         consents.grant_consent,
         {201: shown.Consent, 200: shown.Consent},
         scope=Scope.SUBJECTS_WRITE,
@@ -147,24 +140,24 @@ SUBJECTS: Final = (
     ),
     Operation(
         "revokeConsent",
-        "DELETE",
-        "/v1/subjects/{subject_id}/consents/{purpose}",
+        "DELETE /v1/subjects/{subject_id}/consents/{purpose}",
         "Revoke a consent",
-        Surface.PARTNER,
         consents.revoke_consent,
         {200: shown.Consent},
         scope=Scope.SUBJECTS_WRITE,
         keyed=Keyed.OPTIONAL,
+        note=(
+            "Without the enrollment consent the palms are destroyed; without the identification consent "
+            "the person is suspended at every gate."
+        ),
     ),
 )
 
 SESSIONS: Final = (
     Operation(
         "createEnrollmentSession",
-        "POST",
-        "/v1/enrollment-sessions",
+        "POST /v1/enrollment-sessions",
         "Open an enrollment session",
-        Surface.PARTNER,
         sessions.create_session,
         {201: shown.CreatedEnrollmentSession},
         problems=(
@@ -179,13 +172,12 @@ SESSIONS: Final = (
         located=True,
         limits=(Rate.SESSIONS_OF_TENANT,),
         keyed=Keyed.REQUIRED,
+        note="The answer shows token, qr_payload and short_code this once.",
     ),
     Operation(
         "getEnrollmentSession",
-        "GET",
-        "/v1/enrollment-sessions/{session_id}",
+        "GET /v1/enrollment-sessions/{session_id}",
         "One enrollment session",
-        Surface.PARTNER,
         sessions.get_session,
         {200: shown.EnrollmentSession},
         scope=Scope.SUBJECTS_READ,
@@ -195,10 +187,8 @@ SESSIONS: Final = (
 DEVICES: Final = (
     Operation(
         "listDevices",
-        "GET",
-        "/v1/devices",
+        "GET /v1/devices",
         "List devices, newest first",
-        Surface.PARTNER,
         devices.list_devices,
         {200: shown.DevicePage},
         scope=Scope.DEVICES_READ,
@@ -213,25 +203,22 @@ DEVICES: Final = (
     ),
     Operation(
         "revokeDevice",
-        "POST",
-        "/v1/devices/{device_id}/revoke",
+        "POST /v1/devices/{device_id}/revoke",
         "Revoke a device",
-        Surface.PARTNER,
         devices.revoke_device,
         {200: shown.Device},
         scope=Scope.DEVICES_WRITE,
         bodies=(bodies.RevokeDevice,),
         keyed=Keyed.REQUIRED,
+        note="The device gets a signed wipe with its next status query, and through its inbox.",
     ),
 )
 
 MAIL: Final = (
     Operation(
         "listDeviceInbox",
-        "GET",
-        "/v1/devices/{device_id}/inbox",
+        "GET /v1/devices/{device_id}/inbox",
         "Sealed records to carry to a device",
-        Surface.PARTNER,
         mail_listing.list_device_inbox,
         {200: shown.InboxPage},
         problems=(ProblemCode.VALIDATION_FAILED,),
@@ -241,29 +228,33 @@ MAIL: Final = (
             replace(LIMIT, refused_with=ProblemCode.VALIDATION_FAILED),
         ),
         waits=True,
+        note=(
+            "Ends after limit records or 8 MiB, then has_more is true. Go on from the last seq that the "
+            "validator has taken. after_seq or limit outside its range is 422 here, not 400."
+        ),
     ),
     Operation(
         "submitDeviceOutbox",
-        "POST",
-        "/v1/devices/{device_id}/outbox",
+        "POST /v1/devices/{device_id}/outbox",
         "Hand in sealed records of a device",
-        Surface.PARTNER,
         mail_outbox.submit_device_outbox,
         {200: shown.OutboxResult},
         scope=Scope.DEVICES_WRITE,
         bodies=(mail_bodies.SubmitOutbox,),
         keyed=Keyed.REQUIRED,
         max_bytes=MAX_BULK_JSON_BYTES,
+        note=(
+            "A record is handed in as the device gave it to the validator. Delete nothing: the device "
+            "does that when the signed receipt has come through its inbox."
+        ),
     ),
 )
 
 VERDICTS: Final = (
     Operation(
         "listVerdicts",
-        "GET",
-        "/v1/verdicts",
+        "GET /v1/verdicts",
         "List verdicts",
-        Surface.PARTNER,
         verdicts.list_verdicts,
         {200: shown.VerdictPage},
         problems=(ProblemCode.CURSOR_EXPIRED,),
@@ -284,10 +275,8 @@ VERDICTS: Final = (
     ),
     Operation(
         "listVerdictChanges",
-        "GET",
-        "/v1/verdict-changes",
+        "GET /v1/verdict-changes",
         "List verdicts in the order in which they came or changed last",
-        Surface.PARTNER,
         verdicts.list_verdict_changes,
         {200: shown.VerdictChangesPage},
         problems=(ProblemCode.CURSOR_EXPIRED,),
@@ -295,26 +284,27 @@ VERDICTS: Final = (
         query=(LIMIT, CURSOR_PARAMETER),
         lists=True,
         added=True,
+        note=(
+            "Lists every verdict that came or changed, whenever it was decided. next_cursor is always "
+            "there: begin the next poll with it."
+        ),
     ),
     Operation(
         "getVerdict",
-        "GET",
-        "/v1/verdicts/{verdict_id}",
+        "GET /v1/verdicts/{verdict_id}",
         "A verdict with its proof",
-        Surface.PARTNER,
         verdicts.get_verdict,
         {200: shown.VerdictProof},
         scope=Scope.VERDICTS_READ,
+        note="Has everything that is needed to check the signatures without this service.",
     ),
 )
 
 WEBHOOKS: Final = tuple(
     Operation(
         f"{method.lower()}Webhooks{index}",
-        method,
-        path,
+        f"{method} {path}",
         "Planned",
-        Surface.PARTNER,
         public.webhooks,
         {},
         problems=(ProblemCode.NOT_IMPLEMENTED,),
