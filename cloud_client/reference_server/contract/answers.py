@@ -4,6 +4,7 @@ Words marked as extensible in the contract are plain strings here. What link1 si
 the device's status, configuration) is a plain object, shown as it was signed.
 """
 
+from functools import cache
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -61,16 +62,24 @@ class Shown(BaseModel):
         A member that may be left out is, where its value is None.
         """
         values = {}
-        for name, member in cls.model_fields.items():
-            column = f"{name[:-3]}_ms" if name.endswith("_at") else name
+        for name, column, required in _columns(cls):
             value = given[name] if name in given else row[column]
-            if value is not None or member.is_required():
+            if value is not None or required:
                 values[name] = value
         return cls(**values)
 
     def plain(self) -> dict[str, Any]:
         """As a JSON object."""
         return self.model_dump(exclude_unset=True)
+
+
+@cache
+def _columns(model: type[Shown]) -> list[tuple[str, str, bool]]:
+    """Of each member its name, its column, and whether it must be there."""
+    return [
+        (name, f"{name[:-3]}_ms" if name.endswith("_at") else name, member.is_required())
+        for name, member in model.model_fields.items()
+    ]
 
 
 class Health(Shown):

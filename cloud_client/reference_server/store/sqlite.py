@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.base import WHOLE, Change, Store, Tx
 
 log = logging.getLogger("palm.cloud")
+T = TypeVar("T")
 
 POLL_S: Final = 0.05
 """How often commits of other processes are looked for."""
@@ -83,6 +84,20 @@ class SqliteStore(Store):
             finally:
                 self._connection.execute("COMMIT")
 
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """As ``reading``, without the context managers: it is in the way of every request."""
+        execute = self._connection.execute
+        try:
+            execute("BEGIN")
+            try:
+                return work(Tx(execute))
+            finally:
+                execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, _OURS):
+                raise
+            raise _unavailable(error) from error
+
     def purge(self) -> bool:
         """Empty the write-ahead log into the main file, so that nothing deleted is left in it.
 
@@ -142,5 +157,9 @@ def _as_unavailable() -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, _OURS):
             raise
-        # The text of these errors names no value, only what SQLite could not do.
-        raise StoreUnavailable(f"database: {error}") from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: sqlite3.DatabaseError) -> StoreUnavailable:
+    # The text of these errors names no value, only what SQLite could not do.
+    return StoreUnavailable(f"database: {error}")
