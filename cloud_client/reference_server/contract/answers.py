@@ -9,8 +9,28 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from cloud_client.contract import EXTERNAL_REF, HEX_32, HEX_64, NAME_64, ONBOARD_REF
-from cloud_client.reference_server.contract.bodies import Absent
+from cloud_client.reference_server.contract.bodies import (
+    A_TIME,
+    A_UUID,
+    SIGNATURE,
+    Absent,
+    DbdId,
+    DeviceId,
+    ExternalRef,
+    GateId,
+    Hand,
+    Hex32,
+    Hex64,
+    Kid,
+    Millis,
+    ModelId,
+    Name64,
+    OnboardRef,
+    StreamName,
+    SubjectRef,
+    TermsVersion,
+    like,
+)
 from cloud_client.reference_server.contract.signed import (
     SignedDecision,
     SignedPassage,
@@ -27,7 +47,7 @@ def _written(value: object) -> object:
 DateTime = Annotated[
     str,
     StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"),
-    Field(json_schema_extra={"format": "date-time"}),
+    Field(json_schema_extra={"format": "date-time"}, examples=[A_TIME]),
     BeforeValidator(_written),
 ]
 # Columns of both engines hold 0 and 1.
@@ -35,11 +55,8 @@ Flag = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0,
 Uuid = Annotated[
     str,
     StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
-    Field(json_schema_extra={"format": "uuid"}),
+    Field(json_schema_extra={"format": "uuid"}, examples=[A_UUID]),
 ]
-Hex32 = Annotated[str, StringConstraints(pattern=f"^{HEX_32.pattern}$")]
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
-Hand = Literal["L", "R"]
 Signed = dict[str, Any]
 """``{<name>: object, alg, signer_kid, sig_b64}``."""
 
@@ -83,19 +100,19 @@ def _columns(model: type[Shown]) -> list[tuple[str, str, bool]]:
 
 
 class Health(Shown):
-    status: str
-    api_version: str
-    contract_version: str
+    status: Annotated[str, like("ok")]
+    api_version: Annotated[str, like("ok")]
+    contract_version: Annotated[str, like("ok")]
     server_time: DateTime
 
 
 class SigningKey(Shown):
-    kid: Hex32
+    kid: Kid
     alg: Literal["ed25519"]
-    use: list[str]
-    pub_b64: str
+    use: Annotated[list[str], like(["erasure_receipt"])]
+    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
     not_before: DateTime
-    not_after: DateTime | None
+    not_after: Annotated[DateTime | None, like(None)]
 
 
 class SigningKeys(Shown):
@@ -103,13 +120,13 @@ class SigningKeys(Shown):
 
 
 class Block(Shown):
-    reason: str
+    reason: Annotated[str, like("operator")]
     since: DateTime
 
 
 class EnrollmentOfSubject(Shown):
     hands: list[Hand]
-    model_id: str
+    model_id: ModelId
     enrolled_at: DateTime
 
 
@@ -124,11 +141,11 @@ class Kyc(Shown):
 
 class Subject(Shown):
     subject_id: Uuid
-    external_ref: Annotated[str, StringConstraints(pattern=f"^{EXTERNAL_REF.pattern}$")]
-    subject_ref: Hex32
-    onboard_ref: Absent[Annotated[str, StringConstraints(pattern=f"^{ONBOARD_REF.pattern}$")]] = None
+    external_ref: ExternalRef
+    subject_ref: SubjectRef
+    onboard_ref: Absent[OnboardRef] = None
     status: Literal["pending_enrollment", "active", "blocked"]
-    block: Block | None
+    block: Annotated[Block | None, like(None)]
     enrollment: EnrollmentOfSubject | None
     consents: list[ConsentOfSubject]
     kyc: Kyc
@@ -140,7 +157,7 @@ class Subject(Shown):
 
 class Page(Shown):
     has_more: bool
-    next_cursor: str | None
+    next_cursor: Annotated[str | None, like(None)]
 
 
 class SubjectPage(Page):
@@ -152,20 +169,20 @@ class Consent(Shown):
     subject_id: Uuid
     purpose: Literal["enrollment", "identification", "dataset_collection"]
     status: Literal["granted", "revoked"]
-    terms_version: Name
+    terms_version: TermsVersion
     method: Literal["device_screen", "partner_app", "paper"]
     granted_at: DateTime
-    revoked_at: DateTime | None
+    revoked_at: Annotated[DateTime | None, like(None)]
 
 
 class EnrollmentSession(Shown):
     session_id: Uuid
     subject_id: Uuid
     status: Literal["open", "completed", "expired", "cancelled", "failed", "review"]
-    failure_code: str | None
+    failure_code: Annotated[str | None, like(None)]
     hands_required: list[Hand]
-    device_id: Name | None
-    completed_by_device_id: Name | None
+    device_id: DeviceId | None
+    completed_by_device_id: DeviceId | None
     enrollment_id: Uuid | None
     expires_at: DateTime
     created_at: DateTime
@@ -173,18 +190,20 @@ class EnrollmentSession(Shown):
 
 
 class CreatedEnrollmentSession(EnrollmentSession):
-    token: str
-    qr_payload: str
-    short_code: str
+    token: Annotated[str, like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")]
+    qr_payload: Annotated[
+        str, like("SVC1:ENR:7c9e6679-7425-40de-944b-e07fc1f90ae7:Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")
+    ]
+    short_code: Annotated[str, like("7KQ2-M4XD")]
 
 
 class App(Shown):
-    pkg: str
-    version: str
+    pkg: Annotated[str, like("palm-access-device")]
+    version: Annotated[str, like("0.1.0")]
 
 
 class GalleryOfDevice(Shown):
-    stream: str
+    stream: StreamName
     epoch: int
     seq: int
     synced_at: DateTime | None
@@ -193,29 +212,29 @@ class GalleryOfDevice(Shown):
 class KeyOfDevice(Shown):
     purpose: Literal["verdict", "http"]
     alg: Literal["ed25519"]
-    kid: Hex32
+    kid: Kid
 
 
 class Trust(Shown):
-    attest_level: str
+    attest_level: Annotated[str, like("none")]
     verified: Flag
 
 
 class Device(Shown):
-    device_id: Name
+    device_id: DeviceId
     kind: Literal["access", "totem"]
     status: Literal["active", "revoked", "wiped"]
-    gate_id: Name
-    dbd_id: Name
+    gate_id: GateId
+    dbd_id: DbdId
     app: App
-    model_id: str
+    model_id: ModelId
     gallery: GalleryOfDevice
     keys: list[KeyOfDevice]
     trust: Trust
-    health: list[str]
+    health: Annotated[list[str], like(["KEY_UNATTESTED"])]
     last_seen_at: DateTime
     registered_at: DateTime
-    revoked_at: DateTime | None
+    revoked_at: Annotated[DateTime | None, like(None)]
     livemode: Flag
 
 
@@ -227,26 +246,28 @@ class RecordPost(Shown):
     v: int
     rid: Hex32
     box: Literal["in", "out"]
-    src: Name
-    dst: Name
+    src: Annotated[Name64, like("svc")]
+    dst: Annotated[Name64, like("gate-07")]
     seq: int
-    created_ms: int
-    suite: str
+    created_ms: Millis
+    suite: Annotated[str, like("hpke-x25519-sha256-chacha20poly1305")]
     ct_len: int
-    ct_sha256: Annotated[str, StringConstraints(pattern=f"^{HEX_64.pattern}$")]
+    ct_sha256: Hex64
 
 
 class SealedRecord(Shown):
     post: RecordPost
-    ct_b64: str
+    ct_b64: Annotated[str, like("q83vASNFZ4mrze8BI0VniQ==")]
     alg: Literal["ed25519"]
-    signer_kid: Hex32
-    sig_b64: Annotated[str, StringConstraints(min_length=88, max_length=88)]
-    signer_cert_b64: Absent[Annotated[str, StringConstraints(min_length=140, max_length=140)]] = None
+    signer_kid: Kid
+    sig_b64: Annotated[str, StringConstraints(min_length=88, max_length=88), like(SIGNATURE["sig_b64"])]
+    signer_cert_b64: Absent[
+        Annotated[str, StringConstraints(min_length=140, max_length=140), like("A" * 139 + "=")]
+    ] = None
 
 
 class InboxPage(Shown):
-    device_id: Name
+    device_id: DeviceId
     data: list[SealedRecord]
     has_more: bool
     next_after_seq: int
@@ -259,7 +280,7 @@ class RejectedRecord(Shown):
 
 
 class OutboxResult(Shown):
-    device_id: Name
+    device_id: DeviceId
     accepted: list[int]
     duplicates: list[int]
     rejected: list[RejectedRecord]
@@ -267,8 +288,8 @@ class OutboxResult(Shown):
 
 
 class DbdDecision(Shown):
-    reason: str
-    outcome: str
+    reason: Annotated[str, like("ok")]
+    outcome: Annotated[str, like("LIBERAR")]
     actuated: bool
     decision_seq: int
     decided_at: DateTime
@@ -276,25 +297,25 @@ class DbdDecision(Shown):
 
 class PassageOfVerdict(Shown):
     passed: bool
-    cause: str
+    cause: Annotated[str, like("giro")]
     at: DateTime
 
 
 class Verdict(Shown):
     verdict_id: Hex32
     txn_id: Hex32
-    device_id: Name
-    gate_id: Name
-    dbd_id: Name
+    device_id: DeviceId
+    gate_id: GateId
+    dbd_id: DbdId
     verdict_seq: int
     decision: Literal["accept", "reject", "abstain"]
-    result: str
+    result: Annotated[str, like("MATCH")]
     subject_id: Absent[Uuid] = None
-    external_ref: Absent[str] = None
+    external_ref: Absent[ExternalRef] = None
     hand: Absent[Hand] = None
-    pad_res: str
+    pad_res: Annotated[str, like("pass")]
     quality_q: int
-    model_id: str
+    model_id: ModelId
     decided_at: DateTime
     received_at: DateTime
     dbd: Absent[DbdDecision] = None
@@ -311,13 +332,13 @@ class VerdictPage(Page):
 class VerdictChangesPage(Shown):
     data: list[Verdict]
     has_more: bool
-    next_cursor: str
+    next_cursor: Annotated[str, like("AWnC8kpbMTc3MjQzOTMzMDI1MCwgIjdjOWU2Njc5In0")]
 
 
 class PublicKey(Shown):
-    kid: Hex32
+    kid: Kid
     alg: Literal["ed25519"]
-    pub_b64: str
+    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
 
 
 class Prefixes(Shown):
@@ -342,7 +363,7 @@ class VerdictProof(Shown):
 
 
 class Propagation(Shown):
-    status: str
+    status: Annotated[str, like("pending")]
     devices_total: int
     devices_acknowledged: int
     fail_closed_at: DateTime
@@ -356,33 +377,33 @@ class ErasureReceipt(Shown):
 
 
 class SealKey(Shown):
-    kid: Hex32
+    kid: Kid
     alg: Literal["x25519"]
-    pub_b64: str
+    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
 
 
 class Mail(Shown):
-    service_id: str
+    service_id: Annotated[str, like("svc")]
     seal_key: SealKey
     signer_certs: list[str]
     inbox_next_seq: int
 
 
 class StreamEpoch(Shown):
-    stream: str
+    stream: StreamName
     epoch: int
 
 
 class Registration(Shown):
     device: Device
-    tenant_id: str
+    tenant_id: Annotated[str, like("acme")]
     roots: list[PublicKey]
     keys: list[SigningKey]
     mail: Mail
     gallery: StreamEpoch | None
     dbd_sign_key: PublicKey | None
-    terms_version: Name
-    config: Signed
+    terms_version: TermsVersion
+    config: Annotated[Signed, like({"config": {}} | SIGNATURE)]
 
 
 class Attestation(Shown):
@@ -392,17 +413,17 @@ class Attestation(Shown):
 class SignedDeviceStatus(Shown):
     device_status_obj: dict[str, Any]
     alg: Literal["ed25519"]
-    signer_kid: Hex32
-    sig_b64: str
+    signer_kid: Kid
+    sig_b64: Annotated[str, like(SIGNATURE["sig_b64"])]
 
 
 class SnapshotPage(Page):
-    head: Signed
+    head: Annotated[Signed, like({"gallery_head": {}} | SIGNATURE)]
     data: list[dict[str, Any]]
 
 
 class DeltaPage(Shown):
-    head: Signed
+    head: Annotated[Signed, like({"gallery_head": {}} | SIGNATURE)]
     data: list[dict[str, Any]]
     has_more: bool
 
@@ -420,18 +441,18 @@ class BatchResult(Shown):
 
 class RedeemedSession(Shown):
     session_id: Uuid
-    token: str
+    token: Annotated[str, like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")]
     hands_required: list[Hand]
     dataset_collection: Flag
-    terms_version: Name
-    expires_at_ms: int
+    terms_version: TermsVersion
+    expires_at_ms: Millis
 
 
 class Enrollment(Shown):
     session_id: Uuid
     status: Literal["completed"]
     enrollment_id: Uuid
-    subject_ref: Hex32
+    subject_ref: SubjectRef
     hands: list[Hand]
 
 

@@ -4,7 +4,7 @@ A reported pointer is made of the contract's own member names and array indices 
 contract does not know is reported at its parent, because its name is something we received.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -34,6 +34,8 @@ from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS,
 
 MAX_SAFE_INTEGER = 2**53 - 1
 _MAX_ERRORS = 20
+A_UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+A_TIME = "2026-03-02T08:15:30.250Z"
 
 
 class Body(BaseModel):
@@ -65,19 +67,43 @@ def _pattern(pattern: str) -> StringConstraints:
     return StringConstraints(pattern=f"^{pattern}$")
 
 
+def like(value: object) -> Any:
+    """An example of a member, for the OpenAPI document and the reference page."""
+    return Field(examples=[value])
+
+
+SIGNATURE: Final = {
+    "alg": "ed25519",
+    "signer_kid": "21fe31dfa154a261626bf854046fd227",
+    "sig_b64": "A" * 86 + "==",
+}
+"""What an example of a signed object has besides the object."""
+
+
 T = TypeVar("T")
 # A member that may be left out; null is not the same as left out.
 Absent = Annotated[T | None, BeforeValidator(_not_null)]
 
-ExternalRef = Annotated[str, _pattern(EXTERNAL_REF.pattern)]
-OnboardRef = Annotated[str, _pattern(ONBOARD_REF.pattern)]
+ExternalRef = Annotated[str, _pattern(EXTERNAL_REF.pattern), like("account-17")]
+OnboardRef = Annotated[str, _pattern(ONBOARD_REF.pattern), like("token+17")]
 Name64 = Annotated[str, _pattern(NAME_64.pattern)]
-Hex32 = Annotated[str, _pattern(HEX_32.pattern)]
-Hex64 = Annotated[str, _pattern(HEX_64.pattern)]
-Uuid = Annotated[str, _pattern(UUID.pattern), AfterValidator(str.lower)]
+DeviceId = Annotated[Name64, like("gate-07")]
+GateId = Annotated[Name64, like("north-2")]
+DbdId = Annotated[Name64, like("dbd-2")]
+ModelId = Annotated[Name64, like("palm-gen-4")]
+ThresholdsId = Annotated[Name64, like("palm-gen-4-t1")]
+TermsVersion = Annotated[Name64, like("v1")]
+StreamName = Annotated[str, like("acme:test")]
+Hex32 = Annotated[str, _pattern(HEX_32.pattern), like("9f86d081884c7d659a2feaa0c55ad015")]
+Kid = Annotated[str, _pattern(HEX_32.pattern), like(SIGNATURE["signer_kid"])]
+SubjectRef = Annotated[str, _pattern(HEX_32.pattern), like("5d41402abc4b2a76b9719d911017c592")]
+Hex64 = Annotated[str, _pattern(HEX_64.pattern), like("9f86d081884c7d65" * 4)]
+Uuid = Annotated[str, _pattern(UUID.pattern), AfterValidator(str.lower), like(A_UUID)]
 # Text in, epoch milliseconds inside.
-Instant = Annotated[str, AfterValidator(_instant), Field(json_schema_extra={"format": "date-time"})]
-Millis = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+Instant = Annotated[
+    str, AfterValidator(_instant), Field(json_schema_extra={"format": "date-time"}), like(A_TIME)
+]
+Millis = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER), like(1772439330250)]
 Hand = Literal["L", "R"]
 PurposeWord = Literal["enrollment", "identification", "dataset_collection"]
 Printable64 = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
@@ -86,13 +112,13 @@ Base64Text = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$",
 
 class CreateSubject(Body):
     external_ref: ExternalRef
-    cpf: Absent[Annotated[str, _pattern(CPF.pattern)]] = None
+    cpf: Absent[Annotated[str, _pattern(CPF.pattern), like("52998224725")]] = None
     onboard_ref: Absent[OnboardRef] = None
 
 
 class ConsentEvidence(Body):
     method: Literal["device_screen", "partner_app", "paper"]
-    terms_version: Name64
+    terms_version: TermsVersion
     accepted_at: Instant
     evidence_sha256: Hex64
 
@@ -117,7 +143,7 @@ class CreateEnrollmentSession(Body):
     subject_id: Absent[Uuid] = None
     external_ref: Absent[ExternalRef] = None
     hands_required: Hands = ["L", "R"]
-    device_id: Absent[Name64] = None
+    device_id: Absent[DeviceId] = None
     expires_in_s: Annotated[int, Field(ge=60, le=900)] = 300
     dataset_collection: bool = False
 
@@ -127,37 +153,43 @@ class RevokeDevice(Body):
 
 
 class AppBody(Body):
-    pkg: Printable64
-    version: Printable64
+    pkg: Annotated[Printable64, like("palm-access-device")]
+    version: Annotated[Printable64, like("0.1.0")]
 
 
 class DeviceKey(Body):
     purpose: Literal["verdict", "http"]
     alg: Literal["ed25519"]
-    pub_b64: Base64Text
+    pub_b64: Annotated[Base64Text, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
 
 
 class SealKeyBody(Body):
     alg: Literal["x25519"]
-    pub_b64: Base64Text
+    pub_b64: Annotated[Base64Text, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+
+
+_TWO_KEYS: Final = [
+    {"purpose": purpose, "alg": "ed25519", "pub_b64": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="}
+    for purpose in ("verdict", "http")
+]
 
 
 class RegistrationProof(Body):
     register_obj: dict[str, Any]
     alg: Literal["ed25519"]
-    signer_kid: Hex32
-    sig_b64: Base64Text
+    signer_kid: Kid
+    sig_b64: Annotated[Base64Text, like(SIGNATURE["sig_b64"])]
 
 
 class RegisterDevice(Body):
-    device_id: Name64
+    device_id: DeviceId
     kind: Literal["access", "totem"]
-    gate_id: Name64
-    dbd_id: Name64
+    gate_id: GateId
+    dbd_id: DbdId
     passage_sensor: bool
     app: AppBody
-    model_id: Name64
-    keys: Annotated[list[DeviceKey], Field(min_length=2, max_length=2)]
+    model_id: ModelId
+    keys: Annotated[list[DeviceKey], Field(min_length=2, max_length=2), like(_TWO_KEYS)]
     seal_key: SealKeyBody
     proof: RegistrationProof
 
@@ -185,7 +217,7 @@ class Attest(Body):
     )
 
     level: Literal["none", "x509"]
-    evidence: Any
+    evidence: Annotated[Any, like(None)]
 
 
 class Wiped(Body):
@@ -194,39 +226,47 @@ class Wiped(Body):
 
 class VerdictBatch(Body):
     # Items are checked one by one; a bad one is refused alone.
-    items: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_ITEMS)]
+    items: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MAX_BATCH_ITEMS),
+        like([{"signed_verdict": {"verdict": {}} | SIGNATURE}]),
+    ]
 
 
 class Redeem(Body):
-    short_code: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,16}$")]
+    short_code: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,16}$"), like("7KQ2-M4XD")]
 
 
 class PadBody(Body):
     res: Literal["pass", "fail", "unknown"]
-    mech: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+:-]{1,64}$")]
+    mech: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+:-]{1,64}$"), like("texture")]
     score_q: Annotated[int, Field(ge=0, le=10_000)]
 
 
 class EnrolledHand(Body):
     hand: Hand
-    vector_b64: Base64Text
+    vector_b64: Annotated[Base64Text, like("AACAPwAA")]
     quality_q: Annotated[int, Field(ge=0, le=100)]
     pad: PadBody
 
 
 class ScreenConsent(Body):
     purpose: PurposeWord
-    terms_version: Name64
+    terms_version: TermsVersion
     method: Literal["device_screen"]
     accepted_at_ms: Millis
 
 
-SessionToken = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+SessionToken = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$"),
+    like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs"),
+]
 
 
 class CompleteEnrollment(Body):
     token: SessionToken
-    model_id: Name64
+    model_id: ModelId
     hands: Annotated[list[EnrolledHand], Field(min_length=1, max_length=2 * MAX_VECTORS_PER_HAND)]
     consents: Annotated[list[ScreenConsent], Field(max_length=3)]
 

@@ -16,10 +16,14 @@ from cloud_client.reference_server.contract.bodies import (
     Body,
     Hex32,
     Hex64,
+    Kid,
     Millis,
     Name64,
+    StreamName,
+    ThresholdsId,
+    like,
 )
-from link1.canonical import b64_decode
+from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError
 from link1.sealed import CERTIFICATE_BYTES, OUTBOX_CT_MAX_BYTES
 
@@ -44,7 +48,7 @@ def base64_of(low: int, high: int) -> Any:
         min_length=(low + 2) // 3 * 4,
         max_length=(high + 2) // 3 * 4,
     )
-    return Annotated[str, constraints, AfterValidator(check)]
+    return Annotated[str, constraints, AfterValidator(check), like(b64_encode(bytes(low)))]
 
 
 def _one_spelling(size: int | None) -> str:
@@ -64,11 +68,13 @@ class PostOfRecord(Body):
     v: Count
     rid: Hex32
     box: Literal["in", "out"]
-    src: Name64
-    dst: Name64
+    src: Annotated[Name64, like("svc")]
+    dst: Annotated[Name64, like("gate-07")]
     seq: Seq
     created_ms: Millis
-    suite: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    suite: Annotated[
+        str, StringConstraints(min_length=1, max_length=64), like("hpke-x25519-sha256-chacha20poly1305")
+    ]
     ct_len: Count
     ct_sha256: Hex64
 
@@ -77,7 +83,7 @@ class OutboxRecord(Body):
     post: PostOfRecord
     ct_b64: base64_of(1, OUTBOX_CT_MAX_BYTES)  # type: ignore[valid-type]
     alg: Literal["ed25519"]
-    signer_kid: Hex32
+    signer_kid: Kid
     sig_b64: base64_of(64, 64)  # type: ignore[valid-type]
     # Devices have no certificate; one that is there anyway says nothing.
     signer_cert_b64: Absent[base64_of(CERTIFICATE_BYTES, CERTIFICATE_BYTES)] = None  # type: ignore[valid-type]
@@ -99,7 +105,7 @@ class RefusedRecord(Inside):
 
 
 class ReportedGallery(Inside):
-    stream: Annotated[str, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
+    stream: Annotated[StreamName, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
     epoch: Count
     seq: Count
 
@@ -130,7 +136,7 @@ Wait = Annotated[int, Field(ge=1, le=600_000)]
 class ThresholdsObject(Body):
     """Cosines × 10000, qualities 0..100; ``thr_id`` names this set in every verdict made with it."""
 
-    thr_id: Name64
+    thr_id: ThresholdsId
     accept_q: Cosine
     margin_q: Annotated[int, Field(ge=0, le=20_000)]
     quality_q: Percent

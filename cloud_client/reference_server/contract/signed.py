@@ -8,12 +8,25 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from cloud_client.contract import HEX_32, NAME_64
-from cloud_client.reference_server.contract.bodies import Absent
+from cloud_client.reference_server.contract.bodies import (
+    SIGNATURE,
+    Absent,
+    DbdId,
+    DeviceId,
+    GateId,
+    Hex32,
+    Kid,
+    Millis,
+    ModelId,
+    StreamName,
+    SubjectRef,
+    ThresholdsId,
+    like,
+)
 
-Hex32 = Annotated[str, StringConstraints(pattern=f"^{HEX_32.pattern}$")]
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
-Signature = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{85}[AQgw]==$")]
+Signature = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{85}[AQgw]==$"), like(SIGNATURE["sig_b64"])
+]
 
 
 class Wrapper(BaseModel):
@@ -22,7 +35,7 @@ class Wrapper(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     alg: Literal["ed25519"]
-    signer_kid: Hex32
+    signer_kid: Kid
     sig_b64: Signature
 
 
@@ -39,32 +52,32 @@ class Inner(Part):
 
 
 class PadObject(Part):
-    res: str
-    mech: str
+    res: Annotated[str, like("pass")]
+    mech: Annotated[str, like("texture")]
     score_q: int
 
 
 class GalleryMarkObject(Part):
-    stream: str
+    stream: StreamName
     epoch: int
     seq: int
-    head16: str
+    head16: Annotated[str, like("9f86d081884c7d65")]
 
 
 class VerdictObject(Inner):
     txn_id: Hex32
-    gate_id: Name
-    dbd_id: Name
-    nonce_b64: str
-    issued_at_ms: int
-    ttl_ms: int
-    decided_at_ms: int
-    device_id: Name
+    gate_id: GateId
+    dbd_id: DbdId
+    nonce_b64: Annotated[str, like("gq8m0JtVY3Hk1xS7pQb2Zw==")]
+    issued_at_ms: Millis
+    ttl_ms: Millis
+    decided_at_ms: Millis
+    device_id: DeviceId
     decision: Literal["accept", "reject", "abstain"]
-    result: str
+    result: Annotated[str, like("MATCH")]
     verdict_seq: int
     prev_ref: Hex32
-    subject_ref: Absent[Hex32] = None
+    subject_ref: Absent[SubjectRef] = None
     onboard_ref: Absent[str] = None
     hand: Absent[Literal["L", "R"]] = None
     score_q: int
@@ -72,50 +85,50 @@ class VerdictObject(Inner):
     quality_q: int
     pad: PadObject
     attempts: int
-    model_id: Name
-    thr_id: Name
+    model_id: ModelId
+    thr_id: ThresholdsId
     gallery: GalleryMarkObject
 
 
 class DecisionObject(Inner):
     txn_id: Hex32
-    gate_id: Name
-    dbd_id: Name
-    nonce_b64: str
+    gate_id: GateId
+    dbd_id: DbdId
+    nonce_b64: Annotated[str, like("gq8m0JtVY3Hk1xS7pQb2Zw==")]
     verdict_ref: Hex32
-    reason: str
-    outcome: str
+    reason: Annotated[str, like("ok")]
+    outcome: Annotated[str, like("LIBERAR")]
     actuated: bool
     decision_seq: int
-    decided_at_ms: int
+    decided_at_ms: Millis
 
 
 class PassageObject(Inner):
     txn_id: Hex32
-    dbd_id: Name
-    gate_id: Name
+    dbd_id: DbdId
+    gate_id: GateId
     verdict_ref: Hex32
     passed: bool
-    cause: str
-    at_ms: int
+    cause: Annotated[str, like("giro")]
+    at_ms: Millis
     dbd_event_seq: int
 
 
 class ReceiptGallery(Part):
-    stream: str
+    stream: StreamName
     epoch: int
     seq: int
 
 
 class ReceiptObject(Inner):
     receipt_id: str
-    tenant_id: str
+    tenant_id: Annotated[str, like("acme")]
     subject_id: str
-    requested_at_ms: int
-    erased_at_ms: int
-    erased: list[str]
+    requested_at_ms: Millis
+    erased_at_ms: Millis
+    erased: Annotated[list[str], like(["templates", "cpf_hmac", "cpf_ciphertext", "external_ref"])]
     gallery: ReceiptGallery
-    retained: Absent[list[str]] = None
+    retained: Absent[Annotated[list[str], like(["verdict_proofs"])]] = None
 
 
 class SignedVerdict(Wrapper):

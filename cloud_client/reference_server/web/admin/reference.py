@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from cloud_client.contract import REQUEST_ID_HEADER, UUID, ProblemCode
 from cloud_client.reference_server.contract.problems import KINDS
-from cloud_client.reference_server.web.admin.examples import example
 
 _TONES: Final = {"get": "good", "post": "warn", "delete": "bad"}
 _PARTNER_CHAPTERS: Final = {
@@ -204,7 +203,7 @@ def _curl(path: str, method: str, operation: Mapping[str, Any], body: Any) -> st
     needs = [name for need in operation["security"] for name in need]
     target = re.sub(r"\{(\w+)\}", lambda found: f"${found[1].upper()}", path)
     required = [
-        f"{item['name']}={example(item['schema'], {}, item['name'])}"
+        f"{item['name']}={example(item['schema'], {})}"
         for item in operation["parameters"]
         if item["in"] == "query" and item["required"]
     ]
@@ -224,3 +223,31 @@ def _curl(path: str, method: str, operation: Mapping[str, Any], body: Any) -> st
         lines.append("-H 'Content-Type: application/json'")
         lines.append(f"-d '{json.dumps(body, indent=2)}'")
     return " \\\n  ".join(lines)
+
+
+def example(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:  # noqa: PLR0911 - one a kind
+    """A value that fits ``schema``: the example that its model gives, else the plainest.
+
+    ``schemas`` are the document's components.
+    """
+    if "$ref" in schema:
+        return example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "properties" in schema or schema.get("type") == "object":
+        # Of members that exclude one another the first alternative's are shown.
+        others = {name for way in schema.get("oneOf", ())[1:] for name in way.get("required", ())}
+        members = schema.get("properties", {}).items()
+        return {name: example(inner, schemas) for name, inner in members if name not in others}
+    if ways := schema.get("anyOf") or schema.get("oneOf"):
+        return example(ways[0], schemas)
+    for word in ("const", "default"):
+        if word in schema:
+            return schema[word]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "array":
+        inner = schema.get("items", {})
+        return list(inner.get("enum", [])) or [example(inner, schemas)]
+    plain = {"integer": max(1, schema.get("minimum", 1)), "boolean": False, "string": "text"}
+    return plain.get(schema.get("type", ""), {})
