@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import chain, count, cycle, islice, repeat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from device.config.config import (
     CameraSection,
@@ -26,8 +26,7 @@ from device.config.config import (
 )
 from device.errors import IpcError
 from device.platform.ipc import IpcClient
-from device.values.status import CoreStatus
-from device.values.status import read_status
+from device.values.status import CoreStatus, read_status
 from link1.desk_memory import DeskMemory
 from link1.events import StatusReceived
 from link1.objects import VerdictResult

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device.wipe.factory_reset import Reset
-from device.wipe.factory_reset import reset_device
+from device.wipe.factory_reset import Reset, reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
@@ -105,7 +104,7 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
         return {name for name, count in zip(keys, counts, strict=True) if count}
 
     async def story(process: "subprocess.Popen[bytes]") -> None:
-        await until(lambda: device.status() != {})
+        await until(lambda: device.status() is not None)
         assert held(process) == set(keys), "they are found by this way of looking"
         await ask_carrier(device, "status", wipe_order(device))
         await ask_carrier(device, "wiped", wipe_id="w-1")
