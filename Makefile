@@ -41,7 +41,7 @@ power: $(VENV)/ready ## the power goes at every moment of a device's life, in ov
 # How long the soak lasts: `make soak MINUTES=240` for half a night.
 soak: MINUTES = 10
 soak: $(VENV)/ready ## a busy gate at which cable, camera, server, clock and disk fail in turn, and an audit (root for the disk)
-	$(BIN)/python -m tools.soak --minutes $(MINUTES) --out build/soak.json
+	$(BIN)/python -m tools.rig.soak --minutes $(MINUTES) --out build/soak.json
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json
@@ -52,28 +52,28 @@ quality: $(VENV)/ready ## fit the quality scale to the shipped model, show that 
 	$(BIN)/python -m models.training.bona_fide
 
 evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
-	$(BIN)/python -m models.evaluation
+	$(BIN)/python -m models.evaluation.generated_people
 
 # MEASURE=--measure makes the figures of the charts and the terminal anew too (some minutes on a quiet machine).
 MEASURE ?=
 pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs need Debian's package chromium)
-	$(BIN)/python -m tools.pictures $(MEASURE)
+	$(BIN)/python -m tools.rig.pictures $(MEASURE)
 
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
-	$(BIN)/python -m tools.packaging.deb
+	$(BIN)/python -m tools.rig.packaging.deb
 
 deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/INSTALL.md whole (root; about 20 minutes)
 	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees tests/docs/trees -n 0 --timeout 1800 -x
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
 	rm -f build/hil/palm-access_*.deb
-	$(BIN)/python -m tools.packaging.deb --arch amd64 --out build/hil
-	$(BIN)/python -m tools.hil --deb build/hil/palm-access_*_amd64.deb
+	$(BIN)/python -m tools.rig.packaging.deb --arch amd64 --out build/hil
+	$(BIN)/python -m tools.rig.hil --deb build/hil/palm-access_*_amd64.deb
 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python
 train: $(VENV)/ready ## make the palm model anew into build/train (about an hour; torch in its own environment)
-	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt
+	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/rig/packaging/bootstrap.py .venv-train tools/rig/packaging/lock/train.txt
 	$(TRAIN_PYTHON) -m models.training.train --minutes 32 --people 4000 --seed 1 \
 	  --out build/train/net --cache build/train-cache
 	$(TRAIN_PYTHON) -m models.training.fit --net build/train/net --out build/train --cache build/train-cache
@@ -81,24 +81,24 @@ train: $(VENV)/ready ## make the palm model anew into build/train (about an hour
 	  --agree-least-q 4600 --accept-q 3600 --margin-q 1000
 
 train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/train-hand (about 50 minutes on one core)
-	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/bootstrap.py .venv-train tools/lock/train.txt
+	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/rig/packaging/bootstrap.py .venv-train tools/rig/packaging/lock/train.txt
 	$(TRAIN_PYTHON) -m models.training.hand_train --net coarse --minutes 25 --out build/train-hand --cache build/train-cache/hand
 	$(TRAIN_PYTHON) -m models.training.hand_train --net fine --minutes 22 --out build/train-hand --cache build/train-cache/hand
 	$(TRAIN_PYTHON) -m models.training.hand_publish --run build/train-hand --out build/train-hand/model
 
 # The environment is made from the lock alone: every file is checked against its hash.
-$(VENV)/ready: tools/lock/dev.txt pyproject.toml tools/bootstrap.py
-	$(PYTHON) tools/bootstrap.py $(VENV) tools/lock/dev.txt
+$(VENV)/ready: tools/rig/packaging/lock/dev.txt pyproject.toml tools/rig/packaging/bootstrap.py
+	$(PYTHON) tools/rig/packaging/bootstrap.py $(VENV) tools/rig/packaging/lock/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
 	touch $@
 
 lock: ## pin the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate -q -o tools/lock/device.txt
+	  --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/device.txt
 	uv pip compile pyproject.toml --extra train --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate -q -o tools/lock/train.txt
+	  --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/train.txt
 	uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
-	  --generate-hashes --no-emit-index-url --no-header --no-annotate -q -o tools/lock/dev.txt
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/dev.txt
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,7 +8,8 @@ the network that made it), so one fixed scale serves all. Each component is roun
 * `coarse` (512 bytes a template) is what the whole gallery is scanned with, in memory, as FAISS's
   `QT_8bit_direct_signed` codes (coarse + 128 as an unsigned byte);
 * `fine` (512 bytes more, on the disk alone) joins in to score the best few again. The largest error of a
-  cosine out of both is then about 2·10⁻⁵ (measured by `gallery.bench`), a fifth of the unit of `score_q`.
+  cosine out of both is then about 2·10⁻⁵ (measured by `tools.rig.bench.gallery`), a fifth of the unit of
+  `score_q`.
 
 Components beyond ±0.498 are cut off there. That is 11 σ for any vector that was not made with knowledge of
 the signs, so it does not happen; what is kept is a unit vector in any case, and its scores are cosines.

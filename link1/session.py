@@ -1,6 +1,6 @@
 """What both ends have in common: a link, a handshake on it, and messages in their envelope.
 
-`Session` turns bytes into messages of a proven peer. `link1.device_end` and `link1.validator_end` say what
+`Session` turns bytes into messages of a proven peer. `link1.device_end` and `link1.validator.end` say what
 those messages mean to their role. Errors that the contract wants answered here are answered here:
 unreadable messages, other versions, unknown types, and whatever comes before both proofs.
 """

@@ -31,7 +31,7 @@ from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, FrameDecoder, FrameKind, encode_frame
 from models.frames import Frame
 from models.qr import read_qr
-from tools.scrub import Scrubber
+from tools.palmctl.scrub import Scrubber
 
 MOST = 8.0
 """Four times the bytes take at most so many times as long: between 4, linear, and 16, quadratic."""

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.embedding import Embedder
-from models.evaluation import embed_all
+from models.evaluation.generated_people import embed_all
 from models.training.canvases import TRAINING_SEED_START
 from models.training.close_crops import INFRARED_SHARE, Variation, sample_crop, turn_palm
 from models.training.export import export_onnx

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE
 from models.embedding import EMBEDDING_SIZE, Embedder
-from models.evaluation import (
+from models.evaluation.gabor_code import compare_all_codes, competitive_codes
+from models.evaluation.generated_people import (
     EVALUATION_SEED_START,
     Captures,
     SearchFigures,
@@ -36,7 +37,6 @@ from models.evaluation import (
 from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, known_crop
 from models.synthesis.background import Look
 from models.thresholds import Thresholds
-from models.training.gabor_code import compare_all_codes, competitive_codes
 
 MODEL_FILE: Final = "palm-embedding.onnx"
 COUNTED_FMR: Final = 1e-4

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.embedding import Embedder
-from models.evaluation import Scores, compare_all, embed_all
+from models.evaluation.generated_people import Scores, compare_all, embed_all
 from models.manifest import load_manifest, open_embedder
 from models.training.close_crops import Variation, sample_crop
 from models.training.squares import draw_squares

@@ -14,7 +14,7 @@ import httpx
 from click.testing import CliRunner
 
 from link1.keys import SigningKey
-from tools.commands.cloud import cloud
+from tools.cloud.command import cloud
 
 DBD_KEY = SigningKey.from_seed(bytes([31]) * 32)
 DBD_ID, GATE_ID = "dbd-7", "gate-7"
@@ -37,7 +37,7 @@ class Server:
 
     def start(self) -> None:
         """Returns when it accepts connections; the same port each time."""
-        command = [sys.executable, "-m", "tools.palmctl", "cloud", "serve", "--json"]
+        command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "serve", "--json"]
         self.process = subprocess.Popen(
             [*command, "--data", str(self.data), "--port", str(self.port)],
             stdout=subprocess.PIPE,

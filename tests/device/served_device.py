@@ -18,8 +18,8 @@ from device.values.status import CoreStatus, read_status
 from link1.transport.pty_pair import PtyPair
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from tests.device.whole_device import nobody
-from tools.bench.verdict_latency import FolderWriter
-from tools.commands.provision import provision
+from tools.palmctl.bench.verdict_latency import FolderWriter
+from tools.palmctl.commands.provision import provision
 
 
 @dataclass
@@ -52,8 +52,8 @@ class ServedDevice:
         self._start(
             "validator",
             [
-                sys.executable, "-m", "tools.palmctl", "dbd", "simulate", "--port", port, "--dbd-id", DBD_ID,
-                "--gate-id", GATE_ID, "--key-file", str(key_file), "--device-pub-b64",
+                sys.executable, "-m", "tools.palmctl.main", "dbd", "simulate", "--port", port,
+                "--dbd-id", DBD_ID, "--gate-id", GATE_ID, "--key-file", str(key_file), "--device-pub-b64",
                 self.keys.verdict.public.b64, "--json", "--server", server.url, "--api-key-stdin",
             ],
             given=api_key.encode() + b"\n",

@@ -26,22 +26,25 @@ from device.config.config import (
 )
 from device.errors import IpcError
 from device.platform.ipc import IpcClient
-from device.values.status import CoreStatus, read_status
-from link1.desk_memory import DeskMemory
+from device.values.status import CoreStatus
+from device.values.status import read_status
 from link1.events import StatusReceived
 from link1.objects import VerdictResult
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import open_port
-from link1.validator_desk import DeskEvent, ValidatorDesk, VerdictAnswered
-from link1.validator_end import ValidatorEnd
-from link1.validator_mail import ValidatorMail
+from link1.validator.desk import DeskEvent
+from link1.validator.desk import ValidatorDesk
+from link1.validator.desk import VerdictAnswered
+from link1.validator.end import ValidatorEnd
+from link1.validator.mail import ValidatorMail
+from link1.validator.memory import DeskMemory
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
-from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
-from tools.bench.verdict_latency import FolderWriter, encode
-from tools.bench.whole import PLACE, enrol
-from tools.validator_policy import accept_all
+from tools.kit.simulate.policy import accept_all
+from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
+from tools.palmctl.bench.run import PLACE, enrol
+from tools.palmctl.bench.verdict_latency import FolderWriter, encode
 
 E = TypeVar("E", bound=DeskEvent)
 

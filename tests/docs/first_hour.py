@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.docs.page_commands import Command
-from tools.demo.programs import Stage, module
-from tools.demo.setting import answers
-from tools.demo.waiting import wait_until
+from tools.rig.demo.programs import Stage, module
+from tools.rig.demo.setting import answers
+from tools.rig.demo.waiting import wait_until
 
 _LEARNED = {
     "TENANT": r"^tenant_id: (\S+)",
@@ -46,7 +46,7 @@ class Place:
         self._bin = folder / ("bin-of-a-board" if options_of_provision else "bin")
         self._bin.mkdir(parents=True)
         shim = f'case "$1" in provision) set -- "$@" {options_of_provision};; esac\n'
-        self._write("palmctl", f'{shim}exec {sys.executable} -m tools.palmctl "$@"\n')
+        self._write("palmctl", f'{shim}exec {sys.executable} -m tools.palmctl.main "$@"\n')
         self._write("sudo", 'exec "$@"\n')
 
     def _write(self, name: str, script: str) -> None:
@@ -80,7 +80,7 @@ def serve_cloud(stage: Stage, folder: Path, learned: Learned) -> None:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     words = ("cloud", "serve", "--data", str(folder / "cloud"), "--port", str(port), "--no-admin")
-    stage.start("cloud", module("tools.palmctl", *words))
+    stage.start("cloud", module("tools.palmctl.main", *words))
     wait_until("the reference server to answer", 60, lambda: answers(url))
     learned["SERVER"] = url
 

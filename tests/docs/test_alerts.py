@@ -22,7 +22,7 @@ RULES: list[dict[str, Any]] = [
 
 def served(folder: Path) -> str:
     """/metrics of a server that has answered a request."""
-    words = ["-m", "tools.palmctl", "cloud", "serve", "--data", str(folder), "--port", "0", "--json"]
+    words = ["-m", "tools.palmctl.main", "cloud", "serve", "--data", str(folder), "--port", "0", "--json"]
     process = subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

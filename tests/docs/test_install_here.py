@@ -8,7 +8,7 @@ from pathlib import Path
 from device.config.config import load_config
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Command, blocks_of, check_shown
-from tools.demo.programs import Stage
+from tools.rig.demo.programs import Stage
 
 PAGE = DOCS / "INSTALL.md"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.docs.page_commands import DOCS, blocks_of
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

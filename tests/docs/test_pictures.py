@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tools.errors import ToolError
-from tools.pictures import architecture, charts, terminal
-from tools.pictures.__main__ import drawings
+from tools.palmctl.errors import ToolError
+from tools.rig.pictures import architecture, charts, terminal
+from tools.rig.pictures.__main__ import drawings
 
 
 @pytest.mark.parametrize("name", list(drawings()))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.page_commands import DOCS
-from tools.demo.programs import Stage, module, palmctl
+from tools.rig.demo.programs import Stage, module, palmctl
 
 TEXT = re.sub(r"\\\n *", "", (DOCS / "VALIDATOR.md").read_text(encoding="utf-8"))
 
@@ -26,12 +26,12 @@ def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
     own_key = palmctl("dbd", "key", "--generate", "--key-file", validator)["pub_b64"]
     stage = Stage(tmp_path)
     try:
-        pair = stage.start("pair", module("tools.palmctl", *shown("link pair"), "--json"))
+        pair = stage.start("pair", module("tools.palmctl.main", *shown("link pair"), "--json"))
         ends = pair.wait_line(lambda line: "device" in line, 20)
         words = shown("dbd simulate", PATH=ends["validator"], K=device_key, **keys)
-        stage.start("validator", module("tools.palmctl", *words))
+        stage.start("validator", module("tools.palmctl.main", *words))
         words = shown("dbd conform --as-device", FIRST_PATH=ends["device"], YOUR_PUBLIC_KEY=own_key, **keys)
-        played = [sys.executable, "-m", "tools.palmctl", *words, "--only", "handshake", "--json"]
+        played = [sys.executable, "-m", "tools.palmctl.main", *words, "--only", "handshake", "--json"]
         done = subprocess.run(played, capture_output=True, text=True, timeout=100, check=False)
     finally:
         stage.stop()

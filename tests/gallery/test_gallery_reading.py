@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gallery import gallery as gallery_module
-from gallery.bench import _resident_bytes, fill_store, open_filled, random_templates
 from gallery.errors import Overtaken, StoreError
 from gallery.gallery import REMEMBER_TIME_MS, Gallery
 from gallery.match import Match
@@ -20,6 +19,7 @@ from gallery.reader import RowReader
 from gallery.seal import Template
 from gallery.store import FILE_NAME, Store
 from tests.gallery.gallery_service import Service, at, entry, palm, subject_ref, who
+from tools.rig.bench.gallery import _resident_bytes, fill_store, open_filled, random_templates
 
 
 @pytest.fixture

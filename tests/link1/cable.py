@@ -32,7 +32,7 @@ from link1.objects import (
     VerdictResult,
 )
 from link1.signed import Kind, sign_object
-from link1.validator_end import ValidatorEnd
+from link1.validator.end import ValidatorEnd
 
 DEVICE_KEY = SigningKey.from_seed(b"d" * 32)
 VALIDATOR_KEY = SigningKey.from_seed(b"v" * 32)

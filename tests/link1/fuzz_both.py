@@ -20,7 +20,7 @@ from link1.events import (
     UnknownReceived,
 )
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator_mail import OutboxCollected
+from link1.validator.mail import OutboxCollected
 from tests.link1.cable import DEVICE_KEY, Cable, make_device, verdict_for
 from tests.link1.fuzz_validator import Gate
 

@@ -13,15 +13,15 @@ from typing import Any
 
 from link1.canonical import JsonObject, b64_encode
 from link1.channels import MAX_WAITING
-from link1.desk_memory import MAX_ANSWERED, DeskMemory
 from link1.envelope import MessageType, encode_message
 from link1.events import RequestReceived
 from link1.frames import MAX_ENCODED_BYTES
 from link1.link_states import LinkState
 from link1.objects import Request
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator_desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered
-from link1.validator_mail import MAX_OFFERED, ValidatorMail
+from link1.validator.desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered
+from link1.validator.mail import MAX_OFFERED, ValidatorMail
+from link1.validator.memory import MAX_ANSWERED, DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,
@@ -36,7 +36,7 @@ from tests.link1.cable import (
     seeded,
     verdict_for,
 )
-from tools.validator_policy import accept_all
+from tools.kit.simulate.policy import accept_all
 
 TTL_MS = 15_000
 

@@ -46,7 +46,7 @@ from tests.link1.cable import (
     verdict_for,
     whole,
 )
-from tools.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
 
 WITHIN_S = 15.0
 

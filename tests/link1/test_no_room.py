@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from link1.canonical import JsonObject
 from link1.channels import MAX_WAITING
-from link1.desk_memory import DeskMemory
 from link1.device_end import MAX_HELD_VERDICTS, DeviceEnd
 from link1.envelope import MessageType
 from link1.events import VerdictLeft
@@ -15,7 +14,8 @@ from link1.frames import Channel, Frame, FrameKind
 from link1.link_states import DownReason
 from link1.objects import ErrorCode
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator_desk import STALE, RequestSent, ValidatorDesk
+from link1.validator.desk import STALE, RequestSent, ValidatorDesk
+from link1.validator.memory import DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
     VALIDATOR_KEY,

@@ -19,7 +19,7 @@ from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
-from link1.validator_end import ValidatorEnd
+from link1.validator.end import ValidatorEnd
 from tests.link1.cable import DEVICE_KEY, VALIDATOR_KEY, make_device, make_validator, request, verdict_for
 
 WITHIN_S = 10.0

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from link1.canonical import JsonObject, b64_encode
-from link1.desk_memory import MAX_ANSWERED, DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import ABOUT_MESSAGE, MessageType
 from link1.events import (
@@ -22,7 +21,7 @@ from link1.events import (
 from link1.link_states import DownReason
 from link1.objects import Decision, ErrorCode, Request, Verdict, VerdictDecision
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator_desk import (
+from link1.validator.desk import (
     MAX_HELD_ANSWERS,
     Choice,
     PassageReported,
@@ -31,6 +30,7 @@ from link1.validator_desk import (
     ValidatorDesk,
     VerdictAnswered,
 )
+from link1.validator.memory import MAX_ANSWERED, DeskMemory
 from tests.link1.cable import (
     DEVICE_KEY,
     STRANGER_KEY,

@@ -27,7 +27,7 @@ from link1.events import (
 )
 from link1.link_states import DownReason
 from link1.objects import MailMarks
-from link1.validator_mail import (
+from link1.validator.mail import (
     ANSWER_WITHIN_MS,
     MAX_OFFERED,
     NO_ROOM_MS,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.evaluation import (
+from models.evaluation.generated_people import (
     capture_people,
     compare_all,
     embed_all,

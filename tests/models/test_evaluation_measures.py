@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from models.evaluation_measures import Comparisons, identification, verification
+from models.evaluation.measures import Comparisons, identification, verification
 
 
 def comparisons(people: int, pictures: int, noise: float, seed: int = 0) -> Comparisons:

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from gallery.population import Scoring, scoring_among
 from models.errors import EvaluationSetError
-from models.evaluation import capture_people
-from models.evaluation_report import write_report
-from models.evaluation_run import Acquired, Failures, acquire, evaluate
-from models.evaluation_sets import PalmSet, Picture, read_set
+from models.evaluation.generated_people import capture_people
+from models.evaluation.report import write_report
+from models.evaluation.run import Acquired, Failures, acquire, evaluate
+from models.evaluation.sets import PalmSet, Picture, read_set
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.render import Pose, render_frame

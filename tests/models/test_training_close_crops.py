@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.evaluation.gabor_code import compare_all_codes, competitive_codes
 from models.training.close_crops import Variation, sample_crop, turn_palm
-from models.training.gabor_code import compare_all_codes, competitive_codes
 from models.training.squares import PalmSquares, draw_squares, load_or_draw
 
 

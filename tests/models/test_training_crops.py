@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.evaluation.gabor_code import compare_all_codes, competitive_codes
 from models.training.canvases import PalmCanvases, draw_canvases, load_or_draw
 from models.training.crops import Variation, sample_crop
-from models.training.gabor_code import compare_all_codes, competitive_codes
 
 
 @pytest.fixture(scope="module")

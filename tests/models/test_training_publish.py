@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.evaluation import Captures, SearchFigures
+from models.evaluation.generated_people import Captures, SearchFigures
 from models.training.publish import Scored, choose_agree_q
 
 _NOTHING_SHOWN = Captures(np.empty((0, 112, 112), np.uint8), np.empty(0, np.int64), 0, 0, 0)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.packaging.deb import SOURCE, SYSTEM_FILES
-from tools.packaging.wheels import NOT_ON_A_BOARD, without
+from tools.rig.packaging.deb import SOURCE, SYSTEM_FILES
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, without
 
-DEBIAN = SOURCE / "tools/packaging/debian"
+DEBIAN = SOURCE / "tools/rig/packaging/debian"
 GADGET = SOURCE / "systemd/usb-gadget"
 SCRIPTS = [
     *(DEBIAN / name for name in ("preinst", "postinst", "prerm", "postrm", "palm-access-rollback")),
@@ -34,7 +34,7 @@ def test_the_units_name_what_the_package_installs() -> None:
 
 
 def test_the_lock_without_what_no_board_needs() -> None:
-    lock = (SOURCE / "tools/lock/device.txt").read_text()
+    lock = (SOURCE / "tools/rig/packaging/lock/device.txt").read_text()
     kept = without(lock, NOT_ON_A_BOARD)
     names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert {line.partition("==")[0] for line in kept.splitlines() if "==" in line} == names - {"pip"}

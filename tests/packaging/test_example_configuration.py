@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 from device.config.config import describe_members, parse_config, toml_value
-from tools.packaging.deb import SOURCE
+from tools.rig.packaging.deb import SOURCE
 
-TEXT = (SOURCE / "tools/packaging/debian/device.toml.example").read_text(encoding="utf-8")
+TEXT = (SOURCE / "tools/rig/packaging/debian/device.toml.example").read_text(encoding="utf-8")
 ALL = re.sub(r"^#(?=[a-z\[])", "", TEXT, flags=re.MULTILINE)
 """The example with everything in it that is commented out."""
 

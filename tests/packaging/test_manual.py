@@ -7,7 +7,7 @@ import subprocess
 import click
 import pytest
 
-from tools.packaging import documents, manual
+from tools.rig.packaging import documents, manual
 
 EPOCH = 1_800_000_000
 

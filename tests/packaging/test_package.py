@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click import Group
 
-from tools.packaging import documents
-from tools.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
-from tools.packaging.wheels import Target
+from tools.rig.packaging import documents
+from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
+from tools.rig.packaging.wheels import Target
 
 pytestmark = pytest.mark.skipif(
     subprocess.run(["sh", "-c", "command -v dpkg-deb"], capture_output=True, check=False).returncode != 0,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.packaging.deb import SOURCE
+from tools.rig.packaging.deb import SOURCE
 
-SCRIPT = SOURCE / "tools/packaging/debian/palm-access-rollback"
+SCRIPT = SOURCE / "tools/rig/packaging/debian/palm-access-rollback"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may switch versions")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.packaging.deb import SOURCE
+from tools.rig.packaging.deb import SOURCE
 
 LEFT_ALONE = """
 import onnxruntime

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.packaging.deb import SOURCE
-from tools.packaging.documents import locked_names, third_parties
-from tools.packaging.errors import PackagingError
-from tools.packaging.wheels import NOT_ON_A_BOARD, without
+from tools.rig.packaging.deb import SOURCE
+from tools.rig.packaging.documents import locked_names, third_parties
+from tools.rig.packaging.errors import PackagingError
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, without
 
-LOCKED = locked_names(without((SOURCE / "tools/lock/device.txt").read_text(), NOT_ON_A_BOARD))
+LOCKED = locked_names(without((SOURCE / "tools/rig/packaging/lock/device.txt").read_text(), NOT_ON_A_BOARD))
 HERE = Path(sys.prefix)
 """The environment of the tests holds the wheels of the board's lock as well."""
 

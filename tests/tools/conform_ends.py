@@ -29,7 +29,6 @@ from device.values.recognition import MatchedPerson, Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import canonical_bytes
-from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
 from link1.events import (
@@ -47,16 +46,17 @@ from link1.events import (
 from link1.keys import SigningKey
 from link1.objects import ErrorCode, GalleryMark, LastVerdict, MailMarks, Pad
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator_desk import RequestEnded, ValidatorDesk, VerdictAnswered
-from link1.validator_end import ValidatorEnd
-from link1.validator_mail import ValidatorMail
+from link1.validator.desk import RequestEnded, ValidatorDesk, VerdictAnswered
+from link1.validator.end import ValidatorEnd
+from link1.validator.mail import ValidatorMail
+from link1.validator.memory import DeskMemory
 from models.thresholds import Thresholds
-from tools.conform.bench import Bench, Deed, Setup
-from tools.conform.counters import Counters
-from tools.conform.rules import Finding, Result
-from tools.conform.runner import chosen, make_bench, rules_for, run_rules
-from tools.golden_values import status_of
-from tools.validator_policy import accept_all
+from tools.kit.conform.bench import Bench, Deed, Setup
+from tools.kit.conform.counters import Counters
+from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.runner import chosen, make_bench, rules_for, run_rules
+from tools.kit.golden.values import status_of
+from tools.kit.simulate.policy import accept_all
 
 DEVICE_KEY, VALIDATOR_KEY = SigningKey.from_seed(b"d" * 32), SigningKey.from_seed(b"v" * 32)
 REVOKED_KEY = SigningKey.from_seed(b"r" * 32)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tools.bench.cloud_strangers import ATTACKS
-from tools.commands.bench import bench
+from tools.palmctl.commands.bench import bench
+from tools.rig.bench.cloud_strangers import ATTACKS
 
 
 def test_every_figure_is_measured(tmp_path: Path) -> None:

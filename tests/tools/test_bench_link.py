@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tools.bench import link_faults
-from tools.commands.bench import bench
+from tools.palmctl.commands.bench import bench
+from tools.rig.bench import link_faults
 
 
 def test_figures_of_the_cable(monkeypatch: pytest.MonkeyPatch) -> None:

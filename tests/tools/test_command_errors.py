@@ -18,7 +18,7 @@ from device.platform.ipc import call_blocking
 from link1.errors import is_not_permitted, reason_of
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 CONFIG = """
 [device]
@@ -221,7 +221,7 @@ def test_a_token_that_is_none(given: bytes, config: Path, tmp_path: Path) -> Non
 def on_terminal(words: list[str], **environment: str) -> bytes:
     """What a command writes to a terminal of its own."""
     inner, outer = pty.openpty()
-    command = [sys.executable, "-m", "tools.palmctl", *words]
+    command = [sys.executable, "-m", "tools.palmctl.main", *words]
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     process = subprocess.Popen(
         command, stdin=outer, stdout=outer, stderr=outer, env=env | {"TERM": "xterm"} | environment

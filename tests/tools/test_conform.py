@@ -12,8 +12,8 @@ import link1.envelope
 import link1.frames
 import link1.handshake
 import link1.link
-import link1.validator_desk
-import link1.validator_end
+import link1.validator.desk
+import link1.validator.end
 from device.passage import engine as transactions
 from device.passage.effects import SendError
 from device.passage.engine import TransactionEngine
@@ -27,7 +27,7 @@ from link1.link import Link
 from link1.objects import ErrorCode
 from link1.session import Session
 from link1.signed import Kind
-from link1.validator_desk import STALE
+from link1.validator.desk import STALE
 from tests.tools.conform_ends import (
     SimulatedDevice,
     SimulatedValidator,
@@ -37,8 +37,8 @@ from tests.tools.conform_ends import (
     not_passed,
     validator,
 )
-from tools.conform.rules import Result
-from tools.conform.runner import chosen, rules_for, run_rules
+from tools.kit.conform.rules import Result
+from tools.kit.conform.runner import chosen, rules_for, run_rules
 
 Break = Callable[[pytest.MonkeyPatch], "SimulatedDevice | SimulatedValidator"]
 
@@ -268,7 +268,7 @@ def test_a_broken_device_fails_the_rule_that_is_meant(name: str, monkeypatch: py
 
 
 def never_late(patch: pytest.MonkeyPatch) -> SimulatedValidator:
-    patch.setattr(link1.validator_desk, "LATE_AFTER_TTL_MS", 60_000)
+    patch.setattr(link1.validator.desk, "LATE_AFTER_TTL_MS", 60_000)
     return validator()
 
 
@@ -332,7 +332,7 @@ def trusting_validator(patch: pytest.MonkeyPatch) -> SimulatedValidator:
         assert isinstance(obj, dict)
         return obj
 
-    patch.setattr(link1.validator_end, "verify_object", trusting)
+    patch.setattr(link1.validator.end, "verify_object", trusting)
     return validator()
 
 

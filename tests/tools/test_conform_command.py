@@ -11,13 +11,13 @@ from link1.envelope import Role
 from link1.errors import FormatError
 from link1.transport.pty_pair import PtyPair
 from tests.tools.conform_ends import DEVICE_KEY
-from tools.c_validator.driver import NoCompilerError, build
-from tools.conform.counters import Counters, load_counters
-from tools.conform.hands import HandError, ProgramHand
-from tools.conform.runner import rules_for
-from tools.validator_files import create_key
+from tools.kit.c_validator.driver import NoCompilerError, build
+from tools.kit.conform.counters import Counters, load_counters
+from tools.kit.conform.hands import HandError, ProgramHand
+from tools.kit.conform.runner import rules_for
+from tools.kit.simulate.files import create_key
 
-PALMCTL = [sys.executable, "-m", "tools.palmctl"]
+PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 
 
 def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":

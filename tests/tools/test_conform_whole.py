@@ -17,15 +17,14 @@ import link1.envelope
 import link1.handshake
 import link1.link
 import link1.session
-import link1.validator_desk
-import link1.validator_end
+import link1.validator.desk
+import link1.validator.end
 from device.passage.decision import build_verdict
 from device.passage.effects import SendError, SendVerdict
 from device.passage.engine import TransactionEngine
 from link1.bodies import Hello
 from link1.canonical import JsonObject
 from link1.channels import ChannelReceiver, Taken
-from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
 from link1.errors import FormatError
@@ -35,7 +34,8 @@ from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
 from link1.objects import ErrorCode
 from link1.session import Session
-from link1.validator_end import ValidatorEnd
+from link1.validator.end import ValidatorEnd
+from link1.validator.memory import DeskMemory
 from tests.tools import conform_ends
 from tests.tools.conform_ends import (
     SimulatedDevice,
@@ -45,10 +45,10 @@ from tests.tools.conform_ends import (
     not_passed,
     validator,
 )
-from tools.conform.raw_frames import raw_frame
-from tools.conform.rules import Finding, Result
-from tools.conform.runner import rules_for, run_rules
-from tools.golden_values import status_of
+from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.runner import rules_for, run_rules
+from tools.kit.golden.values import status_of
+from tools.kit.raw_frames import raw_frame
 
 Patch = pytest.MonkeyPatch
 End = SimulatedDevice | SimulatedValidator
@@ -440,7 +440,7 @@ class HasSensor(SimulatedValidator):
 
     def _answer(self, verdict: Any, verdict_ref: str, now_ms: int) -> list[Any]:
         events = super()._answer(verdict, verdict_ref, now_ms)
-        self._turns.append(link1.validator_desk._TurnDue(now_ms, verdict.txn_id, verdict_ref))
+        self._turns.append(link1.validator.desk._TurnDue(now_ms, verdict.txn_id, verdict_ref))
         return events
 
 
@@ -518,7 +518,7 @@ def answers_hints(patch: Patch) -> None:
 
 
 def trusting(patch: Patch) -> None:
-    patch.setattr(link1.validator_end, "verify_object", lambda kind, wrapper, _key: wrapper[kind.member])
+    patch.setattr(link1.validator.end, "verify_object", lambda kind, wrapper, _key: wrapper[kind.member])
 
 
 def late_reset(patch: Patch) -> None:

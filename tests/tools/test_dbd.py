@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from link1.canonical import b64_encode
-from link1.desk_memory import DeskMemory
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
 from link1.errors import FormatError
@@ -33,11 +32,12 @@ from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
-from tools.validator_files import create_key, load_memory, read_key, save_memory, state_path
-from tools.validator_policy import load_policy
+from link1.validator.memory import DeskMemory
+from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
+from tools.kit.simulate.policy import load_policy
 
 DEVICE_KEY = SigningKey.from_seed(b"d" * 32)
-PALMCTL = [sys.executable, "-m", "tools.palmctl"]
+PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 
 
 def palmctl(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

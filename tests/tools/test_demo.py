@@ -14,7 +14,7 @@ import pytest
 def test_the_whole_story(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl", "demo", "--json", "--dir", str(folder)],
+        [sys.executable, "-m", "tools.palmctl.main", "demo", "--json", "--dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=220,
@@ -48,7 +48,7 @@ def test_the_whole_story(tmp_path: Path) -> None:
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl", "demo", "--dir", str(tmp_path)],
+        [sys.executable, "-m", "tools.palmctl.main", "demo", "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -14,7 +14,7 @@ import pytest
 def test_a_gate_without_a_network_lives_on_mail(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "tools.palmctl", "demo", "--offline", "--json", "--dir", str(folder)],
+        [sys.executable, "-m", "tools.palmctl.main", "demo", "--offline", "--json", "--dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=220,

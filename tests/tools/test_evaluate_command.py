@@ -7,8 +7,8 @@ import cv2
 import pytest
 from click.testing import CliRunner
 
-from models.evaluation import capture_people
-from tools.palmctl import main
+from models.evaluation.generated_people import capture_people
+from tools.palmctl.main import main
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from device.trust.keystore import KeyStore
-from tools.palmctl import COMMANDS, main
+from tools.palmctl.main import COMMANDS, main
 
 WITHIN_S = 60.0
 NEXT_STEP = re.compile(
@@ -162,7 +162,7 @@ def test_as_a_user_who_may_not(words: tuple[str, ...], half: Path) -> None:
 
 
 def palmctl(*words: str) -> list[str]:
-    return [sys.executable, "-m", "tools.palmctl", *words]
+    return [sys.executable, "-m", "tools.palmctl.main", *words]
 
 
 @pytest.mark.parametrize("words", [("--help",), ("config", "show", "--defaults"), ("doctor", "--json")])

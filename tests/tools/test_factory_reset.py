@@ -14,7 +14,7 @@ from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe
 from tests.device.whole_device import Device, make_device
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 
 @pytest.fixture

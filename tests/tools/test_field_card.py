@@ -6,7 +6,7 @@ from device.config.doc import defaults_text
 from device.doctor.examine import CHECKS
 from device.health import NOT_SERVING, HealthWord
 from tests import REPOSITORY
-from tools.palmctl import COMMANDS
+from tools.palmctl.main import COMMANDS
 
 CARD = (REPOSITORY / "docs" / "FIELD.md").read_text(encoding="utf-8")
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench.flash_wear import PASSAGES_A_DAY, measure_flash_wear, summary
-from tools.bench.programs import BenchFailed
+from tools.palmctl.bench.daemon import BenchFailed
+from tools.rig.bench.flash_wear import PASSAGES_A_DAY, measure_flash_wear, summary
 
 
 def test_what_a_passage_costs_the_card_is_counted_and_bounded(tmp_path: Path) -> None:

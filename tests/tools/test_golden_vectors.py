@@ -12,15 +12,15 @@ from link1.envelope import RULES, MessageRefused, MessageType, Role, read_messag
 from link1.frames import Channel, FrameDecoder
 from link1.keys import PublicKey, SigningKey
 from link1.signed import Kind, verify_object
-from link1.validator_desk import VerdictAnswered
-from tools.golden_dialogue import Clock, Dialogue, golden_desk, next_frame
-from tools.golden_vectors import FILE, text_of, vectors
+from link1.validator.desk import VerdictAnswered
+from tools.kit.golden.dialogue import Clock, Dialogue, golden_desk, next_frame
+from tools.kit.golden.vectors import FILE, text_of, vectors
 
 VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def test_the_file_is_what_the_script_makes() -> None:
-    assert text_of(vectors()) == FILE.read_text(encoding="utf-8"), "run: python -m tools.golden_vectors"
+    assert text_of(vectors()) == FILE.read_text(encoding="utf-8"), "run: python -m tools.kit.golden.vectors"
 
 
 def test_every_type_and_every_signed_object_of_the_cable_is_there() -> None:

@@ -19,11 +19,11 @@ from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import open_port
 from tests import REPOSITORY
-from tools.golden_vectors import FILE
-from tools.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
+from tools.kit.golden.vectors import FILE
+from tools.kit.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
 
-PALMCTL = [sys.executable, "-m", "tools.palmctl"]
-DISSECTOR = REPOSITORY / "tools" / "wireshark" / "link1.lua"
+PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
+DISSECTOR = REPOSITORY / "tools" / "kit" / "wireshark" / "link1.lua"
 VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 BY_NAME = {"device": Direction.FROM_DEVICE, "validator": Direction.FROM_VALIDATOR}
 

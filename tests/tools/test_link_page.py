@@ -9,13 +9,13 @@ from link1.frames import MAX_ENCODED_BYTES, FrameDecoder
 from link1.keys import SigningKey
 from link1.objects import ErrorCode, GuideHint, Request, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
-from tools.link_diagrams import PAGE, redraw
+from tools.kit.link_diagrams import PAGE, redraw
 
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_pictures_are_drawn_from_the_tables() -> None:
-    assert redraw(TEXT) == TEXT, "run: python -m tools.link_diagrams"
+    assert redraw(TEXT) == TEXT, "run: python -m tools.kit.link_diagrams"
     assert TEXT.count("```mermaid") == 2
 
 

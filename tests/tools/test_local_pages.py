@@ -10,9 +10,9 @@ import pytest
 
 from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
-from tools.enrolment_words import WORDS
-from tools.pages.core_pages import preview_routes, totem_routes
-from tools.pages.server import MAX_BODY_BYTES, LocalPage
+from tools.palmctl.enrolment_words import WORDS
+from tools.palmctl.pages.core_pages import preview_routes, totem_routes
+from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
 
 JPEG = b"\xff\xd8 a picture \xff\xd9"
 PICTURE = {"number": 7, "width": 640, "height": 480, "hand": None}

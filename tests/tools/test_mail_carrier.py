@@ -14,9 +14,9 @@ from link1.bodies import MailChunk, MailPull, MailState
 from link1.canonical import canonical_bytes
 from link1.events import DeviceProven, StatusReceived
 from link1.objects import DeviceStatus, GalleryMark, MailMarks
-from link1.validator_mail import InboxSettled, OutboxCollected, ValidatorMail
-from tools import mail_carrier
-from tools.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
+from link1.validator.mail import InboxSettled, OutboxCollected, ValidatorMail
+from tools.kit.simulate import mail_carrier
+from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
 
 STATUS = DeviceStatus(
     device_id="dev-1", nonce_b64="", serving=True, health=(), app_pkg="p", app_version="1", model_id="m",

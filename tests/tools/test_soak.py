@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tools.soak import growth as growth_module
-from tools.soak.audit import Seen, findings, in_journal
-from tools.soak.bad_cable import BadCable
-from tools.soak.chaos import Chaos, Fault
-from tools.soak.growth import Growth
-from tools.soak.run import MOST_COUNT_PER_H, grown
+from tools.rig.soak import growth as growth_module
+from tools.rig.soak.audit import Seen, findings, in_journal
+from tools.rig.soak.bad_cable import BadCable
+from tools.rig.soak.chaos import Chaos, Fault
+from tools.rig.soak.growth import Growth
+from tools.rig.soak.run import MOST_COUNT_PER_H, grown
 
 JOURNAL = [(1, "a"), (2, "b"), (3, "c")]
 
@@ -105,7 +105,7 @@ def test_a_connection_that_happens_to_be_open_is_no_leak(
 
 def test_every_fault_comes_in_turn_and_the_second_half_spares_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr("tools.soak.chaos.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("tools.rig.soak.chaos.time.monotonic", lambda: now_s)
     done: list[str] = []
 
     def noted(what: str) -> Callable[[], None]:

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from device.trust.keystore import KeyStore
-from tools.palmctl import main
-from tools.scrub import REMOVED, Scrubber
+from tools.palmctl.main import main
+from tools.palmctl.scrub import REMOVED, Scrubber
 
 MARK = "Zq7Marked"
 VECTOR = np.random.default_rng(5).standard_normal(512).astype("<f4").tobytes()
@@ -73,7 +73,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     journal.write_text(f"#!/bin/sh\ncat {tmp_path}/log.json\n")
     journal.chmod(0o755)
     monkeypatch.setenv("PATH", f"{journal.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("tools.unit_logs.BOOTED", tmp_path)
+    monkeypatch.setattr("tools.palmctl.unit_logs.BOOTED", tmp_path)
     return config
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tools.unit_logs import LogLine, read_line
+from tools.palmctl.unit_logs import LogLine, read_line
 
 
 def entry(**members: object) -> str:

@@ -12,10 +12,10 @@ from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import ReleaseKind, read_manifest
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
-from tools.commands.cloud import cloud
-from tools.errors import ReleaseError
-from tools.palmctl import main
-from tools.release import MAGIC, manifest_obj, pack_app, read_release, republish, write_release
+from tools.cloud.command import cloud
+from tools.palmctl.errors import ReleaseError
+from tools.palmctl.main import main
+from tools.palmctl.release import MAGIC, manifest_obj, pack_app, read_release, republish, write_release
 
 PAYLOAD = bytes(1000)
 

@@ -19,16 +19,24 @@ from link1.canonical import b64_encode, canonical_bytes
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
-from tools.bench.board import Known
-from tools.bench.whole import PLACE, enrol
-from tools.demo.back_office import BackOffice
-from tools.demo.narrator import Narrator
-from tools.demo.programs import Stage, palmctl
-from tools.demo.setting import CAMERA_FPS, Cloud, Site, provision, start_cloud, start_device, start_validator
-from tools.demo.story import Somebody, Story
-from tools.demo.waiting import wait_until
-from tools.release import republish
-from tools.virtual_camera import VirtualCamera
+from tools.palmctl.bench.board import Known
+from tools.palmctl.bench.run import PLACE, enrol
+from tools.palmctl.release import republish
+from tools.rig.demo.back_office import BackOffice
+from tools.rig.demo.narrator import Narrator
+from tools.rig.demo.programs import Stage, palmctl
+from tools.rig.demo.setting import (
+    CAMERA_FPS,
+    Cloud,
+    Site,
+    provision,
+    start_cloud,
+    start_device,
+    start_validator,
+)
+from tools.rig.demo.story import Somebody, Story
+from tools.rig.demo.waiting import wait_until
+from tools.rig.virtual_camera import VirtualCamera
 
 NEW_MODEL = "palm-next"
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from link1.desk_memory import DeskMemory
 from link1.errors import FormatError
 from link1.events import DeviceProven, Down, ErrorReceived
 from link1.signed import object_ref
-from link1.validator_desk import PassageReported, VerdictAnswered
+from link1.validator.desk import PassageReported, VerdictAnswered
+from link1.validator.memory import DeskMemory
 from tests.tools.conform_ends import (
     DBD_ID,
     GATE_ID,
@@ -21,9 +21,9 @@ from tests.tools.conform_ends import (
     device,
     validator,
 )
-from tools.commands.dbd import FAULTS
-from tools.validator_faults import Fault, FaultyDesk, in_turn
-from tools.validator_policy import accept_all, load_faults, load_policy
+from tools.kit.commands.dbd import FAULTS
+from tools.kit.simulate.faults import Fault, FaultyDesk, in_turn
+from tools.kit.simulate.policy import accept_all, load_faults, load_policy
 
 
 class Passage:

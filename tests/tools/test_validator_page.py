@@ -7,11 +7,11 @@ import click
 
 from link1.envelope import Role
 from tests import REPOSITORY
-from tools.commands.dbd import conform, simulate
-from tools.commands.link import monitor
-from tools.conform.runner import rules_for
-from tools.golden_vectors import FILE
-from tools.validator_faults import Fault
+from tools.kit.commands.dbd import conform, simulate
+from tools.kit.commands.link import monitor
+from tools.kit.conform.runner import rules_for
+from tools.kit.golden.vectors import FILE
+from tools.kit.simulate.faults import Fault
 
 PAGE = REPOSITORY / "docs" / "VALIDATOR.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -42,5 +42,5 @@ def test_the_rules_on_the_page_exist() -> None:
     shown = re.findall(r"(?:PASS|FAIL|NOT TRIED) +([a-z]+\.[a-z_]+)", TEXT)
     assert shown
     assert set(shown) <= ids
-    for path in re.findall(r"tools/wireshark/[a-z0-9.]+", TEXT):
+    for path in re.findall(r"tools/kit/wireshark/[a-z0-9.]+", TEXT):
         assert (PAGE.parents[1] / path).exists()

@@ -8,7 +8,7 @@ import pytest
 from device.camera import open_camera
 from device.camera.image_folder import ImageFolder
 from device.camera.pacing import PacedCamera
-from tools.virtual_camera import EMPTY_AFTER, READER_LAG_S, VirtualCamera
+from tools.rig.virtual_camera import EMPTY_AFTER, READER_LAG_S, VirtualCamera
 
 FPS = 20.0
 

@@ -24,7 +24,7 @@ from link1.keys import SealKey, SealPublicKey, SigningKey
 from link1.sealed import SERVICE_ID, Box, seal_record
 from link1.signed import Kind, object_ref, sign_object
 from tests.cloud_client.server.server_database import database_words
-from tools.commands.cloud import cloud as command
+from tools.cloud.command import cloud as command
 
 
 @dataclass
@@ -65,7 +65,7 @@ def start(
 ) -> Running:
     """Start a server and wait until it accepts connections; ``files`` are its soft and hard limit of them."""
     where = ["--data", str(data), *database_words(database)]
-    words = ["-m", "tools.palmctl", "cloud", "serve", *where, "--port", "0", *more]
+    words = ["-m", "tools.palmctl.main", "cloud", "serve", *where, "--port", "0", *more]
     # A log nobody reads would fill a pipe and stop the server.
     with log.open("w") as errors:
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)

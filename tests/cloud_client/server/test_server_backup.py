@@ -23,8 +23,8 @@ from cloud_client.reference_server.store.engines import open_store
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post
-from tools.bench.many_verdicts import fill
-from tools.commands.cloud import cloud as command
+from tools.cloud.command import cloud as command
+from tools.rig.bench.many_verdicts import fill
 
 NONCE = "INSERT INTO nonces (kid, nonce, expires_ms) VALUES ('k', :nonce, 1)"
 
@@ -121,7 +121,7 @@ def test_two_at_once_do_not_mix(database: Path, tmp_path: Path) -> None:
 def test_a_signal_takes_the_unfinished_file_with_it(database: Path, tmp_path: Path) -> None:
     file = tmp_path / "copies" / "copy.db"
     file.parent.mkdir()
-    words = ["-m", "tools.palmctl", "cloud", "backup", str(file), "--data", str(database.parent)]
+    words = ["-m", "tools.palmctl.main", "cloud", "backup", str(file), "--data", str(database.parent)]
     with subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(file.parent.iterdir()):
             time.sleep(0.001)

@@ -81,7 +81,7 @@ def test_four_writers_on_one_store(running: Running, tenant_id: str, threads: Th
     words = ["token", "create", "--tenant", tenant_id, "--mode", "test", *running.where]
     beside_it = [
         subprocess.Popen(
-            [sys.executable, "-m", "tools.palmctl", "cloud", *words, "--device-id", f"d{number}"],
+            [sys.executable, "-m", "tools.palmctl.main", "cloud", *words, "--device-id", f"d{number}"],
             stdout=subprocess.DEVNULL,
         )
         for number in range(3)

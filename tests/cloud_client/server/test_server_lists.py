@@ -17,7 +17,7 @@ from cloud_client.reference_server.domain.pages import SCAN_ROWS
 from cloud_client.reference_server.store.base import Tx
 from tests.cloud_client.server.server_database import cluster
 from tests.cloud_client.server.server_harness import Cloud, Partner
-from tools.bench.many_verdicts import DEVICE, FIRST_MS, GATE, fill
+from tools.rig.bench.many_verdicts import DEVICE, FIRST_MS, GATE, fill
 
 T = TypeVar("T")
 COUNT = 12_000

@@ -27,7 +27,7 @@ from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
 from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_harness import ORIGIN, Cloud, Partner, Tenant
-from tools.commands.cloud import cloud as command
+from tools.cloud.command import cloud as command
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from link1.keys import SigningKey
 from tests.cloud_client.server.server_database import Cluster, cluster, everything_in, query
 from tests.cloud_client.server.server_harness import Cloud, SimDevice, Tenant, decision, vector
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
-from tools.commands.cloud import cloud as command
+from tools.cloud.command import cloud as command
 
 Pair = tuple[Running, Running]
 

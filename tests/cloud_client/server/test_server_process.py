@@ -19,8 +19,8 @@ from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.store.engines import connect_store
 from link1.keys import SigningKey
 from tests.cloud_client.server.server_process import Board, Running, enrol, post
-from tools.commands.cloud import cloud as command
-from tools.palmctl import main
+from tools.cloud.command import cloud as command
+from tools.palmctl.main import main
 
 
 def test_a_waiting_device_hears_of_everything(running: Running) -> None:
@@ -99,7 +99,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         taken.listen()
         words = ["serve", "--data", str(tmp_path), "--port", str(taken.getsockname()[1])]
         done = subprocess.run(
-            [sys.executable, "-m", "tools.palmctl", "cloud", *words],
+            [sys.executable, "-m", "tools.palmctl.main", "cloud", *words],
             capture_output=True,
             text=True,
             timeout=30,

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
 from tests.cloud_client.server.server_database import ENGINE, database_words, everything_in
 from tests.cloud_client.server.server_harness import START_MS, Cloud, code_of
-from tools.commands.cloud import cloud as command
+from tools.cloud.command import cloud as command
 
 _DAY_MS = 24 * 3600 * 1000
 

@@ -335,7 +335,7 @@ def test_health_is_that_of_writes(tmp_path: Path) -> None:
 
 def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
     def second(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tools.palmctl", "cloud", "serve", "--port", "0", *words]
+        command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "serve", "--port", "0", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     with served(tmp_path) as running:

@@ -12,7 +12,7 @@ from device.config.change import change_member
 from device.config.config import describe_members, parse_config
 from device.config.doc import SAYS, defaults_text
 from device.errors import ConfigError
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 PATH = Path("/etc/palm-access/device.toml")
 TEXT = """\

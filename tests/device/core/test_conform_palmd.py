@@ -10,11 +10,11 @@ from link1.canonical import b64_encode
 from link1.envelope import Role
 from link1.transport.pty_pair import PtyPair
 from tests.device.whole_device import CAMERA_FPS, Device, make_device, pictures
-from tools.bench.board import DBD_ID, DEVICE_ID, GATE_ID
-from tools.conform.bench import Setup
-from tools.conform.command import conform
-from tools.conform.rules import Finding, Result
-from tools.conform.runner import chosen, rules_for
+from tools.kit.conform.bench import Setup
+from tools.kit.conform.command import conform
+from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.runner import chosen, rules_for
+from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
 IN_SIMULATED_TIME = (
     *("message.six_transmissions", "session.silence", "handshake.timeout", "handshake.w", "handshake.re"),

@@ -11,7 +11,7 @@ import pytest
 
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.transport.pty_pair import PtyPair
-from link1.validator_desk import RequestEnded
+from link1.validator.desk import RequestEnded
 from tests.device.core.small_disk import card, fill, repair, small_disk, wear_out
 from tests.device.whole_device import (
     Device,

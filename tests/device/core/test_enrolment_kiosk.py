@@ -46,7 +46,7 @@ class Kiosk:
         return subprocess.Popen(
             [
                 *("env", "--default-signal=INT"),  # who runs the tests in the background has it ignored
-                *(sys.executable, "-m", "tools.palmctl", *arguments),
+                *(sys.executable, "-m", "tools.palmctl.main", *arguments),
                 *("--config", str(self.device.board.config_path)),
             ],
             stdin=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ def test_a_code_from_the_keypad_the_terms_both_palms_and_the_upload(kiosk: Kiosk
 def test_the_terms_are_read_and_answered_on_a_terminal(kiosk: Kiosk, said: str, code: int) -> None:
     kiosk.service.redeem = redeemed(hands_required=["L"])
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "tools.palmctl", "enrol", "--code", "4F7K-9QRT"]
+    command = [sys.executable, "-m", "tools.palmctl.main", "enrol", "--code", "4F7K-9QRT"]
     program = subprocess.Popen(
         [*command, "--config", str(kiosk.device.board.config_path)], stdin=slave, stdout=slave, stderr=slave
     )

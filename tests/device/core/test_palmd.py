@@ -13,7 +13,7 @@ import pytest
 from link1.events import DeviceProven, ErrorReceived
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.transport.pty_pair import PtyPair
-from link1.validator_desk import RequestEnded, VerdictAnswered
+from link1.validator.desk import RequestEnded, VerdictAnswered
 from models.manifest import shipped_model_dir
 from tests.device.whole_device import (
     Device,
@@ -246,7 +246,14 @@ def test_check_says_that_a_good_configuration_can_be_used(device: Device) -> Non
 
 
 def test_palmctl_status_tells_programs_and_people(device: Device) -> None:
-    command = [sys.executable, "-m", "tools.palmctl", "status", "--config", str(device.board.config_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.palmctl.main",
+        "status",
+        "--config",
+        str(device.board.config_path),
+    ]
     absent = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert absent.returncode == 3
     assert "is palmd running?" in absent.stderr

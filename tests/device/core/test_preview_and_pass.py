@@ -50,7 +50,7 @@ def palmctl(device: Device, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             *("env", "--default-signal=INT"),  # who runs the tests in the background has it ignored
-            *(sys.executable, "-m", "tools.palmctl", *arguments),
+            *(sys.executable, "-m", "tools.palmctl.main", *arguments),
             *("--config", str(device.board.config_path)),
         ],
         stdin=subprocess.DEVNULL,

@@ -9,9 +9,9 @@ import pytest
 from device.platform.control import ask_core
 from tests.device.enrolment.enrolment_setting import COMPLETED, SILENCE, Person, Service, make_kiosk, redeemed
 from tests.device.whole_device import WITHIN_S
-from tools.browser import Tab, browsing, find_chromium
-from tools.pages.core_pages import totem_routes
-from tools.pages.server import LocalPage
+from tools.palmctl.pages.core_pages import totem_routes
+from tools.palmctl.pages.server import LocalPage
+from tools.rig.browser import Tab, browsing, find_chromium
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

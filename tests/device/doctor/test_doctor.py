@@ -35,7 +35,7 @@ from device.values.status import CableStatus
 from link1.transport.pty_pair import PtyPair
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 ALL_OF_THEM = """
 import json, sys
 from click.testing import CliRunner
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 for name, words in json.load(sys.stdin).items():
     done = CliRunner().invoke(main, words)

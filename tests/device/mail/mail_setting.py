@@ -37,7 +37,7 @@ from link1.sealed import (
     seal_record,
 )
 from link1.signed import Kind, sign_object
-from link1.validator_mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
+from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 from tests.device.carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
 from tests.link1.cable import DEVICE_KEY, Cable, make_device, make_validator
 

@@ -19,7 +19,7 @@ from tests.device.provisioning.provisioning_setting import (
     registrar,
     respond,
 )
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 __all__ = ["registrar"]
 

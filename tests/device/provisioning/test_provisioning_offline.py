@@ -12,7 +12,7 @@ from device.config.config import load_config
 from device.provisioning.offline import PENDING_NAME
 from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust
-from tools.palmctl import main
+from tools.palmctl.main import main
 
 IDS = ("--device-id", "gate-7", "--gate-id", "g7", "--dbd-id", "d7")
 
@@ -180,7 +180,7 @@ def test_the_code_of_the_fingerprint_is_read_by_a_reader() -> None:
 
     from models.frames import Frame
     from models.qr import read_qr
-    from tools.terminal_qr import qr_lines
+    from tools.palmctl.terminal_qr import qr_lines
 
     text = "palm-access:verdict-key:857666d8f8cf39614cc80be69c7f74d9"
     halves = {"█": (0, 0), "▀": (0, 255), "▄": (255, 0), " ": (255, 255)}

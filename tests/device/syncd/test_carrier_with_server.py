@@ -31,7 +31,7 @@ from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import Core, running_core, vector
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
-from tools.commands.provision import provision
+from tools.palmctl.commands.provision import provision
 
 MODEL_ID = "m-test"
 CLOCK = SystemClock()

@@ -18,7 +18,7 @@ from link1.canonical import b64_encode
 from tests.device.reference_cloud import Server, running_server
 from tests.device.served_device import ServedDevice, served_device
 from tests.device.whole_device import pictures
-from tools.bench.verdict_latency import FolderWriter
+from tools.palmctl.bench.verdict_latency import FolderWriter
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 WITHIN_S = 90.0

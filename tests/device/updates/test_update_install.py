@@ -26,7 +26,7 @@ from tests import REPOSITORY
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import signed
 from tests.device.whole_device import Device, make_device
-from tools.release import manifest_obj, pack_app, write_release
+from tools.palmctl.release import manifest_obj, pack_app, write_release
 
 SOURCE = REPOSITORY
 PACKAGES = ("cloud_client", "device", "gallery", "link1", "models")
@@ -185,7 +185,7 @@ def test_a_software_from_a_stick_goes_all_the_way(board: Board, payloads: dict[s
         [
             sys.executable,
             "-m",
-            "tools.palmctl",
+            "tools.palmctl.main",
             "update",
             "apply",
             str(stick),

@@ -34,7 +34,7 @@ from models.manifest import ModelManifest, load_manifest, open_embedder, shipped
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
 from models.thresholds import Thresholds
-from tools.virtual_camera import VirtualCamera
+from tools.rig.virtual_camera import VirtualCamera
 
 Pixels = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]

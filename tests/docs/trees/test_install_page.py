@@ -21,9 +21,9 @@ from models.synthesis.scene import empty_scene, passage
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_shown, rewritten
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
-from tools.demo.programs import Stage
-from tools.demo.waiting import wait_until
-from tools.virtual_camera import VirtualCamera
+from tools.rig.demo.programs import Stage
+from tools.rig.demo.waiting import wait_until
+from tools.rig.virtual_camera import VirtualCamera
 
 pytestmark = DEBIAN_TREES
 PAGE = DOCS / "INSTALL.md"

@@ -18,13 +18,13 @@ from link1.keys import PublicKey
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
-from tools.demo.back_office import BackOffice
-from tools.demo.narrator import Narrator
-from tools.demo.programs import Program, Stage, module, palmctl
-from tools.demo.setting import DBD_ID, Cloud, Device, Site, start_cloud
-from tools.demo.story import PLACE, Somebody, Story
-from tools.demo.waiting import wait_until
-from tools.virtual_camera import VirtualCamera
+from tools.rig.demo.back_office import BackOffice
+from tools.rig.demo.narrator import Narrator
+from tools.rig.demo.programs import Program, Stage, module, palmctl
+from tools.rig.demo.setting import DBD_ID, Cloud, Device, Site, start_cloud
+from tools.rig.demo.story import PLACE, Somebody, Story
+from tools.rig.demo.waiting import wait_until
+from tools.rig.virtual_camera import VirtualCamera
 
 pytestmark = DEBIAN_TREES
 DEB = "palm-access_0.1.0-1_amd64.deb"
@@ -231,7 +231,7 @@ def release(gate: Gate, folder: Path, seq: int) -> str:
     """A signed release of that environment, on a stick; its path in the tree."""
     out = gate.machine.root / "root" / f"release-{seq}.palm"
     words = ("--kind", "app", "--from", str(folder), "--release-seq", str(seq), "--out", str(out))
-    made = module("tools.palmctl", "cloud", "release", *gate.cloud.place, *words)
+    made = module("tools.palmctl.main", "cloud", "release", *gate.cloud.place, *words)
     subprocess.run(made, check=True, timeout=900)
     return f"/root/{out.name}"
 

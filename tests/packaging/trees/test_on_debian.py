@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
-from tools.demo.programs import module, palmctl
-from tools.demo.setting import answers
-from tools.demo.waiting import wait_until
+from tools.rig.demo.programs import module, palmctl
+from tools.rig.demo.setting import answers
+from tools.rig.demo.waiting import wait_until
 
 pytestmark = DEBIAN_TREES
 PORT = 18710
@@ -67,7 +67,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = str(folder / "cloud")
     server = subprocess.Popen(
         module(
-            "tools.palmctl",
+            "tools.palmctl.main",
             "cloud",
             "serve",
             "--data",

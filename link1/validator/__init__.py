@@ -1,0 +1,1 @@
+"""The other end of the cable: what a validator does. No module of the device imports it."""

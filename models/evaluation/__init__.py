@@ -1,0 +1,1 @@
+"""How well a model tells palms apart. Never on a device."""

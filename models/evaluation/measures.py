@@ -1,0 +1,202 @@
+"""Error rates as ISO/IEC 19795-1 names them, with intervals, as far down as the comparisons reach."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.evaluation.generated_people import equal_error_rate, false_non_match_rate, threshold_at
+
+Scores = NDArray[np.float32]
+
+RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
+ERRORS_NEEDED: Final = 10
+"""A rate is stated only where at least so many false matches stand behind it."""
+_RESAMPLES: Final = 200
+_PAIRS_RESAMPLED: Final = 200_000
+_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A rate and its 95 % interval, from drawing the people again with replacement."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Identification:
+    """Open-set search: everybody enrolled by one picture, every other picture a search."""
+
+    enrolled: int
+    searches: int
+    """Each done twice: with the person enrolled, and as a stranger."""
+    fpir: tuple[float, ...]
+    fnir: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Every picture against every other."""
+
+    people: int
+    palms: int
+    mated: int
+    non_mated: int
+    eer: Interval
+    fnmr_at_fmr: tuple[tuple[float, float, Interval], ...]
+    """(FMR, threshold, FNMR) of every rate that the number of comparisons supports."""
+    det: tuple[NDArray[np.float64], NDArray[np.float64]] = field(repr=False)
+    """False match rates and false non-match rates along all thresholds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparisons:
+    """The similarities of all pictures with all, and whose they are."""
+
+    similarity: Scores
+    """(n, n), symmetric: higher is more alike."""
+    people: NDArray[np.int64]
+    palms: NDArray[np.int64]
+    sessions: NDArray[np.int64]
+
+    def masks(self, *, across_sessions: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which pairs (n, n) are of one palm, which of two people; the two palms of a person are neither."""
+        upper = np.triu(np.ones(self.similarity.shape, dtype=bool), 1)
+        if across_sessions:
+            upper &= self.sessions[:, None] != self.sessions[None, :]
+        mated = upper & (self.palms[:, None] == self.palms[None, :])
+        return mated, upper & (self.people[:, None] != self.people[None, :])
+
+
+def verification(found: Comparisons, *, across_sessions: bool) -> Verification:
+    """Compare everybody with everybody; with ``across_sessions`` only pictures of different days."""
+    mated_mask, non_mated_mask = found.masks(across_sessions=across_sessions)
+    mated, non_mated = found.similarity[mated_mask], found.similarity[non_mated_mask]
+    supported = [rate for rate in RATES if len(non_mated) * rate >= ERRORS_NEEDED]
+    thresholds = [threshold_at(non_mated, rate) for rate in supported]
+    eers: list[float] = []
+    misses: list[list[float]] = [[] for _ in thresholds]
+    for draw in _resampled(found, mated_mask, non_mated_mask):
+        eers.append(_weighted_eer(*draw))
+        for again, threshold in zip(misses, thresholds, strict=True):
+            again.append(_weighted_fnmr(draw[0], draw[1], threshold))
+    points = [
+        (rate, threshold, _interval(false_non_match_rate(mated, threshold), again))
+        for rate, threshold, again in zip(supported, thresholds, misses, strict=True)
+    ]
+    return Verification(
+        people=len(np.unique(found.people)),
+        palms=len(np.unique(found.palms)),
+        mated=len(mated),
+        non_mated=len(non_mated),
+        eer=_interval(equal_error_rate(mated, non_mated), eers),
+        fnmr_at_fmr=tuple(points),
+        det=_det(mated, non_mated),
+    )
+
+
+Draw = tuple[Scores, NDArray[np.float64], Scores, NDArray[np.float64]]
+
+
+def _resampled(
+    found: Comparisons, mated_mask: NDArray[np.bool_], non_mated_mask: NDArray[np.bool_]
+) -> Iterator[Draw]:
+    """Scores with weights for people drawn with replacement; a pair weighs as often as both its people
+    came.
+    """
+    _, person = np.unique(found.people, return_inverse=True)
+    rows, columns = np.nonzero(mated_mask)
+    mated, owner = found.similarity[rows, columns], person[rows]
+    rows, columns = np.nonzero(non_mated_mask)
+    rng = np.random.default_rng(19795)
+    # So many pairs are enough for the interval of an equal error rate, and few enough for two hundred draws.
+    if len(rows) > _PAIRS_RESAMPLED:
+        kept = rng.choice(len(rows), _PAIRS_RESAMPLED, replace=False)
+        rows, columns = rows[kept], columns[kept]
+    order = np.argsort(found.similarity[rows, columns])
+    non_mated = found.similarity[rows, columns][order]
+    one, other = person[rows][order], person[columns][order]
+    by_score = np.argsort(mated)
+    mated, owner = mated[by_score], owner[by_score]
+    count = int(person.max()) + 1
+    for _ in range(_RESAMPLES):
+        times = np.bincount(rng.integers(0, count, count), minlength=count).astype(np.float64)
+        yield mated, times[owner], non_mated, times[one] * times[other]
+
+
+def _weighted_eer(mated: Scores, mw: NDArray[np.float64], other: Scores, ow: NDArray[np.float64]) -> float:
+    below_mated = np.concatenate([[0.0], np.cumsum(mw)]) / max(mw.sum(), 1e-12)
+    below_other = np.concatenate([[0.0], np.cumsum(ow)]) / max(ow.sum(), 1e-12)
+    fnmr = below_mated[:-1]
+    fmr = 1.0 - below_other[np.searchsorted(other, mated, side="left")]
+    at = int(np.argmin(np.abs(fnmr - fmr)))
+    return float((fnmr[at] + fmr[at]) / 2)
+
+
+def _weighted_fnmr(mated: Scores, weights: NDArray[np.float64], threshold: float) -> float:
+    return float(weights[mated < threshold].sum() / max(weights.sum(), 1e-12))
+
+
+def _interval(value: float, draws: list[float]) -> Interval:
+    low, high = np.quantile(draws, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    return Interval(value, float(min(low, value)), float(max(high, value)))
+
+
+def _det(mated: Scores, non_mated: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The curve at false match rates from one comparison up to all, evenly along the logarithm."""
+    descending = np.sort(non_mated)[::-1]
+    lowest = ERRORS_NEEDED / len(non_mated)
+    fmr = np.geomspace(lowest, 1.0, 160)
+    at = np.minimum(len(descending) - 1, np.maximum(0, np.ceil(fmr * len(descending)).astype(int) - 1))
+    fnmr = np.searchsorted(np.sort(mated), descending[at], side="left") / len(mated)
+    return fmr, np.asarray(fnmr, dtype=np.float64)
+
+
+def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -> Identification:
+    """Enrol the first picture of every palm; search with the others, with and without their person."""
+    enrolled = np.unique(found.palms, return_index=True)[1]
+    probes = np.setdiff1d(np.arange(len(found.palms)), enrolled)
+    # The probes of a session that also gave the enrolment are left out where another session exists.
+    if len(np.unique(found.sessions)) > 1:
+        probes = probes[found.sessions[probes] != found.sessions[enrolled].min()]
+    table = found.similarity[np.ix_(probes, enrolled)]
+    same_palm = found.palms[probes][:, None] == found.palms[enrolled][None, :]
+    same_person = found.people[probes][:, None] == found.people[enrolled][None, :]
+    lowest = np.float32(-math.inf)
+    own = np.where(same_palm, table, lowest).max(axis=1)
+    stranger = np.where(same_person, lowest, table).max(axis=1)
+    supported = tuple(rate for rate in fpir if len(stranger) * rate >= 1.0)
+    fnir = []
+    for rate in supported:
+        threshold = threshold_at(stranger, rate)
+        fnir.append(float(np.mean((own < threshold) | (own <= stranger))))
+    return Identification(len(enrolled), len(probes), supported, tuple(fnir))
+
+
+def as_record(measured: Verification) -> dict[str, Any]:
+    """The figures as JSON-ready values, without the curve."""
+
+    def rate(interval: Interval) -> dict[str, float]:
+        return {
+            "value": round(interval.value, 6),
+            "low": round(interval.low, 6),
+            "high": round(interval.high, 6),
+        }
+
+    return {
+        "people": measured.people,
+        "palms": measured.palms,
+        "mated": measured.mated,
+        "non_mated": measured.non_mated,
+        "eer": rate(measured.eer),
+        "fnmr_at_fmr": [
+            {"fmr": fmr, "threshold": round(threshold, 4), "fnmr": rate(fnmr)}
+            for fmr, threshold, fnmr in measured.fnmr_at_fmr
+        ],
+    }

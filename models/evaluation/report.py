@@ -1,0 +1,104 @@
+"""The page of an evaluation: one HTML file that needs no other, and its pictures as PNG beside it."""
+
+import base64
+import html
+import json
+from pathlib import Path
+from typing import Final
+
+from models.evaluation.measures import Interval, Verification
+from models.evaluation.plots import Image, det_plot, png_bytes, save_png, score_plot
+from models.evaluation.run import Evaluation, MethodResult
+
+_STYLE: Final = """
+body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#f6f7f9;margin:0}
+main{max-width:960px;margin:0 auto;padding:32px 24px}
+h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 8px}
+p{margin:6px 0;color:#444}.card{background:#fff;border:1px solid #e2e5ea;border-radius:10px;padding:16px 20px}
+table{border-collapse:collapse;width:100%}
+th,td{padding:7px 10px;text-align:right;border-bottom:1px solid #e8eaee}
+th:first-child,td:first-child{text-align:left}th{font-weight:600;color:#555;font-size:14px}
+small{color:#777;white-space:nowrap}img{max-width:100%;display:block;margin:0 auto}
+"""
+
+
+def write_report(done: Evaluation, folder: Path, model_id: str) -> Path:
+    """Write ``report.html``, ``report.json`` and the plots into ``folder``; the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {"det.png": det_plot([(m.name, m.headline()) for m in done.methods])}
+    for name, method in zip(
+        ("scores-device.png", "scores-cosines.png", "scores-code.png"), done.methods, strict=True
+    ):
+        pictures[name] = score_plot(method.name, method.mated, method.non_mated)
+    for name, image in pictures.items():
+        save_png(image, folder / name)
+    record = {"model_id": model_id, **done.record()}
+    (folder / "report.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    page = folder / "report.html"
+    page.write_text(_page(done, model_id, pictures), encoding="utf-8")
+    return page
+
+
+def _page(done: Evaluation, model_id: str, pictures: dict[str, Image]) -> str:
+    plots = "".join(
+        f'<div class="card"><img alt="{name}" src="data:image/png;base64,'
+        f'{base64.b64encode(png_bytes(image)).decode("ascii")}"></div><br>'
+        for name, image in pictures.items()
+    )
+    acquired = done.acquired
+    failed = acquired.failures
+    first = done.methods[0].verification
+    across = "".join(_row(m, m.across) for m in done.methods if m.across)
+    sessions = f"<h2>Across sessions</h2>{_table(done.methods[0].across, across)}" if across else ""
+    return f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>Palm evaluation</title>
+<style>{_STYLE}</style></head><body>
+<main><h1>Palm evaluation</h1>
+<p>Model {html.escape(model_id)} on a set laid out as {html.escape(done.layout)} ({html.escape(done.kind)}):
+{first.people} people, {first.palms} palms, {len(acquired.crops)} of {acquired.shown} pictures used.</p>
+<p>Failure to acquire {_share(failed.total() / acquired.shown)}: {failed.unreadable} not readable,
+{failed.no_hand} without a hand found, {failed.poor_quality} of poor quality.</p>
+<h2>All pairs</h2>{_table(first, "".join(_row(m, m.verification) for m in done.methods))}{sessions}
+<h2>Open-set search</h2>{_search_table(done)}
+<h2>Curves</h2>{plots}
+<p>Measures after ISO/IEC 19795-1. In small print the 95 % interval from drawing the people again with
+replacement. A rate is shown only where at least ten false matches stand behind it. The two palms of one
+person are never compared with each other.</p></main></body></html>
+"""
+
+
+def _table(shape: Verification | None, rows: str) -> str:
+    rates = [fmr for fmr, _, _ in shape.fnmr_at_fmr] if shape else []
+    heads = "".join(f"<th>FNMR at FMR {rate:g}</th>" for rate in rates)
+    pairs = (
+        f"<p>{shape.mated:,} comparisons of one palm, {shape.non_mated:,} of two people.</p>" if shape else ""
+    )
+    return f'<div class="card">{pairs}<table><tr><th>method</th><th>EER</th>{heads}</tr>{rows}</table></div>'
+
+
+def _row(method: MethodResult, measured: Verification | None) -> str:
+    if measured is None:
+        return ""
+    rates = "".join(f"<td>{_rate(fnmr)}</td>" for _, _, fnmr in measured.fnmr_at_fmr)
+    return f"<tr><td>{html.escape(method.name)}</td><td>{_rate(measured.eer)}</td>{rates}</tr>"
+
+
+def _search_table(done: Evaluation) -> str:
+    first = done.methods[0].search
+    heads = "".join(f"<th>FNIR at FPIR {rate:g}</th>" for rate in first.fpir)
+    rows = "".join(
+        f"<tr><td>{html.escape(m.name)}</td>"
+        + "".join(f"<td>{_share(v)}</td>" for v in m.search.fnir)
+        + "</tr>"
+        for m in done.methods
+    )
+    told = f"<p>{first.enrolled} palms enrolled by one picture each, {first.searches} searches.</p>"
+    return f'<div class="card">{told}<table><tr><th>method</th>{heads}</tr>{rows}</table></div>'
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _rate(interval: Interval) -> str:
+    return f"{_share(interval.value)} <small>{100 * interval.low:.2f}–{100 * interval.high:.2f}</small>"

@@ -1,0 +1,325 @@
+"""`palmctl cloud …`: the reference server, and what its operator does to it while it runs."""
+
+import json
+from pathlib import Path
+
+import click
+
+from tools.cloud.backup import backup
+from tools.cloud.bundle import bundle
+from tools.cloud.mail import config, factory_ca, mail
+from tools.cloud.port import port_db
+from tools.cloud.release import release
+from tools.cloud.store import Work, environment_of, of_environment, of_tenant, on_data, on_store, reported
+
+
+@click.group()
+def cloud() -> None:
+    """The reference server of the cloud: serve it, manage tenants, keys and devices."""
+
+
+for _command in (backup, bundle, mail, config, factory_ca, port_db, release):
+    cloud.add_command(_command)
+
+
+@cloud.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port", default=8710, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--behind-tls-proxy", is_flag=True, help="A proxy in front does TLS; other addresses are allowed."
+)
+@click.option(
+    "--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Rate limits times N."
+)
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="For the operator page, /metrics, /healthz and /docs.  [default: 8711 if it is free]",
+)
+@click.option("--admin-host", default="127.0.0.1", show_default=True, help="Elsewhere only with TLS.")
+@click.option("--no-admin", is_flag=True, help="Serve none of these.")
+@on_data
+@reported
+def serve(
+    *,
+    data: Path,
+    database: str | None,
+    as_json: bool,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    behind_tls_proxy: bool,
+    rate_scale: float,
+    admin_port: int | None,
+    admin_host: str,
+    no_admin: bool,
+) -> None:
+    """Serve until SIGTERM; prints one line when connections are accepted."""
+    from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions, run
+    from cloud_client.reference_server.web.admin.bind import AdminBind
+
+    admin = AdminBind(admin_host)
+    if admin_port is not None:
+        admin = AdminBind(admin_host, admin_port, asked=True)
+    elif port == 0:
+        admin = AdminBind(admin_host, 0)  # whoever takes any port takes any two
+
+    def ready(url: str, admin_url: str | None) -> None:
+        if as_json:
+            click.echo(json.dumps({"url": url, "admin_url": admin_url}))
+            return
+        if admin_url is not None:
+            click.echo(f"operator page {admin_url}/operator", err=True)
+        click.echo(f"serving {url}")
+
+    run(
+        ServeOptions(
+            data=DataDirectory.of(data, database),
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            behind_tls_proxy=behind_tls_proxy,
+            rate_scale=rate_scale,
+            admin=None if no_admin else admin,
+        ),
+        ready,
+    )
+
+
+@cloud.group()
+def tenant() -> None:
+    """Tenants and their settings."""
+
+
+@tenant.command("create")
+@click.argument("name")
+@on_store
+def tenant_create(*, name: str) -> Work:
+    """Make a tenant with a test and a live environment."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, now_ms: operator.create_tenant(tx, vault, name, now_ms)
+
+
+@tenant.command("set")
+@click.option("--terms-version", metavar="V")
+@click.option("--duplicate-cosine", type=float, metavar="X")
+@of_tenant
+@on_store
+def tenant_set(
+    *,
+    tenant: str,
+    terms_version: str | None,
+    duplicate_cosine: float | None,
+) -> Work:
+    """Change a tenant's settings."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, _: operator.set_tenant(tx, vault, tenant, terms_version, duplicate_cosine)
+
+
+@cloud.group()
+def key() -> None:
+    """API keys of partners."""
+
+
+@key.command("create")
+@click.option(
+    "--scope", "scopes", multiple=True, required=True, metavar="S", help="May be given several times."
+)
+@of_environment
+@on_store
+def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
+    """Make an API key; it is shown this once."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.create_key(tx, environment_of(tenant, mode), list(scopes), now_ms)
+
+
+@key.command("revoke")
+@click.argument("key_id")
+@of_tenant
+@on_store
+def key_revoke(*, tenant: str, key_id: str) -> Work:
+    """Revoke an API key from the next request on."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.revoke_key(tx, tenant, key_id, now_ms)
+
+
+@cloud.group()
+def token() -> None:
+    """Provisioning tokens of devices."""
+
+
+@token.command("create")
+@click.option("--device-id", required=True, metavar="D")
+@click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
+@of_environment
+@on_store
+def token_create(*, tenant: str, mode: str, device_id: str, expires_in_s: int) -> Work:
+    """Make a provisioning token for one device."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.create_token(
+        tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms
+    )
+
+
+@cloud.group()
+def dbd() -> None:
+    """Validators."""
+
+
+@dbd.command("add")
+@click.option("--dbd-id", required=True, metavar="X")
+@click.option("--pub-b64", required=True, metavar="P", help="Its Ed25519 public key.")
+@of_environment
+@on_store
+def dbd_add(*, tenant: str, mode: str, dbd_id: str, pub_b64: str) -> Work:
+    """Make a validator's key known; another key for the same id counts from now."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.add_dbd(tx, environment_of(tenant, mode), dbd_id, pub_b64, now_ms)
+
+
+@cloud.group()
+def subject() -> None:
+    """Persons."""
+
+
+@subject.command("block")
+@click.argument("subject_id")
+@click.option("--reason", metavar="R", help="Shown in the person's block.")
+@of_environment
+@on_store
+def subject_block(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
+    """Suspend a person at every gate."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, now_ms: operator.block_subject(
+        tx, vault, environment_of(tenant, mode), subject_id, reason=reason, now_ms=now_ms
+    )
+
+
+@subject.command("unblock")
+@click.argument("subject_id")
+@click.option("--reason", metavar="R", hidden=True)
+@of_environment
+@on_store
+def subject_unblock(*, tenant: str, mode: str, subject_id: str, reason: str | None) -> Work:
+    """Undo `subject block`."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    del reason  # taken so that both commands can be called alike
+    return lambda tx, vault, now_ms: operator.unblock_subject(
+        tx, vault, environment_of(tenant, mode), subject_id, now_ms=now_ms
+    )
+
+
+@cloud.group()
+def session() -> None:
+    """Enrollment sessions."""
+
+
+@session.command("cancel")
+@click.argument("session_id")
+@of_environment
+@on_store
+def session_cancel(*, tenant: str, mode: str, session_id: str) -> Work:
+    """End a session that is open or in review."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.cancel_session(tx, environment_of(tenant, mode), session_id, now_ms)
+
+
+@session.command("approve")
+@click.argument("session_id")
+@of_environment
+@on_store
+def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
+    """End a review: the palms are enrolled."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, now_ms: operator.approve_session(
+        tx, vault, environment_of(tenant, mode), session_id, now_ms
+    )
+
+
+@session.command("reject")
+@click.argument("session_id")
+@of_environment
+@on_store
+def session_reject(*, tenant: str, mode: str, session_id: str) -> Work:
+    """End a review: nobody is enrolled."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.reject_session(tx, environment_of(tenant, mode), session_id, now_ms)
+
+
+@cloud.group()
+def epoch() -> None:
+    """The gallery's epochs."""
+
+
+@epoch.command("new")
+@click.option("--model-id", required=True, metavar="ID")
+@of_environment
+@on_store
+def epoch_new(*, tenant: str, mode: str, model_id: str) -> Work:
+    """Begin a gallery epoch made with a model; devices take it by snapshot."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, __: operator.new_epoch(tx, environment_of(tenant, mode), model_id)
+
+
+@cloud.group()
+def signer() -> None:
+    """The service's signing keys."""
+
+
+@signer.command("rotate")
+@click.option("--use", required=True, metavar="U")
+@click.option("--in-s", type=click.IntRange(min=0), default=86400, show_default=True)
+@on_store
+def signer_rotate(*, use: str, in_s: int) -> Work:
+    """Publish a new key for a use; it signs from --in-s seconds on."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, now_ms: operator.rotate_signer(tx, vault, use, in_s, now_ms)
+
+
+@cloud.group()
+def root() -> None:
+    """The root key that devices pin."""
+
+
+@root.command("show")
+@on_store
+def root_show() -> Work:
+    """Print the root's public key."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda _, vault, __: operator.show_root(vault)
+
+
+@cloud.command()
+@click.option("--now", "timestamp", metavar="TIMESTAMP", help="RFC 3339; what is expired then is deleted.")
+@on_store
+def sweep(*, timestamp: str | None) -> Work:
+    """Delete what is past its retention, and count it."""
+    from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339
+    from cloud_client.reference_server.ops.retention import sweep as delete_expired
+
+    at_ms = None
+    if timestamp is not None:
+        at_ms = parse_rfc3339(timestamp)
+        if at_ms is None or not 0 <= at_ms <= LATEST_MS:
+            raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
+    return lambda tx, _, now_ms: {**delete_expired(tx, now_ms if at_ms is None else at_ms)}

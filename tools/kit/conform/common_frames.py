@@ -1,0 +1,426 @@
+"""Rules for both ends: frames and messages in fragments (LINK/1 §1)."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from link1.channels import MAX_WAITING
+from link1.envelope import ABOUT_MESSAGE
+from link1.frames import MAX_ENCODED_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, FrameKind, cobs_encode
+from tools.kit.conform.bench import QUIET_MS, Bench
+from tools.kit.conform.peer import ANSWER_MS, Broken, Heard
+from tools.kit.conform.rules import Rule
+from tools.kit.raw_frames import raw_frame
+
+STRANGE = "no_such_type"
+"""A type that nobody knows: answered `error unsupported_type`, so that one sees that it was delivered."""
+BYTES_SECTION = "§1 Bytes on the wire"
+CHANNEL_SECTION = "§1 Reliable, ordered messages"
+FORTY = 40
+"""More messages than may wait, and fewer than take a slow end as long as its six transmissions."""
+TWO_FRAGMENTS = 1_500
+"""Bytes of a message that fills two fragments."""
+GIVES_UP_MS = 8_500
+"""200 + 400 + 800 + 1600 + 2000 + 2000 ms, and a slow machine."""
+
+
+def strange(size: int = 0) -> bytes:
+    """A sound message of an unknown type, of `size` bytes if that is given."""
+    head, tail = b'{"body":{"x":"', b'"},"type":"' + STRANGE.encode() + b'","v":1}'
+    return head + b"x" * max(0, size - len(head) - len(tail)) + tail
+
+
+def want_strange_error(bench: Bench, since: int) -> None:
+    """`strange` was delivered: its type is none of the contract, so the error is about `message`."""
+    bench.want_error(since, "unsupported_type", about=ABOUT_MESSAGE)
+
+
+def strange_errors(bench: Bench, since: int) -> list[Heard]:
+    return [
+        h for h in bench.peer.heard[since:] if h.type == "error" and "unsupported" in str(h.body.get("code"))
+    ]
+
+
+def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[Bench], None]:
+    """A check that the DATA frame `make(sess, mid)` is dropped whole, and that a sound message of
+    that size is then taken."""
+
+    def check(bench: Bench) -> None:
+        bench.prove()
+        peer, mid = bench.peer, bench.peer.next_mid()
+        mark = peer.mark
+        peer.write(make(peer.sess, mid))
+        bench.barrier()
+        if peer.acked(mid, 0, mark):
+            raise Broken("the frame was taken and acknowledged")
+        peer.say_bytes(strange(sound_bytes))
+        want_strange_error(bench, mark)
+        bench.barrier()
+        if len(strange_errors(bench, mark)) != 1:
+            raise Broken("the frame was delivered beside the sound one")
+
+    return check
+
+
+def _unanswered_ping(**members: int | bytes) -> Callable[[Bench], None]:
+    """A check that a PING with these members is dropped."""
+
+    def check(bench: Bench) -> None:
+        bench.prove()
+        peer = bench.peer
+        bench.barrier()
+        peer.auto_ping = False  # so that every PONG is one to the frame
+        mark = peer.mark
+        peer.frame(FrameKind.PING, **members)
+        if peer.wait(lambda h: h.frame.kind is FrameKind.PONG, QUIET_MS, mark) is not None:
+            raise Broken("it was answered with PONG")
+        bench.barrier()
+
+    return check
+
+
+def _pong_each(bench: Bench) -> None:
+    """PINGs that arrive together are PINGs all the same."""
+    bench.prove()
+    peer = bench.peer
+    bench.barrier()
+    peer.auto_ping = False
+    mark = peer.mark
+    peer.write(raw_frame(FrameKind.PING, sess=peer.sess) * 2)
+    peer.listen(2 * QUIET_MS)
+    pongs = sum(h.frame.kind is FrameKind.PONG for h in peer.heard[mark:])
+    if pongs != 2:
+        raise Broken(f"two PINGs in a row were answered by {pongs} PONGs")
+
+
+def _short_rst(bench: Bench) -> None:
+    bench.prove()
+    mark = bench.peer.mark
+    bench.peer.write(raw_frame(FrameKind.RST, payload=b"\x77" * 7))
+    bench.peer.write(raw_frame(FrameKind.RST, payload=b"\x77" * 8, mid=1))
+    bench.peer.write(raw_frame(FrameKind.RST, payload=b"\x77" * 8, sess=bench.peer.sess or 1))
+    bench.barrier()
+    if any(h.frame.kind is FrameKind.RSTACK for h in bench.peer.heard[mark:]):
+        raise Broken("it was answered with RSTACK")
+
+
+def _ack_with_payload(bench: Bench) -> None:
+    """An ACK with a payload settles nothing: the hello comes again."""
+    bench.peer.open(acks=False)
+    heard = bench.peer.message("hello", ANSWER_MS, 0)
+    if heard is None:
+        raise Broken("no hello")
+    mark = bench.peer.mark
+    bench.peer.frame(FrameKind.ACK, mid=heard.frame.mid, payload=b"x")
+    if bench.peer.message("hello", ANSWER_MS, mark) is None:
+        raise Broken("it was taken for an acknowledgement: the message did not come again")
+
+
+def _resynchronises(bench: Bench) -> None:
+    bench.prove()
+    good = raw_frame(FrameKind.PING, sess=bench.peer.sess)
+    for noise in (b"\x00" * 50, b"\xff" * 300 + b"\x00", b"\x05ab\x00", good[:5] + b"\x00", b"\x01\x00"):
+        bench.peer.write(noise)
+        bench.barrier()
+    bench.peer.write(good[:7])  # a frame in two writes
+    bench.peer.listen(30)
+    mark = bench.peer.mark
+    bench.peer.write(good[7:])
+    if bench.peer.wait(lambda h: h.frame.kind is FrameKind.PONG, ANSWER_MS, mark) is None:
+        raise Broken("a frame that comes in two pieces is not taken")
+
+
+def _overlong(bench: Bench) -> None:
+    bench.prove()
+    bench.peer.write(b"\x33" * (20 * MAX_ENCODED_BYTES) + b"\x00")
+    bench.barrier()
+    body = bytes((1, FrameKind.DATA, 0, bench.peer.sess, 0, bench.peer.next_mid(), 0, 1))
+    bench.peer.write(cobs_encode(body + b"x" * (MAX_PAYLOAD_BYTES + 1) + b"crc!") + b"\x00")
+    bench.barrier()
+
+
+def _largest_message(bench: Bench) -> None:
+    bench.prove()
+    mark = bench.peer.say_bytes(strange(MAX_MESSAGE_BYTES))
+    want_strange_error(bench, mark)
+
+
+def _shuffled(bench: Bench) -> None:
+    """Fragments in another order, and some of them twice: delivered once."""
+    bench.prove()
+    peer, mark = bench.peer, bench.peer.mark
+    mid = peer.next_mid()
+    a, b, c = peer.fragments(strange(2_500), mid)
+    peer.write(c + a + c + a + b)
+    if not peer.acked(mid, ANSWER_MS, mark):
+        raise Broken("a message whose fragments came in another order is not acknowledged")
+    peer.take_mid()
+    want_strange_error(bench, mark)
+    bench.barrier()
+    if len(strange_errors(bench, mark)) != 1:
+        raise Broken("the message was delivered more than once")
+
+
+def _mixed_counts(bench: Bench) -> None:
+    bench.prove()
+    peer, mark = bench.peer, bench.peer.mark
+    mid = peer.next_mid()
+    first, _second, _third = peer.fragments(strange(2_500), mid)
+    peer.write(first + peer.fragments(strange(1_500), mid)[1])
+    bench.barrier()
+    if peer.acked(mid, 0, mark):
+        raise Broken("fragments with two different counts were joined")
+
+
+def _repeat(bench: Bench) -> None:
+    bench.prove()
+    peer = bench.peer
+    mark, mid = peer.mark, peer.next_mid()
+    peer.say_bytes(strange())
+    want_strange_error(bench, mark)
+    again = peer.mark
+    peer.write(b"".join(peer.fragments(strange(), mid)))
+    if not peer.acked(mid, ANSWER_MS, again):
+        raise Broken("a message that was delivered is not acknowledged again")
+    bench.barrier()
+    if strange_errors(bench, again):
+        raise Broken("it was delivered again")
+
+
+def _out_of_turn(bench: Bench) -> None:
+    bench.prove()
+    peer, mark = bench.peer, bench.peer.mark
+    mid = peer.next_mid() + 1
+    peer.write(b"".join(peer.fragments(strange(), mid)))
+    bench.barrier()
+    if peer.acked(mid, 0, mark) or strange_errors(bench, mark):
+        raise Broken("a message was taken whose turn it was not")
+
+
+def _sends_again(bench: Bench) -> None:
+    peer = bench.peer
+    peer.open(acks=False)
+    first = peer.message("hello", ANSWER_MS, 0)
+    if first is None:
+        raise Broken("no hello")
+    times = [first.at_ms]
+    for _ in range(2):
+        again = peer.message("hello", ANSWER_MS)
+        if again is None:
+            raise Broken(f"sent {len(times)} times and not again")
+        if again.frame.mid != first.frame.mid or again.data != first.data:
+            raise Broken("another message came before the acknowledgement of the first")
+        times.append(again.at_ms)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    if not (150 <= gaps[0] <= 350 and 300 <= gaps[1] <= 650):
+        raise Broken(f"sent again after {gaps[0]} ms and {gaps[1]} ms")
+
+
+def _gives_up(bench: Bench) -> None:
+    """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or whatever
+    it says before that."""
+    bench.prove()
+    peer = bench.peer
+    peer.listen(100)
+    peer.auto_ack = False
+    mark, mid = peer.mark, peer.expected_mid()
+    peer.say_bytes(strange())
+    reset = peer.wait(lambda h: h.frame.kind is FrameKind.RST, GIVES_UP_MS, mark)
+    sendings = [
+        h
+        for h in peer.heard[mark:]
+        if h.frame.kind is FrameKind.DATA
+        and (h.frame.chan, h.frame.mid) == (0, mid)
+        and h.frame.index == h.frame.count - 1
+    ]
+    if reset is None:
+        raise Broken(f"{len(sendings)} transmissions unanswered, and no RST within {GIVES_UP_MS} ms")
+    if len(sendings) != 6:
+        raise Broken(f"RST after {len(sendings)} transmissions")
+
+
+def _sixteen_wait(bench: Bench) -> None:
+    """We acknowledge nothing while it is given cause for forty errors: most are dropped, none ends it."""
+    bench.prove()
+    peer = bench.peer
+    peer.listen(100)
+    peer.auto_ack = False
+    mark = peer.mark
+    for _ in range(FORTY):
+        peer.say_bytes(strange())
+    peer.resume_acks()
+    peer.listen(ANSWER_MS)
+    # By mid: what waits for its ACK is sent again meanwhile.
+    mids = {h.frame.mid for h in strange_errors(bench, mark)}
+    if len(mids) > MAX_WAITING + 1:
+        raise Broken(f"{len(mids)} errors had waited")
+    if any(h.frame.kind is FrameKind.RST for h in peer.heard[mark:]):
+        raise Broken("the session did not survive")
+    want_strange_error(bench, peer.say_bytes(strange()))
+
+
+def _flood(bench: Bench) -> None:
+    bench.prove()
+    peer = bench.peer
+    peer.write(raw_frame(FrameKind.PING, sess=peer.sess) * 400)
+    mark, mid = peer.mark, peer.next_mid()
+    peer.write(b"".join(peer.fragments(strange(), mid)) * 50)
+    if not peer.acked(mid, 2 * ANSWER_MS, mark):
+        raise Broken("no longer served after 400 PINGs and 50 copies of a message")
+    peer.take_mid()
+    want_strange_error(bench, mark)
+    bench.barrier()
+    if any(h.frame.kind is FrameKind.RST for h in peer.heard[mark:]):
+        raise Broken("the session did not survive")
+
+
+_DROP = "Dropped whole and counted: "
+_DROPPED = "no ACK, nothing delivered, and the next sound frame is taken"
+
+
+def _frame_rule(id_: str, why: str, make: Callable[[int, int], bytes], sound_bytes: int = 0) -> Rule:
+    return Rule(f"frame.{id_}", BYTES_SECTION, _DROP + why, _DROPPED, dropped(make, sound_bytes))
+
+
+def _data(sess: int, mid: int, **members: int | bytes) -> bytes:
+    merged: dict[str, Any] = {"sess": sess, "mid": mid, "payload": strange()} | members
+    return raw_frame(FrameKind.DATA, **merged)
+
+
+def _short_slices(sess: int, mid: int) -> bytes:
+    whole = strange(TWO_FRAGMENTS)
+    return _data(sess, mid, count=2, payload=whole[:20]) + _data(
+        sess, mid, index=1, count=2, payload=whole[MAX_PAYLOAD_BYTES:]
+    )
+
+
+def _empty_last(sess: int, mid: int) -> bytes:
+    # The first fragment is sound and may be kept, so it is that of the sound message which follows.
+    first = strange(TWO_FRAGMENTS)[:MAX_PAYLOAD_BYTES]
+    return _data(sess, mid, count=2, payload=first) + _data(sess, mid, index=1, count=2, payload=b"")
+
+
+FRAME_RULES = (
+    _frame_rule("bad_crc", "bad crc", lambda s, m: _data(s, m, crc_flip=1 << 20)),
+    _frame_rule("version", "wrong ver", lambda s, m: _data(s, m, version=2)),
+    _frame_rule("kind", "unknown kind", lambda s, m: raw_frame(3, sess=s, mid=m, payload=strange())),
+    _frame_rule("channel", "unknown chan", lambda s, m: _data(s, m, chan=2)),
+    _frame_rule("other_session", "other sess", lambda s, m: _data(s ^ 0x55, m)),
+    _frame_rule("index", "index >= count", lambda s, m: _data(s, m, index=1)),
+    _frame_rule("count", "count 0 or over 4", lambda s, m: _data(s, m, count=0) + _data(s, m, count=5)),
+    _frame_rule("short_slice", "a short inner slice", _short_slices, TWO_FRAGMENTS),
+    _frame_rule("empty_last", "an empty last fragment", _empty_last, TWO_FRAGMENTS),
+    _frame_rule("too_long", "too long", lambda s, m: _data(s, m, payload=strange(MAX_PAYLOAD_BYTES + 1))),
+    Rule(
+        "frame.ping_payload",
+        BYTES_SECTION,
+        _DROP + "a payload in ACK, PING or PONG",
+        "no PONG",
+        _unanswered_ping(payload=b"x"),
+    ),
+    Rule(
+        "frame.ping_members",
+        BYTES_SECTION,
+        _DROP + "a chan, sess, mid, index or count that its kind does not allow",
+        "no PONG to a PING with mid 1",
+        _unanswered_ping(mid=1),
+    ),
+    Rule(
+        "session.pong_each",
+        "§1 Sessions",
+        "PING (answered by PONG)",
+        "two PINGs in a row are answered by two PONGs",
+        _pong_each,
+    ),
+    Rule(
+        "frame.ack_payload",
+        BYTES_SECTION,
+        _DROP + "a payload in ACK, PING or PONG",
+        "the message is sent again",
+        _ack_with_payload,
+    ),
+    Rule(
+        "frame.rst_payload",
+        BYTES_SECTION,
+        _DROP + "an RST payload that is not 8 bytes",
+        "no RSTACK to an RST of 7 bytes, with a mid, or with a sess",
+        _short_rst,
+    ),
+    Rule(
+        "frame.resynchronises",
+        BYTES_SECTION,
+        "The decoder resynchronises at the next 0x00. A lone 0x00 is idle.",
+        "after noise and a 0x00 the next PING is answered",
+        _resynchronises,
+    ),
+    Rule(
+        "frame.never_holds_more",
+        BYTES_SECTION,
+        "never holds more than one maximal frame",
+        "after 20 KiB without a 0x00 the next PING is answered",
+        _overlong,
+    ),
+    Rule(
+        "message.largest",
+        BYTES_SECTION,
+        "A message is at most 4096 bytes.",
+        "a message of 4096 bytes in 4 fragments is acknowledged and read",
+        _largest_message,
+    ),
+    Rule(
+        "message.fragments",
+        CHANNEL_SECTION,
+        "The whole message has arrived.",
+        "fragments in another order and doubled make one message, delivered once",
+        _shuffled,
+    ),
+    Rule(
+        "message.count_changes",
+        BYTES_SECTION,
+        _DROP + "a count that changes inside one mid",
+        "no ACK",
+        _mixed_counts,
+    ),
+    Rule(
+        "message.repeated",
+        CHANNEL_SECTION,
+        "a message already delivered is ACKed again and not delivered again",
+        "ACK, and no second answer",
+        _repeat,
+    ),
+    Rule(
+        "message.out_of_turn",
+        CHANNEL_SECTION,
+        "The receiver takes only the mid after the last one delivered",
+        "no ACK for the mid after the next one",
+        _out_of_turn,
+    ),
+    Rule(
+        "message.sent_again",
+        CHANNEL_SECTION,
+        "The timer starts when the last fragment has left the port: 200 ms, doubling to 2 s",
+        "an unacknowledged hello comes again after 200 ms and after 400 ms more",
+        _sends_again,
+    ),
+    Rule(
+        "message.six_transmissions",
+        CHANNEL_SECTION,
+        "after 6 transmissions without an answer the link is down",
+        "6 transmissions, then RST",
+        _gives_up,
+    ),
+    Rule(
+        "message.sixteen_wait",
+        CHANNEL_SECTION,
+        "At most 16 messages wait on a channel; … a 17th status or error drops its oldest waiting one",
+        "of forty errors that wait for our ACK 17 come at most, and the session goes on",
+        _sixteen_wait,
+    ),
+    Rule(
+        "message.flood",
+        CHANNEL_SECTION,
+        "At most 16 messages wait on a channel.",
+        "400 PINGs and 50 copies of one message: served on in the same session, delivered once",
+        _flood,
+    ),
+)

@@ -1,0 +1,1 @@
+"""The published vectors of LINK/1."""

@@ -1,0 +1,77 @@
+"""The files of a simulated validator: its key, and the counters that must survive its restarts."""
+
+import json
+import os
+from pathlib import Path
+
+from link1 import members
+from link1.canonical import b64_decode, read_strict
+from link1.errors import FormatError
+from link1.keys import KEY_BYTES, SigningKey
+from link1.plain_file import read_plain_file
+from link1.validator.memory import DeskMemory
+
+MAX_KEY_FILE_BYTES = 1024
+MAX_STATE_BYTES = 1 << 20
+"""Far above what the counters and 32 answers need; a larger file is not ours."""
+
+
+def read_key(path: Path) -> SigningKey:
+    """A key file holds 32 raw bytes or their base64; raises FormatError or OSError."""
+    data = read_plain_file(path, MAX_KEY_FILE_BYTES)
+    if len(data) == KEY_BYTES:
+        return SigningKey.from_seed(data)
+    try:
+        return SigningKey.from_seed(b64_decode(data.decode("ascii").strip(), length=KEY_BYTES))
+    except (FormatError, UnicodeDecodeError):
+        raise FormatError(f"{path} holds neither 32 raw bytes nor their base64") from None
+
+
+def create_key(path: Path) -> SigningKey:
+    """Make a new key file, readable by its owner only; raises FileExistsError rather than replace one."""
+    key = SigningKey.generate()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.seed)
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def state_path(key_file: Path) -> Path:
+    return key_file.with_name(key_file.name + ".state.json")
+
+
+def load_memory(path: Path, kid: str) -> DeskMemory:
+    """The counters kept at `path`; those of another key are not ours, and both start anew with a new key.
+
+    Raises FormatError for a file that cannot be read: counters must not start anew by accident.
+    """
+    try:
+        data = read_plain_file(path, MAX_STATE_BYTES)
+    except FileNotFoundError:
+        return DeskMemory()
+    try:
+        obj = read_strict(data, max_bytes=MAX_STATE_BYTES)
+        if members.text(obj, "dbd_kid", members.HEX32) != kid:
+            return DeskMemory()
+        return DeskMemory.from_obj(members.nested(obj, "memory"))
+    except FormatError as error:
+        raise FormatError(
+            f"{path} is damaged ({error}); restore it, or remove it together with its key"
+        ) from None
+
+
+def save_memory(path: Path, kid: str, memory: DeskMemory) -> None:
+    """Replace the file at once and durably: temporary file, fsync, rename, fsync of the directory."""
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump({"dbd_kid": kid, "memory": memory.to_obj()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

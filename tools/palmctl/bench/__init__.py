@@ -1,0 +1,1 @@
+"""The latency bench of a technician's own board."""

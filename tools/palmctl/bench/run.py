@@ -1,0 +1,215 @@
+"""The bench of a whole device, as `palmctl bench` runs it."""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cv2
+import numpy as np
+
+from device.config.config import (
+    CameraSection,
+    DeviceConfig,
+    DeviceSection,
+    EnrolmentSection,
+    LinkSection,
+    ModelSection,
+)
+from device.platform.clock import SystemClock
+from device.trust.keystore import KeyStore
+from device.trust.known_time import gallery_now
+from device.trust.trust import load_trust
+from device.vision.recognition import Interest, Recogniser
+from gallery.gallery import Gallery
+from link1.canonical import JsonObject
+from models.crop import cut_palm
+from models.crop_geometry import Handedness
+from models.embedding import Embedder
+from models.frames import Frame
+from models.hand import Hand, HandFinder
+from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
+from models.synthesis.person import make_person
+from models.synthesis.scene import empty_scene, passage
+from models.thresholds import Thresholds
+from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
+from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.start_time import measure_start
+from tools.palmctl.bench.verdict_latency import CAMERA_FPS, Film, Picture, encode, measure_latency
+
+PLACE = 7
+PEOPLE = 12
+"""Enough for their palms to differ, few enough to be rendered in seconds."""
+FILMS = {"entering": 6, "sudden": 0}
+"""Kinds of film, and how many pictures show the hand on its way in."""
+FRAMES_HELD, FRAMES_OUT = 10, 4
+_TEMPLATES_A_HAND = 3
+
+Tell = Callable[[str], None]
+
+
+def run_bench(
+    folder: Path, *, templates: int, passages: int, start_templates: int, tell: Tell
+) -> dict[str, Any]:
+    """Both measurements, in `folder`, which is empty; figures as one JSON object."""
+    manifest = load_manifest(shipped_model_dir())
+    embedder = open_embedder(manifest)
+    tell(f"rendering {PEOPLE} generated people")
+    known = [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
+    films = [film(seed, kind) for seed in range(PEOPLE) for kind in FILMS]
+    empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
+
+    tell(f"making a device with {templates} templates")
+    board, config = new_board(folder / "a", manifest, known, templates)
+    tell(f"{passages} passages before it")
+    played = list(islice(cycle(films), passages))
+    latency = measure_latency(board, played, empty, folder / "a" / "camera", Path(config.link.port))
+    tell("the same pictures without the device around them")
+    floor_ms = measure_floor(config, manifest, embedder, films)
+    image_and_search = ("hand", "crop", "quality", "liveness", "vector", "match")
+    around_ms = sum(ms for name, ms in latency["stages_ms"].items() if name in {"sign_and_journal", "cable"})
+    latency |= {
+        "templates": templates,
+        "floor_ms": round(floor_ms, 1),
+        "inside_p50_over_floor": round(latency["inside_p50_ms"] / floor_ms, 2),
+        "image_and_search_ms": round(
+            sum(latency["stages_ms"].get(name, 0.0) for name in image_and_search), 1
+        ),
+        "sign_journal_cable_ms": round(around_ms, 1),
+    }
+    tell(f"making a device with {start_templates} templates")
+    large, _ = new_board(folder / "b", manifest, known, start_templates)
+    tell("starting it")
+    start = measure_start(large, start_templates)
+    return {
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "model_id": manifest.model_id,
+        "verdict_latency": latency,
+        "start": start,
+    }
+
+
+def enrol(embedder: Embedder, seed: int) -> list[Known]:
+    """Templates of a generated person's left palm, from pictures that the bench does not show later."""
+    pictures = list(passage(make_person(seed), "L", 5000 + seed, frames_held=6, scene_seed=PLACE))
+    crops = [
+        crop for number, picture in enumerate(pictures) if (crop := palm_crop(picture, number)) is not None
+    ]
+    if len(crops) < _TEMPLATES_A_HAND:
+        raise BenchFailed(f"generated person {seed} could not be enrolled")
+    vectors = embedder.embed(np.stack(crops[:: len(crops) // _TEMPLATES_A_HAND][:_TEMPLATES_A_HAND]))
+    return [Known(f"{seed:032x}", "L", vector) for vector in vectors]
+
+
+def palm_crop(picture: Picture, number: int) -> Picture | None:
+    frame = Frame(picture, number * 33, number)
+    hand = HandFinder().look(frame)
+    return cut_palm(frame, hand) if isinstance(hand, Hand) else None
+
+
+def film(seed: int, kind: str) -> Film:
+    """A passage of a generated person: in, held steadily, out."""
+    hand: Handedness = "L"
+    frames_in = FILMS[kind]
+    pictures = passage(
+        make_person(seed),
+        hand,
+        9000 + seed,
+        frames_in=frames_in,
+        frames_held=FRAMES_HELD,
+        frames_out=FRAMES_OUT,
+        scene_seed=PLACE,
+    )
+    return Film(kind, encode(list(pictures)), steady=frames_in, leaves=frames_in + FRAMES_HELD)
+
+
+def new_board(
+    folder: Path, manifest: ModelManifest, known: Sequence[Known], templates: int
+) -> tuple[Board, DeviceConfig]:
+    folder.mkdir(parents=True)
+    for name in ("camera", "state", "run"):
+        (folder / name).mkdir()
+    config = DeviceConfig(
+        device=DeviceSection(DEVICE_ID, GATE_ID, DBD_ID, folder / "state", folder / "run"),
+        camera=CameraSection(f"file:{folder / 'camera'}", CAMERA_FPS, False, "rgb"),
+        link=LinkSection(str(folder / "cable"), 921_600),
+        cloud=None,
+        model=ModelSection(None),
+        enrolment=EnrolmentSection(("L", "R")),
+    )
+    board = make_board(
+        folder,
+        config,
+        model_id=manifest.model_id,
+        thresholds=asdict(manifest.thresholds),
+        known=known,
+        templates=templates,
+    )
+    return board, config
+
+
+def measure_floor(
+    config: DeviceConfig, manifest: ModelManifest, embedder: Embedder, films: Sequence[Film]
+) -> float:
+    """Median milliseconds to decode, recognise and search one steady picture, in a plain loop."""
+    keys, trust, clock = KeyStore.open(config.keys_dir), load_trust(config.trust_path), SystemClock()
+    stream, epoch = trust.gallery or ("", 0)
+    gallery = Gallery.open(
+        config.gallery_dir,
+        data_key=keys.data_key,
+        model_id=manifest.model_id,
+        stream=stream,
+        epoch=epoch,
+        gallery_key=trust.gallery_key,
+        now=gallery_now(clock),
+    )
+    thresholds = Thresholds.from_obj(asdict(manifest.thresholds))
+    agree_cosine = manifest.agree_q / 10_000
+    recogniser = Recogniser(embedder, lambda: gallery, lambda: thresholds, agree_cosine=agree_cosine)
+    cv2.setNumThreads(1)
+    took: list[float] = []
+    for one in films:
+        recogniser.forget()
+        for number, data in enumerate(one.pictures[: one.steady + FRAMES_HELD]):
+            begun = time.perf_counter()
+            picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+            recogniser.look(Frame(np.asarray(picture, np.uint8), number * 33, number), Interest.PASSAGE)
+            if number >= one.steady:
+                took.append((time.perf_counter() - begun) * 1000)
+    gallery.close()
+    return median(took)
+
+
+def summary(figures: JsonObject) -> list[str]:
+    """The figures for a person."""
+    latency, start = figures["verdict_latency"], figures["start"]
+    whole = sum(latency["stages_ms"].values())
+    machine = figures["machine"]
+    size = latency["templates"]
+    lines = [f"hand steadily in view → verdict at the validator; {size} templates; {machine}"]
+    lines += [
+        f"  {kind:<9}{values['count']:4} passages   p50 {values['p50']:6.1f} ms   p99 {values['p99']:6.1f} ms"
+        for kind, values in latency["by_film_ms"].items()
+    ]
+    inside, floor, over = latency["inside_p50_ms"], latency["floor_ms"], latency["inside_p50_over_floor"]
+    lines += [
+        f"  decisions {latency['decisions']}",
+        f"inside palmd, frame read → verdict in the port: p50 {inside} ms, p99 {latency['inside_p99_ms']} ms",
+        f"  floor (decode, recognise, search in a plain loop) {floor} ms; p50 / floor {over}",
+        "  where the time goes (mean):",
+    ]
+    lines += [
+        f"    {name:<18}{ms:7.2f} ms  {100 * ms / whole:5.1f} %" for name, ms in latency["stages_ms"].items()
+    ]
+    ready, bare, ratio = start["ready_s"], start["imports_alone_s"], start["ratio"]
+    lines += [
+        f"  image work and search: {latency['image_and_search_ms']} ms",
+        f"  signing, journal (fsync) and cable: {latency['sign_journal_cable_ms']} ms",
+        f"start of palmd to ready, {start['templates']} templates: {ready} s",
+        f"  the bare imports of its libraries: {bare} s; ratio {ratio}",
+    ]
+    return lines

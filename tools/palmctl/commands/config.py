@@ -1,0 +1,166 @@
+"""`palmctl config …`: what the configuration file says, whether it can be used, and changing it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_CONFIG = click.option(
+    "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
+)
+
+
+@click.group()
+def config() -> None:
+    """Show, check and change the configuration file of this device."""
+
+
+@config.command()
+@click.option("--defaults", is_flag=True, help="Every member with its default and what it is for instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_CONFIG
+def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
+    """Print the configuration in force: what the file says, and the defaults where it says nothing."""
+    from device.config.config import config_path, load_config, render_config
+    from device.config.doc import defaults_text
+
+    if defaults:
+        click.echo(json.dumps(_members()) if as_json else defaults_text())
+        return
+    path = config_path(config)
+    found = load_config(path)
+    if as_json:
+        click.echo(json.dumps(as_obj(found) | {"config": str(path)}, ensure_ascii=False))
+        return
+    body = render_config(found).partition("\n")[2].lstrip("\n")
+    click.echo(f"# {path}, with the defaults\n{body}", nl=False)
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_CONFIG
+def check(*, config: Path | None, as_json: bool) -> None:
+    """Say everything that is wrong with the file at once, each with its line.
+
+    Exit code 0: it can be used. 1: it cannot. 3: there is none. 4: this user may not read it.
+    """
+    from device.config.config import config_path, parse_config, read_config_file
+    from device.errors import ConfigError
+
+    path = config_path(config)
+    data = read_config_file(path)
+    problems: tuple[str, ...] = ()
+    try:
+        parse_config(data, path)
+    except ConfigError as error:
+        problems = error.problems
+    if as_json:
+        click.echo(json.dumps({"config": str(path), "usable": not problems, "problems": problems}))
+    elif problems:
+        click.echo("\n".join((f"palmctl: {path} cannot be used:", *problems)), err=True)
+        click.echo("Correct these lines, or use: palmctl config set SECTION.MEMBER VALUE", err=True)
+    else:
+        click.echo(f"{path} can be used")
+    if problems:
+        sys.exit(1)
+
+
+@config.command("set")
+@click.argument("member", metavar="SECTION.MEMBER")
+@click.argument("value")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_CONFIG
+def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -> None:
+    """Change one member of the file; its comments and everything else stay.
+
+    The whole file is checked with the change before it is replaced, at once. The daemons take it at their
+    next start.
+
+    \b
+    palmctl config set camera.source v4l2:by-id/usb-Maker_Camera-video-index0
+    palmctl config set enrolment.hands '["L"]'
+    """
+    from device.config.change import change_member
+    from device.config.config import config_path, read_config_file, read_toml
+    from device.platform.files import replace_synced
+
+    path = config_path(config)
+    if "." not in member:
+        raise click.UsageError("name the member as SECTION.MEMBER, such as camera.fps")
+    text, _ = read_toml(read_config_file(path), path)
+    changed = change_member(text, path, member, value)
+    _same_device(changed.config)
+    if changed.text != text:
+        owner = path.stat()
+        replace_synced(path, changed.text.encode("utf-8"), mode=owner.st_mode & 0o777)
+        _keep_owner(path, owner.st_uid, owner.st_gid)
+    if as_json:
+        told = {"config": str(path), "member": member, "before": changed.before, "after": changed.after}
+        click.echo(json.dumps(told | {"restart_needed": changed.text != text}))
+        return
+    if changed.text == text:
+        click.echo(f"{member} is {changed.after} already")
+        return
+    click.echo(f"{member} = {changed.after} (before: {changed.before or 'the default'})")
+    click.echo("The daemons take it when they start: systemctl restart palmd palm-syncd", err=True)
+
+
+def _same_device(config: Any) -> None:
+    """A device that calls itself otherwise than it was registered would not start."""
+    from device.errors import DeviceError
+    from device.trust.trust import load_trust
+    from tools.palmctl.errors import OtherDevice
+
+    try:
+        trust = load_trust(config.trust_path)
+    except DeviceError:
+        return  # not provisioned, or not readable by this user: palmd --check and the doctor tell
+    wanted = (config.device.id, config.device.gate_id, config.device.dbd_id)
+    if wanted != (trust.device_id, trust.gate_id, trust.dbd_id):
+        raise OtherDevice(
+            f"this device is registered as {trust.device_id} at {trust.gate_id} with {trust.dbd_id}, "
+            "and starts under no other name; to move it: palmctl factory-reset, then palmctl provision"
+        )
+
+
+def _keep_owner(path: Path, uid: int, gid: int) -> None:
+    import contextlib
+    import os
+
+    with contextlib.suppress(PermissionError):  # who may write the folder but not give files away
+        os.chown(path, uid, gid)
+
+
+def as_obj(found: Any) -> dict[str, Any]:
+    """A configuration in force as an object of JSON."""
+    from device.config.config import describe_members
+
+    told: dict[str, Any] = {}
+    for section, names in describe_members().items():
+        held = getattr(found, section)
+        told[section] = None if held is None else {name: _plain(getattr(held, name)) for name in names}
+    return told
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _members() -> dict[str, Any]:
+    from device.config.config import describe_members, is_required
+    from device.config.doc import SAYS
+
+    return {
+        f"{section}.{name}": {
+            "default": default,
+            "required": is_required(section, name),
+            "expected": parser.expected,
+            "says": SAYS[section].get(name, ""),
+        }
+        for section, names in describe_members().items()
+        for name, (parser, default) in names.items()
+    }

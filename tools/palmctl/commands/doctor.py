@@ -1,0 +1,99 @@
+"""`palmctl doctor`: every check, with what to do."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tools.palmctl.command_errors import EXIT_FAILED, EXIT_NOT_PERMITTED
+
+if TYPE_CHECKING:
+    from device.doctor.finding import Finding
+
+_MARKS = {
+    "ok": ("✓", "green"),
+    "warn": ("!", "yellow"),
+    "fail": ("✗", "red"),
+    "skip": ("·", "bright_black"),
+    "not_checked": ("·", "bright_black"),
+}
+_LABELS = {
+    "ok": "fine",
+    "warn": "to watch",
+    "fail": "failed",
+    "skip": "nothing to look at",
+    "not_checked": "not checked",
+}
+_NOT_ROOT = "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
+
+
+@click.command()
+@click.argument("checks", nargs=-1, metavar="[CHECK]…")
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
+@click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON object.")
+def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+    """Look at everything that a gate needs, and say what to do about what is wrong.
+
+    Runs beside a daemon, without one, and on a device that is provisioned by half; changes nothing. CHECK:
+    only these (camera, cable, server, …). Run it as root to see everything.
+
+    Exit code 0: nothing failed. 1: something did. 2: wrong usage. 4: nothing failed, and something could not
+    be checked, because this user may not see it.
+    """
+    import os
+
+    os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    from device.config.config import config_path
+    from device.doctor.case import take_case
+    from device.doctor.examine import CHECKS, examine
+    from device.platform.clock import SystemClock
+    from tools.palmctl.live_terminal import is_live
+
+    unknown = [name for name in checks if name not in CHECKS]
+    if unknown:
+        raise click.UsageError(f"no check is called {unknown[0]}; there are {', '.join(CHECKS)}")
+    live = is_live(sys.stderr) and not as_json
+
+    def tell(name: str) -> None:
+        if live:
+            click.echo(f"\r\x1b[2K  looking at {name} …", nl=False, err=True)
+
+    findings = examine(take_case(config_path(config), SystemClock()), checks, tell)
+    if live:
+        click.echo("\r\x1b[2K", nl=False, err=True)
+    counts = {word: sum(finding.result == word for finding in findings) for word in _MARKS}
+    if as_json:
+        told: dict[str, object] = {"findings": [finding.to_obj() for finding in findings], "counts": counts}
+        told["as_root"] = os.geteuid() == 0
+        click.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        if counts["not_checked"] and os.geteuid() != 0:
+            click.echo(_NOT_ROOT)
+        click.echo("\n".join((*_table(findings), _summary(counts))))
+    if counts["fail"]:
+        sys.exit(EXIT_FAILED)
+    sys.exit(EXIT_NOT_PERMITTED if counts["not_checked"] else 0)
+
+
+def _table(findings: "tuple[Finding, ...]") -> list[str]:
+    """A line for each finding, with the next step below it."""
+    width = max((len(finding.name) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        sign, colour = _MARKS[finding.result]
+        lines.append(f"{click.style(sign, fg=colour)} {finding.name:<{width}}  {finding.detail}")
+        if finding.todo and finding.result != "ok":
+            lines.append(f"  {'':<{width}}  → {finding.todo}")
+    return lines
+
+
+def _summary(counts: dict[str, int]) -> str:
+    parts = [
+        click.style(f"{number} {_LABELS[word]}", fg=_MARKS[word][1])
+        for word, number in counts.items()
+        if number
+    ]
+    return f"\n{', '.join(parts)}"

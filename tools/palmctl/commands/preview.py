@@ -1,0 +1,48 @@
+"""`palmctl preview`: what the camera sees, for who mounts it."""
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.1, 60),
+    default=10.0,
+    show_default=True,
+    help="How long the address is good for.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
+def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) -> None:
+    """Show the camera's picture with the hand's outline, the crop and the quality, as a page on this machine.
+
+    The page is for a browser on this machine alone (from afar: ssh -L PORT:127.0.0.1:PORT). Its pictures are
+    made on request, in memory, and stored nowhere; they stop when the page is closed or its time is over.
+
+    Exit code 0: the page was closed or its time is over. 3: no daemon answers. 4: this user may not
+    see it.
+    """
+    from functools import partial
+
+    from device.platform.control import ask_core
+    from device.values.status import read_status
+    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.pages.core_pages import preview_routes
+    from tools.palmctl.pages.server import LocalPage
+
+    socket = control_socket_of(config)
+    read_status(socket)
+    page = LocalPage(preview_routes(partial(ask_core, socket)), port=port, lives_s=minutes * 60)
+    if as_json:
+        click.echo(json.dumps({"url": page.url, "lives_s": round(minutes * 60)}))
+    else:
+        click.echo(
+            f"{page.url}\nGood for {minutes:g} minutes, on this machine; Ctrl-C or closing it ends it."
+        )
+    page.serve()

@@ -1,0 +1,379 @@
+"""`palmctl provision`: make this board a device of a tenant."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from link1.errors import is_not_permitted
+
+if TYPE_CHECKING:
+    from device.config.config import DeviceConfig
+    from device.config.values import Parser
+    from device.provisioning.online import Provisioned, Registration
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--server", metavar="URL", help="The service: https://HOST[:PORT].")
+@click.option(
+    "--token-stdin",
+    is_flag=True,
+    help="Read the provisioning token from standard input; on a terminal it is asked for and not shown.",
+)
+@click.option(
+    "--offline-bundle",
+    type=_PATH,
+    metavar="FILE",
+    help="Without a network: write the request into FILE, or take the service's answer from it.",
+)
+@click.option("--root-kid", metavar="KID", help="With an answer in FILE: the service's root, else asked for.")
+@click.option("--device-id", help="Who this device is to the service.")
+@click.option("--gate-id", help="The gate it stands at.")
+@click.option("--dbd-id", help="The validator at the other end of its cable.")
+@click.option("--passage-sensor", is_flag=True, help="The validator tells whether the person walked through.")
+@click.option("--config", type=_PATH, help="Configuration file to write; default as for palmd.")
+@click.option("--state-dir", type=_PATH, help="Where keys, gallery and journal go.")
+@click.option("--runtime-dir", type=_PATH, help="Where the daemons put their sockets.")
+@click.option("--camera", metavar="SOURCE", help="/dev/video0, v4l2:by-id/… or file:PATH (video or folder).")
+@click.option("--camera-fps", type=click.IntRange(1, 120), help="Images a second.")
+@click.option("--link-port", metavar="PORT", help="/dev/ttyACM0, another port, or usb:VID:PID[:SERIAL].")
+@click.option("--ca-file", type=_PATH, help="CA certificate of the service, if the system does not know it.")
+@click.option("--model-dir", type=_PATH, help="Folder of the model; default: the shipped one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def provision(
+    *,
+    as_json: bool,
+    token_stdin: bool,
+    offline_bundle: Path | None,
+    root_kid: str | None,
+    config: Path | None,
+    **given: Any,
+) -> None:
+    """Make this board a device of a tenant: keys, registration, pinned trust, configuration.
+
+    Keys are made here and never leave. After an interruption anywhere, run it again with the same token: it
+    goes on where it stopped. What an existing configuration file says, and no option does, stays.
+
+    Without a network: `--offline-bundle FILE` with a FILE that is not there yet writes the request; the
+    operator answers it with `palmctl cloud bundle create`; the same command with the answer in FILE pins it.
+
+    Exit code 0: provisioned, or the request is written. 1: refused or failed. 2: wrong usage. 3: the service
+    cannot be reached. 4: this user may not write there.
+    """
+    from device.config.config import config_path
+
+    path = config_path(config).absolute()
+    with _lossless():
+        if offline_bundle is not None:
+            if token_stdin:
+                raise click.UsageError("--offline-bundle needs no token; leave --token-stdin out")
+            _offline(path, given, offline_bundle.absolute(), root_kid, as_json)
+            return
+        for option in ("server", "device_id", "gate_id", "dbd_id"):
+            _need(given, option)
+        if not token_stdin:
+            raise click.UsageError("the token comes on standard input only: add --token-stdin")
+        _online(path, given, as_json)
+
+
+@contextmanager
+def _lossless() -> Iterator[None]:
+    """Whatever the service does to a registration, it may be tried again."""
+    from cloud_client.errors import CloudError, ServerAddressError
+    from tools.palmctl.errors import RegistrationUnanswered
+
+    try:
+        yield
+    except ServerAddressError as error:
+        if is_not_permitted(error):
+            raise
+        raise click.UsageError(str(error)) from error
+    except CloudError as error:
+        raise RegistrationUnanswered(
+            f"{error}; nothing is lost: run the same command again when the service answers"
+        ) from error
+
+
+def _need(given: dict[str, Any], option: str) -> None:
+    if not given[option]:
+        raise click.UsageError(f"Missing option '--{option.replace('_', '-')}'.")
+
+
+def _online(path: Path, given: dict[str, Any], as_json: bool) -> None:
+    import asyncio
+    import random
+
+    from device.platform.clock import SystemClock
+    from device.provisioning.online import Surroundings
+    from device.provisioning.online import provision as carry_out
+
+    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
+    settings = _settings(path, given)
+    registration = _registration(settings, passage_sensor=given["passage_sensor"])
+    done = asyncio.run(carry_out(settings, path, registration, _token(), around))
+    _print_done(done, settings, path, as_json)
+
+
+def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_told(done, settings, path)))
+        return
+    click.echo("\n".join((_lines(done, settings, path), *_fingerprint(done.keys.verdict.kid))))
+
+
+def _fingerprint(kid: str) -> list[str]:
+    """The verdict key's id for an operator to read or to photograph; the code only on a terminal."""
+    from tools.palmctl.live_terminal import is_live
+
+    grouped = " ".join(kid[start : start + 4] for start in range(0, len(kid), 4))
+    lines = [f"  fingerprint     {grouped}"]
+    if is_live(sys.stdout):
+        from tools.palmctl.terminal_qr import qr_lines
+
+        lines += qr_lines(f"palm-access:verdict-key:{kid}")
+    return lines
+
+
+def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
+    """Step 1 or step 3 of `device.provisioning.offline`, by what FILE holds."""
+    from device.errors import ProvisioningError
+    from device.provisioning.offline import (
+        ANSWER_TYPE,
+        MAX_FILE_BYTES,
+        file_type,
+        pending_registration,
+        read_root_kid,
+        take_answer,
+    )
+    from link1.plain_file import read_plain_file
+
+    content = b""
+    if file.exists():
+        content = read_plain_file(file, MAX_FILE_BYTES)
+    pending = pending_registration(_base(path, given))
+    if pending is not None:
+        for option in ("device_id", "gate_id", "dbd_id"):
+            given[option] = given[option] or getattr(pending, option)
+        given["passage_sensor"] = given["passage_sensor"] or pending.passage_sensor
+    answered = bool(content) and file_type(content) == ANSWER_TYPE
+    if answered and pending is None:
+        raise ProvisioningError(
+            "no registration waits for an answer here: it is finished, or was never begun; "
+            "see: palmctl doctor provisioned"
+        )
+    for option in ("device_id", "gate_id", "dbd_id"):
+        _need(given, option)
+    settings = _settings(path, given)
+    if answered:
+        kid = read_root_kid(root_kid or _asked_root())
+        _print_done(take_answer(settings, path, content, kid), settings, path, as_json)
+        return
+    if content:
+        _same_request(settings, file, content)
+    registration = _registration(settings, passage_sensor=given["passage_sensor"])
+    _request(settings, path, file, registration, as_json)
+
+
+def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
+    """FILE may be written over only if it holds what was asked for here before."""
+    from device.errors import ProvisioningError
+    from device.provisioning.offline import PENDING_NAME
+
+    kept = settings.device.state_dir / PENDING_NAME
+    if not kept.exists() or kept.read_bytes() != held:
+        raise ProvisioningError(
+            f"{file} holds another request and is left alone; name a FILE that is not there"
+        )
+
+
+def _request(
+    settings: "DeviceConfig", path: Path, file: Path, registration: "Registration", as_json: bool
+) -> None:
+    from device.provisioning.offline import request_registration
+    from tools.palmctl.stick import write_on_stick
+
+    requested = request_registration(settings, path, registration)
+    write_on_stick(file, requested.content)
+    verdict = requested.keys.verdict.public
+    if as_json:
+        key = {"kid": verdict.kid, "alg": "ed25519", "pub_b64": verdict.b64}
+        told = {
+            "step": "requested",
+            "device_id": registration.device_id,
+            "verdict_key": key,
+            "file": str(file),
+        }
+        click.echo(json.dumps(told | {"keys_made": requested.keys_made}))
+        return
+    lines = (
+        f"{registration.device_id} has asked to be registered.",
+        f"  request         {file}",
+        f"  verdict key     {verdict.b64}  (give this to the validator)",
+        *_fingerprint(verdict.kid),
+    )
+    click.echo("\n".join(lines))
+    click.echo(
+        "Next, at the service: palmctl cloud bundle create --request FILE …, and compare the fingerprint.\n"
+        "Then, here: palmctl provision --offline-bundle FILE --root-kid KID",
+        err=True,
+    )
+
+
+def _asked_root() -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask: give --root-kid KID as the operator told it")
+    return str(click.prompt("Key id of the service's root, as the operator told it", err=True))
+
+
+def _token() -> str:
+    """The token, never shown and never kept."""
+    from tools.palmctl.standard_input import secret_line
+
+    if sys.stdin.isatty():
+        return str(click.prompt("Provisioning token", hide_input=True, err=True)).strip()
+    token = secret_line("token")
+    if not token:
+        raise click.UsageError("no token came on standard input; try: palmctl provision … < token.txt")
+    return token
+
+
+def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
+    """The configuration to write: the existing file's or the defaults, with the options put in."""
+    from dataclasses import replace
+
+    from device.config import values
+    from device.config.config import CloudSection, DeviceSection, ModelSection
+    from device.platform.ownership import hand_over
+
+    found = _base(path, given)
+    # However this ends: what root has made by then is the daemons'.
+    click.get_current_context().call_on_close(partial(hand_over, found.device.state_dir))
+    cloud = found.cloud
+    if given["server"]:
+        url = _checked("--server", values.service_url, given["server"])
+        ca_file = given["ca_file"] and given["ca_file"].absolute()
+        if ca_file is None and cloud is not None and cloud.url == url:
+            ca_file = cloud.ca_file
+        cloud = CloudSection(url, ca_file)
+    return replace(
+        found,
+        device=DeviceSection(
+            _checked("--device-id", values.device_id, given["device_id"]),
+            _checked("--gate-id", values.name, given["gate_id"]),
+            _checked("--dbd-id", values.name, given["dbd_id"]),
+            found.device.state_dir,
+            _checked(
+                "--runtime-dir",
+                values.socket_folder,
+                str((given["runtime_dir"] or found.device.runtime_dir).absolute()),
+            ),
+        ),
+        camera=replace(
+            found.camera,
+            source=_checked("--camera", values.camera_source, given["camera"] or found.camera.source),
+            fps=given["camera_fps"] or found.camera.fps,
+        ),
+        link=replace(
+            found.link, port=_checked("--link-port", values.port, given["link_port"] or found.link.port)
+        ),
+        cloud=cloud,
+        model=ModelSection(given["model_dir"].absolute() if given["model_dir"] else found.model.dir),
+    )
+
+
+def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
+    """The existing file, else the defaults; with the state directory that the options name."""
+    from dataclasses import replace
+
+    from device.config.config import (
+        CameraSection,
+        DeviceConfig,
+        DeviceSection,
+        EnrolmentSection,
+        LinkSection,
+        ModelSection,
+        load_config,
+    )
+
+    if path.exists():
+        found = load_config(path)
+    else:
+        found = DeviceConfig(
+            DeviceSection("", "", "", Path("/var/lib/palm-access"), Path("/run/palm-access")),
+            CameraSection("/dev/video0", 30, loop=False, look="rgb"),
+            LinkSection("/dev/ttyACM0", 921_600),
+            None,
+            ModelSection(None),
+            EnrolmentSection(("L", "R")),
+        )
+    state_dir = (given["state_dir"] or found.device.state_dir).absolute()
+    return replace(found, device=replace(found.device, state_dir=state_dir))
+
+
+def _checked(option: str, parser: "Parser", value: str) -> Any:
+    """The option's value as the configuration takes it."""
+    from device.config.values import WrongValue
+
+    try:
+        return parser(value, Path.cwd())
+    except WrongValue as error:
+        raise click.UsageError(f"{option}: expected {parser.expected}, found {error}") from None
+
+
+def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registration":
+    from importlib.metadata import version
+
+    from device import APP_PACKAGE
+    from device.provisioning.online import Registration
+    from models.manifest import load_manifest, shipped_model_dir
+
+    return Registration(
+        device_id=settings.device.id,
+        gate_id=settings.device.gate_id,
+        dbd_id=settings.device.dbd_id,
+        passage_sensor=passage_sensor,
+        app_version=version(APP_PACKAGE),
+        model_id=load_manifest(settings.model.dir or shipped_model_dir()).model_id,
+    )
+
+
+def _told(done: "Provisioned", settings: "DeviceConfig", path: Path) -> dict[str, Any]:
+    """The result for programs. The verdict key is what a validator pins."""
+    trust, verdict = done.trust, done.keys.verdict.public
+    stream, epoch = trust.gallery or ("", 0)
+    return {
+        "device_id": trust.device_id,
+        "tenant_id": trust.tenant_id,
+        "gate_id": trust.gate_id,
+        "dbd_id": trust.dbd_id,
+        "verdict_key": {"kid": verdict.kid, "alg": "ed25519", "pub_b64": verdict.b64},
+        "root_kid": trust.roots[0].kid,
+        "dbd_kids": [key.public.kid for key in trust.dbd_keys],
+        "gallery": {"stream": stream, "epoch": epoch},
+        "keys_made": done.keys_made,
+        "config": str(path),
+        "state_dir": str(settings.device.state_dir),
+    }
+
+
+def _lines(done: "Provisioned", settings: "DeviceConfig", path: Path) -> str:
+    """The result for a person."""
+    told = _told(done, settings, path)
+    validators = ", ".join(told["dbd_kids"]) or "none yet; add one at the service and it comes by itself"
+    return "\n".join(
+        (
+            f"{told['device_id']} is a device of tenant {told['tenant_id']}.",
+            f"  verdict key     {told['verdict_key']['pub_b64']}  (give this to the validator)",
+            f"  service root    {told['root_kid']}",
+            f"  validator keys  {validators}",
+            f"  configuration   {told['config']}",
+            f"  state           {told['state_dir']}",
+        )
+    )

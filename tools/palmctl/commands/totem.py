@@ -1,0 +1,52 @@
+"""`palmctl totem`: the enrolment screen of a totem."""
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
+)
+@click.option(
+    "--url-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the address into this file, readable by this user alone, for whoever starts the browser.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
+def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: bool) -> None:
+    """Serve the enrolment screen: code, terms to read and accept, guidance, result; Portuguese and English.
+
+    It runs until it is interrupted, and waits for a core that is not there yet. Start the browser with:
+    chromium --kiosk "$(cat URL-FILE)".
+
+    Exit code 0 or 130: ended. 1: the port or the file cannot be used. 4: this user may not ask the core.
+    """
+    from functools import partial
+
+    from device.errors import IpcError, IpcNotPermitted
+    from device.platform.control import ask_core
+    from device.platform.files import replace_synced
+    from tools.palmctl.core_line import totem_socket_of
+    from tools.palmctl.pages.core_pages import totem_routes
+    from tools.palmctl.pages.server import LocalPage
+
+    ask = partial(ask_core, totem_socket_of(config))
+    try:
+        ask("enrolment.state", after=0, wait_ms=0)
+    except IpcNotPermitted:
+        raise  # the page would be out of service for ever
+    except IpcError:
+        pass  # not there yet, or busy: the page goes on asking
+    page = LocalPage(totem_routes(ask), port=port)
+    try:
+        if url_file is not None:
+            replace_synced(url_file, page.url.encode(), mode=0o600)
+        click.echo(json.dumps({"url": page.url}) if as_json else page.url)
+        page.serve()
+    finally:
+        if url_file is not None:
+            url_file.unlink(missing_ok=True)

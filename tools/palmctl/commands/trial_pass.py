@@ -1,0 +1,133 @@
+"""`palmctl pass`: one passage under a technician's eyes."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from device.values.control import TrialPassage
+    from device.values.status import CoreStatus
+
+_ABOUT = {
+    "MATCH": "a known person",
+    "NO_MATCH": "nobody who is enrolled",
+    "AMBIGUOUS": "two people are too alike",
+    "POOR_CAPTURE": "no capture was good enough",
+    "SPOOF": "not a living hand",
+    "NOT_READY": "the device cannot judge now; see palmctl status",
+    "GALLERY_EXPIRED": "the gallery is too old; see palmctl status",
+}
+_BAR = 30
+
+
+@click.command(name="pass")
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Recognise the next hand and sign nothing; so it is also where no validator is connected.",
+)
+@click.option(
+    "--wait-s", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="How long to wait."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the passage as one JSON object.")
+def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bool) -> None:
+    """Wait for the next hand; show what was decided, its scores, and how long every stage took.
+
+    With a validator connected it is the next real passage, which the validator asks for. Without one, or with
+    --dry-run, it is a rehearsal: the same recognition, and no verdict.
+
+    Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers. 4: this
+    user may not ask it.
+    """
+    from device.platform.control import ask_core
+    from device.values.control import PassAnswer
+    from device.values.control import PassAsked
+    from device.values.control import TrialPassage
+    from device.values.status import read_status
+    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.errors import NoPassage
+
+    socket = control_socket_of(config)
+    status = read_status(socket)
+    rehearsal = dry_run or status.cable.state != "up"
+    click.echo(
+        "show a palm to the camera (a rehearsal: nothing is signed)"
+        if rehearsal
+        else "waiting for the next hand that the validator asks for",
+        err=True,
+    )
+    op = "pass.rehearse" if rehearsal else "pass.next"
+
+    def ask(wait_ms: int) -> TrialPassage | None:
+        told = ask_core(socket, op, timeout_s=wait_ms / 1000 + 5, **PassAsked(wait_ms).to_obj())
+        return PassAnswer.from_obj(told.header).passage
+
+    passage = _waited(ask, wait_s)
+    if passage is None:
+        raise NoPassage(_nothing_came(status, rehearsal=rehearsal))
+    click.echo(json.dumps(passage.to_obj(), sort_keys=True) if as_json else "\n".join(lines(passage)))
+
+
+def _waited(ask: "Callable[[int], TrialPassage | None]", wait_s: float) -> "TrialPassage | None":
+    """Ask as often as one question may not wait for all of the time."""
+    left_ms = round(wait_s * 1000)
+    while left_ms > 0:
+        part_ms = min(left_ms, 30_000)
+        passage = ask(part_ms)
+        if passage is not None:
+            return passage
+        left_ms -= part_ms
+    return None
+
+
+def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
+    if rehearsal:
+        return "no hand came in this time; see with palmctl preview whether the camera shows one"
+    asked = "" if status.txn_id else ", and the validator had not asked for one when this began"
+    return f"no verdict left in this time{asked}; try --dry-run, which needs no validator"
+
+
+def lines(passage: "TrialPassage") -> list[str]:
+    """The passage for a person."""
+    result, decision = passage.result, passage.decision
+    colour = {"accept": "green", "reject": "red"}.get(decision, "yellow")
+    kind = (
+        "rehearsal, nothing signed" if passage.verdict is None else f"verdict {passage.verdict.verdict_seq}"
+    )
+    pad = passage.pad
+    rows = [
+        ("score", f"{passage.score_q / 10_000:.3f} (cosine)" if passage.score_q else "none"),
+        ("quality", f"{passage.quality_q} of 100"),
+        ("liveness", f"{pad.res} ({pad.mech}, {pad.score_q / 100:.0f} %)"),
+        ("captures", str(passage.attempts)),
+    ]
+    seen = passage.rehearsed
+    if seen is not None and seen.subject_ref:
+        rows.append(("person", f"{seen.subject_ref}, {'left' if seen.hand == 'L' else 'right'}"))
+    if seen is not None and seen.hints:
+        rows.append(("hints", ", ".join(seen.hints)))
+    head = f"{click.style(f'{decision} {result}', fg=colour, bold=True)}: {_ABOUT.get(result, '')} ({kind})"
+    return [head, *(f"  {name:<10}{text}" for name, text in rows), *_stages(passage)]
+
+
+def _stages(passage: "TrialPassage") -> list[str]:
+    stages = passage.stages_us
+    if not stages:
+        return []
+    longest = max(us for _, us in stages) or 1
+    total = sum(us for _, us in stages)
+    rows = [
+        f"  {name:<18}{us / 1000:7.1f} ms  {'█' * max(1 if us else 0, round(_BAR * us / longest))}"
+        for name, us in stages
+    ]
+    what = "from the hand's first frame to this one" if passage.rehearsal else "from the frame to the cable"
+    return [
+        "",
+        *rows,
+        f"  {'in all':<18}{total / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
+    ]

@@ -1,0 +1,177 @@
+"""`palmctl update`: releases on this device: where they stand, one from a stick, the way back."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from device.platform.ipc import Packet
+    from device.values.status import UpdatesInForce
+    from device.values.status import UpdatesStatus
+    from tools.palmctl.release import ReleaseFile
+
+_CHUNK_WITHIN_S = 60.0
+"""The first chunk of a large release waits until the disk has made room for it."""
+
+with_config = click.option(
+    "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
+)
+in_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def update() -> None:
+    """Releases of software and models on this device."""
+
+
+@update.command()
+@with_config
+@in_json
+def status(config: Path | None, as_json: bool) -> None:
+    """Where updates stand: what is in force, what is coming, what failed.
+
+    Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
+    4: this user may not ask it.
+    """
+    told = _read(_ask(config, "update.status"))
+    _show(told, as_json=as_json)
+    sys.exit(0 if told.state is not None and told.state.failed is None else 1)
+
+
+@update.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@with_config
+@in_json
+def apply(file: Path, config: Path | None, as_json: bool) -> None:
+    """Hand the release in FILE to the daemon, which judges it as it judges mail.
+
+    Interrupted, it goes on where it was when it is called again. The daemon tests the release and switches by
+    itself; see `palmctl update status`.
+    """
+    from tools.palmctl.release import read_release
+
+    _show(take(read_release(file), config), as_json=as_json)
+
+
+@update.command()
+@click.option("--app", "software", is_flag=True, help="The software; the model otherwise.")
+@with_config
+@in_json
+def rollback(software: bool, config: Path | None, as_json: bool) -> None:
+    """Go back to the model before the present one, where the gallery allows it. For root.
+
+    The software goes back with `sudo palm-access-rollback`, which works without any daemon.
+    """
+    if software:
+        raise click.ClickException("the software goes back with: sudo palm-access-rollback")
+    from device.config.config import config_path, load_config
+    from device.values.control import DeviceNamed
+
+    device_id = load_config(config_path(config)).device.id
+    _show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
+
+
+def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
+    """Hand a release to the daemon; how updates are then."""
+    payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
+    told = _read(_ask(config, "update.manifest", payload=payload))
+    receiving = told.state.receiving if told.state is not None else None
+    if receiving is not None and receiving.release_seq == release.manifest["release_seq"]:
+        _hand_over(release, config)
+        return _read(_ask(config, "update.status"))
+    click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+    return told
+
+
+def lines(told: "UpdatesStatus") -> list[str]:
+    """The state of updates for a person, a fact a line."""
+    state = told.state
+    if state is None:
+        return [f"{'software':<10}{told.software}", f"no update is taken: {told.fault}"]
+    model = state.model
+    of = "shipped" if not model.release_seq else f"release {model.release_seq}"
+    rows = [
+        ("newest", f"release {state.release_seq}" if state.release_seq else "none was ever taken"),
+        ("software", told.software),
+        ("model", f"{model.model_id}, {of}{', on trial' if model.on_trial else ''}"),
+    ]
+    if model.previous is not None:
+        rows.append(("before", model.previous.model_id or "the shipped model"))
+    rows += under_way(state)
+    return [f"{name:<10}{text}" for name, text in rows]
+
+
+def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
+    """What is coming, or failed: a word and its text each."""
+    waits, receiving, app, failed = state.model.waiting, state.receiving, state.app_waiting, state.failed
+    rows = []
+    if waits is not None:
+        rows.append(
+            ("waiting", f"model {waits.model_id}, release {waits.release_seq}: for its gallery epoch")
+        )
+    if receiving is not None:
+        share = f"{receiving.chunks} of {receiving.chunk_count} chunks"
+        rows.append(("receiving", f"release {receiving.release_seq} {receiving.kind}: {share}"))
+    if app is not None:
+        rows.append(("arrived", f"{app.version}, release {app.release_seq}: palm-update installs it"))
+    if failed is not None:
+        rows.append(("failed", f"release {failed.release_seq} {failed.kind}: {failed.code}"))
+    return rows
+
+
+def _show(told: "UpdatesStatus", *, as_json: bool) -> None:
+    click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
+
+
+def _read(answer: "Packet") -> "UpdatesStatus":
+    from device.values.control import UpdatesAnswer
+
+    return UpdatesAnswer.from_obj(answer.header).updates
+
+
+def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
+    """Every chunk in turn; those that are there already cost the daemon nothing."""
+    import asyncio
+
+    from device.config.config import config_path, load_config
+    from device.platform.ipc import IpcClient
+    from device.values.control import ChunkGiven
+
+    socket = load_config(config_path(config)).control_socket
+    seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
+
+    async def send() -> None:
+        client = await IpcClient.connect(socket)
+        try:
+            with click.progressbar(
+                release.chunks(), length=count, label="handing over", file=sys.stderr, hidden=not _is_live()
+            ) as chunks:
+                for index, data in chunks:
+                    given = ChunkGiven(seq, index).to_obj()
+                    await client.call("update.chunk", data, timeout_s=_CHUNK_WITHIN_S, **given)
+        finally:
+            client.close()
+
+    asyncio.run(send())
+
+
+def _is_live() -> bool:
+    from tools.palmctl.live_terminal import is_live
+
+    return is_live(sys.stderr)
+
+
+def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
+    from device.config.config import config_path, load_config
+    from device.platform.control import ask_core
+
+    return ask_core(
+        load_config(config_path(config)).control_socket,
+        op,
+        timeout_s=_CHUNK_WITHIN_S,
+        payload=payload,
+        **members,
+    )

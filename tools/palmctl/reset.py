@@ -1,0 +1,130 @@
+"""A factory reset step by step: who is here, nobody at work, then the wipe of `device.wipe.wipe`."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from device.config.config import DeviceConfig
+from device.errors import DeviceError, StateError
+from device.trust.trust import load_trust
+from device.values.status import read_status
+from device.wipe.factory_reset import ResetLosses, count_losses, journal_in_use, reset_device
+from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
+from tools.palmctl.errors import ResetRefused
+
+_BOOTED = Path("/run/systemd/system")
+_STOPPED_WITHIN_S = 30.0
+_PROBE_WITHIN_S = 5.0
+_UNITS = ("palm-syncd.service", "palmd.service")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The device that would be destroyed, and what goes with it."""
+
+    device_id: str
+    gate_id: str
+    dbd_id: str
+    losses: ResetLosses
+    untold_wipe: bool
+    """The service ordered a wipe and does not know yet that it is done; the key to tell it goes too."""
+
+
+def who_is_here(config: DeviceConfig) -> Here | None:
+    """The device as it was registered, or as configured where registration never finished; else None."""
+    state_dir = config.device.state_dir
+    if not state_dir.is_dir() or not any(path.name != "lost+found" for path in state_dir.iterdir()):
+        return None
+    losses = _losses_of(config)
+    for read in (lambda: load_trust(config.trust_path), lambda: read_wipe(state_dir)):
+        try:
+            found = read()
+        except DeviceError:
+            continue
+        if found is not None:
+            return Here(found.device_id, found.gate_id, found.dbd_id, losses, _untold_wipe(state_dir))
+    return Here(config.device.id, config.device.gate_id, config.device.dbd_id, losses, untold_wipe=False)
+
+
+def _untold_wipe(state_dir: Path) -> bool:
+    try:
+        wipe = read_wipe(state_dir)
+    except StateError:
+        return False
+    return wipe is not None and wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED
+
+
+def _losses_of(config: DeviceConfig) -> ResetLosses:
+    """What goes: as palmd tells it while it runs and holds the databases, else as they are counted."""
+    try:
+        told = read_status(config.control_socket)
+    except DeviceError:
+        return count_losses(config)
+    return ResetLosses(True, told.uploads_waiting, told.verdict_seq, told.gallery.templates)
+
+
+def begun_before(config: DeviceConfig) -> bool:
+    """Whether a technician's reset was cut off here; a damaged record of one counts, as its text says."""
+    try:
+        wipe = read_wipe(config.device.state_dir)
+    except StateError:
+        return (config.device.state_dir / FILE_NAME).is_file()
+    return wipe is not None and wipe.wipe_id is None
+
+
+def stop_daemons(config: DeviceConfig, tell: Callable[[str], None]) -> None:
+    """See to it that no palmd is at work on the state. Raises ResetRefused."""
+    if not _is_running(config):
+        return
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not _BOOTED.is_dir():
+        return  # no unit of a service manager: asked, palmd empties the device itself, and ends
+    tell("stopping palmd and palm-syncd …")
+    done = subprocess.run([systemctl, "stop", *_UNITS], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ResetRefused("systemctl could not stop palmd; run this as root: sudo palmctl factory-reset")
+    give_up_s = time.monotonic() + _STOPPED_WITHIN_S
+    while _is_running(config):
+        if time.monotonic() > give_up_s:
+            raise ResetRefused("a palmd still runs after the unit was stopped: end whatever else started it")
+        time.sleep(0.2)
+
+
+def carry_out(config: DeviceConfig, here: Here) -> None:
+    """Destroy everything, or go on with what was begun. Raises WipeUnfinished, OSError."""
+    state_dir = config.device.state_dir
+    if _is_running(config):
+        try:
+            read_status(config.control_socket)
+        except DeviceError:
+            raise ResetRefused(
+                "a palmd holds this device without answering: end it (systemctl stop palmd), then try again"
+            ) from None
+        reset_device(config, here.device_id)
+        return
+    if begun_before(config):
+        try:
+            finish_wipe(state_dir)
+        except StateError:  # the record of it is damaged: a new one finishes the work as well
+            reset_folder(state_dir, here.device_id, here.gate_id, here.dbd_id)
+        return
+    reset_folder(state_dir, here.device_id, here.gate_id, here.dbd_id)
+
+
+def _is_running(config: DeviceConfig) -> bool:
+    """Whether a palmd listens or holds its journal; in doubt it is. One too busy to answer is running too."""
+    if journal_in_use(config):
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_WITHIN_S)
+        try:
+            probe.connect(str(config.control_socket))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True
+    return True

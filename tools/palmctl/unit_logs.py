@@ -1,0 +1,69 @@
+"""The daemons' log as journald keeps it, and clear words where there is no journald."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.palmctl.errors import LogsUnavailable, NoJournal
+
+UNITS = ("palmd", "palm-syncd")
+BOOTED = Path("/run/systemd/system")
+JOURNALS = (Path("/run/log/journal"), Path("/var/log/journal"))
+_OWN_LEVELS = {"CRITICAL": "crit", "ERROR": "err", "WARNING": "warning"}
+_LEVELS = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line. `at_ms`: epoch milliseconds."""
+
+    at_ms: int
+    unit: str
+    level: str
+    text: str
+
+
+def journalctl(units: Sequence[str], *options: str) -> list[str]:
+    """The command that shows these units. Raises LogsUnavailable."""
+    program = shutil.which("journalctl")
+    kept = BOOTED.is_dir() or any(next(place.glob("*/*.journal"), None) for place in JOURNALS)
+    if program is None or not kept:
+        raise NoJournal(
+            "journald does not run here; palmd and palm-syncd write their log to standard error: look where "
+            "whatever started them keeps it (a container: docker logs NAME)"
+        )
+    return [program, "--quiet", "--no-pager", *(f"--unit={unit}.service" for unit in units), *options]
+
+
+@contextmanager
+def following(command: Sequence[str]) -> Iterator[Iterator[LogLine]]:
+    """The lines of a `journalctl --output=json` command while it runs; ended with the block."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        lines = process.stdout or ()
+        yield (line for text in lines if (line := read_line(text)) is not None)
+        if process.wait() != 0:
+            raise LogsUnavailable("journalctl failed; run this as root, or as a member of systemd-journal")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def read_line(text: str) -> LogLine | None:
+    """One line of `journalctl --output=json`; None for what is none."""
+    try:
+        entry = json.loads(text)
+        message = entry.get("MESSAGE", "")
+        if isinstance(message, list):  # bytes that are no text
+            message = bytes(message).decode("utf-8", "replace")
+        # What the service manager says of a unit is its own line: it names the unit in UNIT.
+        unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or "").removesuffix(".service")
+        # The daemons write plain lines, which journald takes for information, whatever their first word.
+        level = _OWN_LEVELS.get(str(message).partition(" ")[0]) or _LEVELS[int(entry.get("PRIORITY", 6))]
+        return LogLine(int(entry["__REALTIME_TIMESTAMP"]) // 1000, unit, level, str(message))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None

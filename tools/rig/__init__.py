@@ -1,0 +1,1 @@
+"""What tries, measures, packs and shows the product. Never on a device."""

@@ -1,0 +1,132 @@
+"""CPU of the server process a request, beside the bare app in turns of the same run; verdict batches."""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from link1.signed import Kind, verify_object
+from tools.palmctl.bench.daemon import BenchFailed
+from tools.rig.bench.cloud_bare import ON_LOOP
+from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, started
+from tools.rig.bench.http_load import connections, cpu_s, drive
+
+ROUNDS = 15
+_KEPT_ALIVE = 4
+_PERSONS = 200
+
+
+def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict[str, Any]:
+    """Median µs of CPU for getSubject and createSubject, of the server and of the bare app.
+
+    ``requests`` is how many are made of each; short rounds in turns, because other programs on a machine
+    slow both down alike.
+    """
+    bare_port = _free_port()
+    words = [sys.executable, "-m", "tools.rig.bench.cloud_bare", str(folder / "bare.db"), str(bare_port)]
+    with started(words, folder / "bare.log") as process:
+        bare = ServerProcess(("127.0.0.1", bare_port), process.pid, folder, "bare", server.api_key)
+        _await_listening(bare)
+        both = {"server": server, "bare": bare}
+        ids = {name: _create(one, _PERSONS) for name, one in both.items()}
+        gets: dict[str, list[float]] = {"server": [], "bare": []}
+        posts: dict[str, list[float]] = {"server": [], "bare": []}
+        on_loop: list[float] = []
+        for _ in range(ROUNDS):
+            for name, one in both.items():
+                gets[name].append(_get_us(one, ids[name], requests // ROUNDS))
+                posts[name].append(_post_us(one, requests // ROUNDS))
+            on_loop.append(_post_us(bare, requests // ROUNDS, ON_LOOP))
+    created = _beside(posts)
+    strictest = _beside({"server": posts["server"], "bare": on_loop})
+    created |= {"bare_on_loop_us": strictest["bare_us"], "ratio_on_loop": strictest["ratio"]}
+    return {"get_subject": _beside(gets), "create_subject": created}
+
+
+def measure_batches(server: ServerProcess, device: BenchDevice, batches: int) -> dict[str, Any]:
+    """Verdict batches of 100, each one transaction, beside the bare signature checks of one."""
+    wall, cpu = [], []
+    items: list[dict[str, Any]] = []
+    with connections(server.address, 1) as (connection,):
+        for _ in range(batches):
+            items = [{"signed_verdict": device.verdict()} for _ in range(100)]
+            request = device.request("POST", "/v1/verdicts/batch", body={"items": items})
+            before, begun = cpu_s(server.pid), time.perf_counter()
+            connection.send(request)
+            status, body = connection.answer()
+            wall.append(time.perf_counter() - begun)
+            cpu.append(cpu_s(server.pid) - before)
+            if status != 200 or len(json.loads(body)["accepted"]) != 100:
+                raise BenchFailed(f"a batch was answered {status}")
+    begun = time.process_time()
+    for item in items:
+        verify_object(Kind.VERDICT, item["signed_verdict"], device.verdict_key.public)
+    checks_ms = (time.process_time() - begun) * 1000
+    return {
+        "batches": batches,
+        "wall_ms": round(median(wall) * 1000, 1),
+        "cpu_ms": round(sum(cpu) / batches * 1000, 1),
+        "cpu_us_a_verdict": round(sum(cpu) / batches * 10_000),
+        "signature_checks_alone_ms": round(checks_ms, 1),
+        "ratio": round(sum(cpu) / batches * 1000 / checks_ms, 2),
+    }
+
+
+def _create(server: ServerProcess, count: int) -> list[str]:
+    with connections(server.address, _KEPT_ALIVE) as opened:
+        bodies = drive(opened, [_new_person(server) for _ in range(count)], 201)
+    return [json.loads(body)["subject_id"] for body in bodies]
+
+
+def _new_person(server: ServerProcess, path: str = "/v1/subjects") -> bytes:
+    # Letters only: eleven digits in a row might be a CPF.
+    name = os.urandom(16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
+    return server.partner_request("POST", path, {"external_ref": name})
+
+
+def _get_us(server: ServerProcess, ids: list[str], count: int) -> float:
+    requests = [server.partner_request("GET", f"/v1/subjects/{ids[n % len(ids)]}") for n in range(count)]
+    return _cpu_us(server, requests, 200)
+
+
+def _post_us(server: ServerProcess, count: int, path: str = "/v1/subjects") -> float:
+    return _cpu_us(server, [_new_person(server, path) for _ in range(count)], 201)
+
+
+def _cpu_us(server: ServerProcess, requests: list[bytes], expected: int) -> float:
+    with connections(server.address, _KEPT_ALIVE) as opened:
+        before = cpu_s(server.pid)
+        drive(opened, requests, expected)
+        return (cpu_s(server.pid) - before) / len(requests) * 1e6
+
+
+def _beside(rounds: dict[str, list[float]]) -> dict[str, Any]:
+    ratios = [ours / bare for ours, bare in zip(rounds["server"], rounds["bare"], strict=True)]
+    return {
+        "server_us": round(median(rounds["server"])),
+        "bare_us": round(median(rounds["bare"])),
+        "ratio": round(median(ratios), 2),
+        "ratio_of_rounds": [round(ratio, 2) for ratio in sorted(ratios)],
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_listening(server: ServerProcess) -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            socket.create_connection(server.address, timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise BenchFailed("the bare app did not start")

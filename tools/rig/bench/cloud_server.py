@@ -1,0 +1,198 @@
+"""The reference server as a process for the bench, and those who talk to it."""
+
+import hashlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from cloud_client.http_signature import new_nonce, sign_request
+from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops.serve import DataDirectory
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.vault import Vault
+from link1.canonical import JsonObject, b64_encode
+from link1.keys import SealKey, SigningKey
+from link1.objects import GalleryMark, Pad, Verdict, VerdictResult
+from link1.signed import Kind, object_ref, sign_object
+from tools.palmctl.bench.daemon import BenchFailed
+
+T = TypeVar("T")
+MODEL_ID = "bench-model"
+RATE_SCALE = 1_000_000
+_SCOPES = ("subjects:read", "subjects:write", "devices:write", "verdicts:read")
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A running server: where it listens and which process it is."""
+
+    address: tuple[str, int]
+    pid: int
+    data: Path
+    tenant_id: str
+    api_key: str
+
+    @property
+    def host(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def partner_request(self, method: str, path: str, body: JsonObject | None = None) -> bytes:
+        """A back office's request, with a key of its own when it has a body."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}", f"Authorization: Bearer {self.api_key}"]
+        return finished(lines, body)
+
+
+def finished(lines: list[str], body: JsonObject | None) -> bytes:
+    """The bytes of a request with these lines."""
+    content = b""
+    if body is not None:
+        content = json.dumps(body).encode()
+        lines += ["Content-Type: application/json", f"Idempotency-Key: {new_nonce()}"]
+        lines += [f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+@contextmanager
+def serving(
+    data: Path, *, rate_scale: float = RATE_SCALE, files: tuple[int, int] | None = None
+) -> Iterator[ServerProcess]:
+    """A server on a data directory with one tenant, whose rate limits are out of the way by default.
+
+    ``files`` are its soft and hard limit of open files, where they are not to be those of this process.
+    """
+
+    def create(tx: Tx, vault: Vault, now_ms: int) -> tuple[str, str]:
+        tenant_id: str = operator.create_tenant(tx, vault, "bench", now_ms)["tenant_id"]
+        key = operator.create_key(tx, Environment(tenant_id, False), list(_SCOPES), now_ms)
+        return tenant_id, key["api_key"]
+
+    tenant_id, api_key = on_store(data, create)
+    words = ["serve", "--data", str(data), "--port", "0", "--rate-scale", str(rate_scale)]
+    with started(
+        [sys.executable, "-m", "tools.palmctl.main", "cloud", *words], data / "server.log"
+    ) as process:
+        if files is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)  # it looks at them a second later
+        if process.stdout is None:
+            raise BenchFailed("the server was started without a pipe")
+        port = int(process.stdout.readline().strip().rpartition(":")[2] or 0)
+        if not port:
+            raise BenchFailed(f"the server did not start: {(data / 'server.log').read_text()[-500:]}")
+        yield ServerProcess(("127.0.0.1", port), process.pid, data, tenant_id, api_key)
+
+
+@contextmanager
+def started(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process whose standard error goes to a file; it is ended afterwards."""
+    with log.open("w") as errors:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def on_store(data: Path, work: Callable[[Tx, Vault, int], T]) -> T:
+    """What `palmctl cloud …` does: one transaction on the store, whether or not a server runs on it."""
+    now_ms = int(time.time() * 1000)
+    store, vault = DataDirectory.of(data).open(now_ms)
+    try:
+        with store.writing() as tx:
+            return work(tx, vault, now_ms)
+    finally:
+        store.close()
+
+
+@dataclass
+class BenchDevice:
+    """A device as far as HTTP goes: keys, signed requests, a chain of verdicts."""
+
+    host: str
+    device_id: str
+    http_key: SigningKey = field(default_factory=SigningKey.generate)
+    verdict_key: SigningKey = field(default_factory=SigningKey.generate)
+    seq: int = 0
+    last_ref: str = "0" * 32
+
+    def registration(self, token: str) -> bytes:
+        """The request that registers it."""
+        facts: JsonObject = {
+            "device_id": self.device_id,
+            "kind": "access",
+            "gate_id": "bench",
+            "dbd_id": "bench",
+            "passage_sensor": False,
+            "app": {"pkg": "bench", "version": "1"},
+            "model_id": MODEL_ID,
+            "keys": [
+                {"purpose": "verdict", "alg": "ed25519", "pub_b64": self.verdict_key.public.b64},
+                {"purpose": "http", "alg": "ed25519", "pub_b64": self.http_key.public.b64},
+            ],
+            "seal_key": {"alg": "x25519", "pub_b64": SealKey.generate().public.b64},
+        }
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        proof = sign_object(Kind.REGISTER, facts | {"token_sha256": digest}, self.verdict_key)
+        more = [f"Authorization: Provisioning {token}"]
+        return self.request("POST", "/v1/devices/register", body=facts | {"proof": proof}, more=more)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        body: JsonObject | None = None,
+        more: list[str] | None = None,
+    ) -> bytes:
+        """A signed request."""
+        headers = sign_request(
+            method,
+            self.host,
+            path,
+            query,
+            None if body is None else json.dumps(body).encode(),
+            key=self.http_key,
+            created_s=int(time.time()),
+            nonce=new_nonce(),
+        )
+        target = f"{path}?{query}" if query else path
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self.host}", *(more or [])]
+        return finished([*lines, *(f"{name}: {value}" for name, value in headers.items())], body)
+
+    def verdict(self) -> JsonObject:
+        """The next signed verdict of its chain: a palm that nobody's is."""
+        self.seq += 1
+        now_ms = int(time.time() * 1000)
+        verdict = Verdict(
+            txn_id=f"{self.seq:032x}",
+            gate_id="bench",
+            dbd_id="bench",
+            nonce_b64=b64_encode(bytes(16)),
+            issued_at_ms=now_ms,
+            ttl_ms=5000,
+            decided_at_ms=now_ms,
+            device_id=self.device_id,
+            result=VerdictResult.NO_MATCH,
+            verdict_seq=self.seq,
+            prev_ref=self.last_ref,
+            score_q=1000,
+            margin_q=1000,
+            quality_q=80,
+            pad=Pad("pass", "bench", 9000),
+            attempts=1,
+            model_id=MODEL_ID,
+            thr_id="bench",
+            gallery=GalleryMark("bench", 1, 0, "0" * 16),
+        )
+        wrapper = sign_object(Kind.VERDICT, verdict.to_obj(), self.verdict_key)
+        self.last_ref = object_ref(wrapper)
+        return wrapper

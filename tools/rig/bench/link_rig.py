@@ -1,0 +1,142 @@
+"""Both ends of the cable as processes of their own on a pseudo-terminal, and bare bytes between them.
+
+This process is the validator, `tools.rig.bench.link_peer` the device. A baseline sends as many bytes as the
+protocol puts on the wire, over the same kind of terminal.
+"""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from link1.errors import TransportError
+from link1.events import DeviceProven, ValidatorEvent
+from link1.frames import MAX_PAYLOAD_BYTES, Channel, Frame, FrameKind, encode_frame
+from link1.transport.pump import CablePump
+from link1.validator.end import ValidatorEnd
+from tools.palmctl.bench.daemon import BenchFailed
+from tools.rig.bench.link_peer import DBD_ID, DEVICE_KEY, GATE_ID, VALIDATOR_KEY
+
+WITHIN_S = 60.0
+
+
+class PtyMaster:
+    """This side of a pseudo-terminal as a `Port`."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._fd = descriptor
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read(self, max_bytes: int) -> bytes:
+        try:
+            return os.read(self._fd, max_bytes)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            raise TransportError("the device of the bench is gone") from None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+
+    def unsent(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """The terminal belongs to who opened it."""
+
+
+@contextmanager
+def peer(*arguments: str) -> Iterator[int]:
+    """The other program on a new pseudo-terminal; yields the descriptor of this side."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.rig.bench.link_peer", os.ttyname(slave), *arguments]
+    )
+    try:
+        yield master
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        os.close(master)
+        os.close(slave)
+
+
+async def with_validator(
+    descriptor: int,
+    begin: Callable[[ValidatorEnd], None],
+    step: Callable[[ValidatorEnd, ValidatorEvent], bool],
+) -> None:
+    """Run the near end: `begin` once the device is proven, then `step` for each event until it is True."""
+    end = ValidatorEnd(
+        dbd_id=DBD_ID,
+        gate_id=GATE_ID,
+        key=VALIDATOR_KEY,
+        device_keys=lambda kid, _at_ms: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
+        passage_sensor=False,
+        random=os.urandom,
+    )
+    done = asyncio.Event()
+
+    def on_event(event: ValidatorEvent) -> None:
+        if isinstance(event, DeviceProven):
+            begin(end)
+        elif step(end, event):
+            done.set()
+
+    pump: CablePump[ValidatorEvent] = CablePump(end, lambda: PtyMaster(descriptor), on_event=on_event)
+    running = asyncio.create_task(pump.run())
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await done.wait()
+    except TimeoutError:
+        raise BenchFailed("the device of the bench did not answer") from None
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def bare_exchange(up: int, down: int, repeats: int) -> list[float]:
+    """Seconds of each of `repeats` exchanges of that many bytes."""
+    times = []
+    with peer("bare", str(up), str(down)) as descriptor:
+        for _ in range(repeats + 1):
+            begun = time.perf_counter()
+            rest = b"x" * up
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            received = 0
+            while received < down:
+                received += len(os.read(descriptor, 65_536))
+            times.append(time.perf_counter() - begun)
+    return times[1:]  # the first one waited for the program to start
+
+
+def wire_frames(message: bytes) -> list[bytes]:
+    """The fragments of a message, framed."""
+    slices = [message[at : at + MAX_PAYLOAD_BYTES] for at in range(0, len(message), MAX_PAYLOAD_BYTES)]
+    return [
+        encode_frame(Frame(FrameKind.DATA, Channel.MAIL, 1, 1, index, len(slices), piece))
+        for index, piece in enumerate(slices)
+    ]
+
+
+def wire_bytes(message: bytes) -> int:
+    """Bytes that a message has on the wire."""
+    return sum(map(len, wire_frames(message)))
+
+
+ACK_FRAME = encode_frame(Frame(FrameKind.ACK, Channel.MAIL, 1, 1))
+ACK_BYTES = len(ACK_FRAME)

@@ -1,0 +1,1 @@
+"""The rig's commands of palmctl."""

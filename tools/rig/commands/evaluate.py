@@ -1,0 +1,107 @@
+"""`palmctl evaluate`: how well the model tells palms apart, on a folder of pictures."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from models.evaluation.run import Evaluation
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--layout",
+    type=click.Choice(["tongji", "iitd", "polyu", "casia", "ntu-pi", "plain"]),
+    help="How the set is laid out; plain is person/hand/session/picture [told from the names].",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["crops", "hands"]),
+    help="Whether the pictures are cut palms or whole hands [told from the folders' names].",
+)
+@click.option(
+    "--model", type=click.Path(path_type=Path, file_okay=False), help="Model folder [the shipped one]."
+)
+@click.option("--people", type=click.IntRange(min=2), help="Only so many people, the first by name.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write report.html and PNG plots here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def evaluate(
+    *,
+    folder: Path,
+    layout: str | None,
+    kind: str | None,
+    model: Path | None,
+    people: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure false matches and false non-matches on a FOLDER of palm pictures, after ISO/IEC 19795-1.
+
+    "As a device": searched for as the crop may have slipped, and scored among the people of the set, enrolled
+    with their first three pictures. "Plain cosines": one vector against one.
+
+    The untrained Gabor competitive code stands in the same table: a model that does not beat it is not worth
+    installing. Pictures are only read; nothing of them is kept but what --out asks for.
+    """
+    from gallery.population import scoring_among
+    from models.evaluation.report import write_report
+    from models.evaluation.run import acquire
+    from models.evaluation.run import evaluate as measure
+    from models.evaluation.sets import first_people, read_set
+    from models.manifest import load_manifest, open_embedder, shipped_model_dir
+    from tools.palmctl.live_terminal import is_live
+
+    manifest = load_manifest(model if model is not None else shipped_model_dir())
+    found = read_set(folder, layout)  # type: ignore[arg-type]  # click has checked the choice
+    if people is not None:
+        found = first_people(found, people)
+    shown_as = kind or found.kind
+    told = _progress if is_live(sys.stderr) else _silent
+    acquired = acquire(found, shown_as, manifest.thresholds.quality_q, told)  # type: ignore[arg-type]
+    embedder = open_embedder(manifest)
+    done = measure(found, acquired, shown_as, embedder, scoring_among=scoring_among, told=told)  # type: ignore[arg-type]
+    if out is not None:
+        page = write_report(done, out, manifest.model_id)
+        click.echo(f"the report is {page}", err=True)
+    if as_json:
+        click.echo(json.dumps({"model_id": manifest.model_id, **done.record()}))
+    else:
+        click.echo("\n".join(_lines(done, manifest.model_id)))
+
+
+def _lines(done: "Evaluation", model_id: str) -> list[str]:
+    first, acquired = done.methods[0].verification, done.acquired
+    used = f"{len(acquired.crops)} of {acquired.shown} pictures"
+    lines = [f"{model_id} on {done.layout} ({done.kind}): {first.people} people, {first.palms} palms, {used}"]
+    for title, across in (("all pairs", False), ("across sessions", True)):
+        for i, method in enumerate(done.methods):
+            measured = method.across if across else method.verification
+            if measured is None:
+                break
+            if i == 0:
+                lines.append(f"\n{title}: {measured.mated} mated, {measured.non_mated} non-mated comparisons")
+            eer = measured.eer
+            rates = [f"FNMR {100 * r.value:5.2f} % at {fmr:g}" for fmr, _, r in measured.fnmr_at_fmr]
+            shown = f"EER {100 * eer.value:5.2f} % ({100 * eer.low:.2f} to {100 * eer.high:.2f})"
+            lines.append("   ".join([f"  {method.name:24s}{shown}", *rates]))
+    lines.append(f"\nopen-set search: {done.methods[0].search.enrolled} palms enrolled by one picture each")
+    for method in done.methods:
+        found = zip(method.search.fpir, method.search.fnir, strict=True)
+        rates = [f"FNIR {100 * fnir:5.2f} % at FPIR {fpir:g}" for fpir, fnir in found]
+        lines.append("   ".join([f"  {method.name:24s}", *rates]))
+    return lines
+
+
+def _progress(stage: str, done: int, of: int) -> None:
+    end = "\n" if done == of else ""
+    click.echo(f"\r{stage}: {done} of {of}{end}", nl=False, err=True)
+
+
+def _silent(_stage: str, _done: int, _of: int) -> None:
+    """No terminal, no progress."""

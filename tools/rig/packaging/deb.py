@@ -1,0 +1,194 @@
+"""Build the Debian package.
+
+    python -m tools.rig.packaging.deb [--arch amd64|arm64] [--revision N] [--out FOLDER]
+
+Needs no compiler and no root, on whichever architecture; the same sources give the same bytes. The package is
+for the Debian release whose Python runs this: 3.11 for Debian 12, 3.13 for Debian 13.
+"""
+
+import argparse
+import hashlib
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.rig.packaging import documents, tree
+from tools.rig.packaging.errors import PackagingError
+from tools.rig.packaging.process import run
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, Target, build_own, download, install, without
+
+SOURCE = Path(__file__).parents[3]
+PACKAGE = "palm-access"
+MAINTAINER = "Palm Access Device developers <palm-access@lists.example.org>"
+WHEEL_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
+DEBIAN_PYTHONS = {"3.11": "Debian 12", "3.13": "Debian 13"}
+
+# Files of systemd/ and where they go.
+SYSTEM_FILES = {
+    "palmd.service": "/lib/systemd/system/palmd.service",
+    "palm-syncd.service": "/lib/systemd/system/palm-syncd.service",
+    "palmd-again.timer": "/lib/systemd/system/palmd-again.timer",
+    "palm-update.path": "/lib/systemd/system/palm-update.path",
+    "palm-update.service": "/lib/systemd/system/palm-update.service",
+    "palm-update-recover.service": "/lib/systemd/system/palm-update-recover.service",
+    "palm-usb-gadget.service": "/lib/systemd/system/palm-usb-gadget.service",
+    "usb-gadget": "/usr/libexec/palm-access/usb-gadget",
+    "70-palm-access.rules": "/lib/udev/rules.d/70-palm-access.rules",
+    "palm-access.sysusers": "/usr/lib/sysusers.d/palm-access.conf",
+    "palm-access.tmpfiles": "/usr/lib/tmpfiles.d/palm-access.conf",
+    "palm-access.modules-load": "/usr/lib/modules-load.d/palm-access.conf",
+}
+DEBIAN_FILES = {
+    "device.toml.example": "/etc/palm-access/device.toml.example",
+    "palm-access-rollback": "/usr/sbin/palm-access-rollback",
+    "copyright": f"/usr/share/doc/{PACKAGE}/copyright",
+    "lintian-overrides": f"/usr/share/lintian/overrides/{PACKAGE}",
+}
+# More than one thread whatever the machine has: one thread alone writes other bytes than several.
+_COMPRESSION = ("-Zxz", "-z1", "--threads-max=2")
+EXECUTABLES = frozenset(
+    {Path("/usr/sbin/palm-access-rollback"), Path("/usr/libexec/palm-access/usb-gadget")}
+) | {tree.PREFIX / "package" / "bin" / name for name in tree.PROGRAMS}
+MAINTAINER_SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+
+_CONTROL = """\
+Package: {package}
+Version: {version}
+Architecture: {arch}
+Maintainer: {maintainer}
+Installed-Size: {kib}
+Depends: {depends}
+Recommends: ca-certificates
+Section: embedded
+Priority: optional
+Description: palm-recognition access device: core, carrier and command line
+ A device at a turnstile sees a palm, recognises it without any network, and
+ sends a signed verdict over a cable to the operator's validator, which alone
+ decides and opens.
+ .
+ This package holds palmd (camera, cable, keys, gallery; no network),
+ palm-syncd (the carrier to the service), palmctl (the technician's command
+ line), and everything they need in an environment of its own under /opt.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One package to be made."""
+
+    target: Target
+    version: str
+    epoch: int
+    """Time of every file, seconds since 1970."""
+    lock: Path
+    """Names every wheel by version and hash."""
+    cache: Path
+    """Where wheels stay between builds."""
+    out: Path
+
+    @property
+    def path(self) -> Path:
+        return self.out / f"{PACKAGE}_{self.version}_{self.target.debian_arch}.deb"
+
+
+def build(order: Build) -> Path:
+    """Make the package; returns its path. Raises PackagingError."""
+    order.out.mkdir(parents=True, exist_ok=True)
+    order.cache.mkdir(parents=True, exist_ok=True)
+    wheels = order.cache / f"wheels-{order.target.debian_arch}-{order.target.python}"
+    with tempfile.TemporaryDirectory(dir=order.cache, prefix="tree-") as scratch:
+        lock = Path(scratch, "board.txt")
+        lock.write_text(without(order.lock.read_text(), NOT_ON_A_BOARD))
+        download(lock, order.target, wheels)
+        root, own = Path(scratch, "root"), build_own(SOURCE, Path(scratch, "own"))
+        site_packages = tree.write_environment(root, order.version, order.target.python)
+        install(lock, wheels, own, order.target, site_packages)
+        locked = documents.locked_names(lock.read_text())
+        documents.write_all(
+            root, documents.About(SOURCE, PACKAGE, order.version, MAINTAINER, order.epoch, locked)
+        )
+        tree.compile_packages(site_packages, order.version)
+        tree.copy_tree(SOURCE / "systemd", root, SYSTEM_FILES)
+        tree.copy_tree(Path(__file__).parent / "debian", root, DEBIAN_FILES)
+        _write_control(root, order)
+        tree.normalise(root, order.epoch, EXECUTABLES)
+        for name in MAINTAINER_SCRIPTS:
+            (root / "DEBIAN" / name).chmod(0o755)
+        part = order.path.with_suffix(".part")
+        run(
+            ["dpkg-deb", "--root-owner-group", *_COMPRESSION, "--build", root, part],
+            env={"SOURCE_DATE_EPOCH": str(order.epoch)},
+        )
+        part.rename(order.path)
+    return order.path
+
+
+def _write_control(root: Path, order: Build) -> None:
+    control = root / "DEBIAN"
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    conffiles = [path for path in files if path.is_relative_to(root / "etc")]
+    sums = "".join(
+        f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(root)}\n"
+        for path in files
+        if path not in conffiles
+    )
+    control.mkdir()
+    (control / "md5sums").write_text(sums)
+    (control / "control").write_text(
+        _CONTROL.format(
+            package=PACKAGE,
+            version=order.version,
+            arch=order.target.debian_arch,
+            maintainer=MAINTAINER,
+            depends=f"python{order.target.python}, libc6 (>= 2.28), libstdc++6, systemd (>= 252), udev",
+            kib=sum(path.stat().st_size // 1024 + 1 for path in files),
+        )
+    )
+    (control / "conffiles").write_text("".join(f"/{path.relative_to(root)}\n" for path in conffiles))
+    for name in MAINTAINER_SCRIPTS:
+        text = (Path(__file__).parent / "debian" / name).read_text()
+        (control / name).write_text(
+            text.replace("@VERSION@", order.version).replace("@PYTHON@", order.target.python)
+        )
+
+
+def main() -> None:
+    """The program. Exit status: 0 built, 1 failed, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.rig.packaging.deb", description="Build the Debian package."
+    )
+    parser.add_argument("--arch", choices=sorted(WHEEL_ARCHS), help="one architecture; default: both")
+    parser.add_argument("--revision", type=int, default=1, help="the number after the version; default 1")
+    parser.add_argument("--out", type=Path, default=SOURCE / "build/deb", help="default: build/deb")
+    given = parser.parse_args()
+    python = tree.builder_python()
+    try:
+        if python not in DEBIAN_PYTHONS:
+            raise PackagingError(
+                "the package is made for the Python that builds it, and Debian 12 has 3.11, Debian 13 3.13; "
+                f"this is {python}: make the environment with another (make PYTHON=python3.11 deb)"
+            )
+        version = f"{tree.own_version(SOURCE)}-{given.revision}"
+        epoch = tree.source_date_epoch(SOURCE)
+        for arch in [given.arch] if given.arch else sorted(WHEEL_ARCHS):
+            path = build(
+                Build(
+                    target=Target(arch, WHEEL_ARCHS[arch], python),
+                    version=version,
+                    epoch=epoch,
+                    lock=SOURCE / "tools/rig/packaging/lock/device.txt",
+                    cache=SOURCE / "build/deb",
+                    out=given.out,
+                )
+            )
+            size = path.stat().st_size / 1e6
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            print(f"{path}  {DEBIAN_PYTHONS[python]}  {size:.0f} MB  sha256 {digest}")
+    except PackagingError as error:
+        print(f"deb: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

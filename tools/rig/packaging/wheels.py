@@ -1,0 +1,76 @@
+"""From the lock to a folder of installed packages, for another machine than this one.
+
+Every wheel is downloaded for the target's platform and checked against the hash in the lock; nothing is
+compiled and nothing of this machine's own packages is used.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.rig.packaging.process import run
+
+NOT_ON_A_BOARD = frozenset({"pip"})
+"""sqlite-utils names pip for its plugin command; a board installs nothing by it."""
+
+_GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17")
+"""manylinux platforms that run on Debian 12 and newer, newest first; what a lock may hold ends at 2.28."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to build for."""
+
+    debian_arch: str
+    wheel_arch: str
+    python: str
+    """Minor version, for example "3.11"."""
+
+    @property
+    def pip_options(self) -> list[str]:
+        """What tells pip to choose wheels for this machine instead of the one it runs on."""
+        tag = f"cp{self.python.replace('.', '')}"
+        options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", self.python]
+        for abi in (tag, "abi3", "none"):
+            options += ["--abi", abi]
+        for glibc in _GLIBC:
+            options += ["--platform", f"manylinux_{glibc}_{self.wheel_arch}"]
+        return [*options, "--platform", f"manylinux2014_{self.wheel_arch}"]
+
+
+def without(lock: str, names: frozenset[str]) -> str:
+    """The lock's text without the entries of `names`. An entry goes from its name to the next one's."""
+    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
+    return "".join(entry for entry in entries if entry.partition("==")[0] not in names)
+
+
+def download(lock: Path, target: Target, into: Path) -> None:
+    """Fetch every wheel that `lock` pins, from the index pip is configured with. Raises PackagingError."""
+    into.mkdir(parents=True, exist_ok=True)
+    _pip("download", "--require-hashes", "--no-deps", "--dest", into, *target.pip_options, "-r", lock)
+
+
+def build_own(source: Path, into: Path) -> Path:
+    """Build the project's own wheel; raises PackagingError."""
+    into.mkdir(parents=True)
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", into.absolute()], cwd=source)
+    (wheel,) = into.glob("palm_access_device-*.whl")
+    return wheel
+
+
+def install(lock: Path, wheels: Path, own: Path, target: Target, site_packages: Path) -> None:
+    """Unpack the wheels of `lock`, checked by hash once more, and `own` into an empty `site_packages`."""
+    offline = ("--no-index", "--find-links", wheels, "--no-deps", "--no-compile", "--target", site_packages)
+    _pip("install", *offline, "--require-hashes", *target.pip_options, "-r", lock)
+    _pip("install", *offline, "--find-links", own.parent, *target.pip_options, own.stem.split("-")[0])
+    # Written with the builder's interpreter in them; `tools.rig.packaging.tree` writes the programs' scripts.
+    scripts = site_packages / "bin"
+    if scripts.is_dir():
+        for script in scripts.iterdir():
+            script.unlink()
+        scripts.rmdir()
+
+
+def _pip(*arguments: object) -> None:
+    run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", *arguments])

@@ -1,0 +1,118 @@
+"""Photographs of the pages for the documents: ``python -m tools.rig.pictures.screenshots [FOLDER]``.
+
+A server with a staged day, and a device with its totem and preview, run for as long as it takes. Without a
+folder docs/images/ is made anew; with --all every page of the server is photographed, light and dark, wide
+and narrow, for somebody to look at.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cloud_client.reference_server.contract.times import system_now_ms
+from cloud_client.reference_server.ops.serve import DataDirectory
+from tools.rig.browser import Tab
+from tools.rig.browser import browsing
+from tools.rig.browser import find_chromium
+from tools.rig.browser import save
+from tools.rig.pictures import operator_stage
+from tools.rig.pictures.device_stage import photograph_device
+from tools.rig.pictures.device_stage import staged_device
+
+PAGES: Final = {
+    "sign-in": "/operator/sign-in",
+    "overview": "/operator",
+    "devices": "/operator/devices",
+    "verdicts": "/operator/verdicts",
+    "enrollment": "/operator/enrollment",
+    "erasures": "/operator/erasures",
+    "reference": "/docs",
+}
+_WIDE: Final = (1180, 900)
+_PHONE: Final = (390, 844)
+_DOCUMENTS: Final = Path(__file__).parents[3] / "docs" / "images"
+
+
+@contextmanager
+def staged_server() -> Iterator[tuple[str, str]]:
+    """A server over a staged store: the admin bind's URL and an API key."""
+    with tempfile.TemporaryDirectory(prefix="palm-stage-") as folder:
+        now_ms = system_now_ms()
+        store, vault = DataDirectory.of(Path(folder)).open(now_ms)
+        with store.writing() as tx:
+            api_key = operator_stage.fill(tx, vault, now_ms)
+        store.close()
+        words = ["cloud", "serve", "--data", folder, "--port", "0", "--json"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tools.palmctl.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            line = "" if process.stdout is None else process.stdout.readline()
+            if not line:
+                raise click.ClickException("the staged server did not start: try palmctl cloud serve")
+            yield json.loads(line)["admin_url"], api_key
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
+    """Sign in as a person does, whoever was signed in before."""
+    tab.call("Network.clearBrowserCookies")
+    tab.open(f"{admin_url}/operator/sign-in")
+    tab.type_into("#api_key", api_key)
+    tab.submit("form")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
+@click.option("--all", "every", is_flag=True, help="Every page, in both colour schemes and two widths.")
+def main(folder: Path | None, *, every: bool) -> None:
+    """Photograph the operator's page, the totem's and the preview."""
+    chromium = find_chromium()
+    if chromium is None:
+        raise click.ClickException("chromium is not installed: apt-get install chromium")
+    folder = folder or _DOCUMENTS
+    with staged_server() as (admin_url, api_key), browsing(chromium) as tab:
+        if every:
+            _photograph_all(tab, folder, admin_url, api_key)
+            return
+        tab.show(width=_WIDE[0], height=_WIDE[1])
+        sign_in(tab, admin_url, api_key)
+        save(tab.photograph(), folder / "operator-overview.png")
+        tab.show(width=_WIDE[0], height=_WIDE[1], dark=True)
+        tab.open(f"{admin_url}/operator/devices")
+        save(tab.photograph(), folder / "operator-devices-dark.png")
+    with (
+        tempfile.TemporaryDirectory(prefix="palm-device-") as place,
+        staged_device(Path(place)) as staged,
+        browsing(chromium) as tab,
+    ):
+        photograph_device(tab, staged, folder)
+
+
+def _photograph_all(tab: Tab, folder: Path, admin_url: str, api_key: str) -> None:
+    for dark in (False, True):
+        for width, height in (_WIDE, _PHONE):
+            tab.show(width=width, height=height, dark=dark)
+            for name, path in PAGES.items():
+                if name == "overview" and not dark and width == _WIDE[0]:
+                    sign_in(tab, admin_url, api_key)
+                tab.open(admin_url + path)
+                where = f"{name}-{'dark' if dark else 'light'}-{'wide' if width == _WIDE[0] else 'phone'}.png"
+                save(tab.photograph(whole=name != "reference"), folder / where)
+                click.echo(folder / where)
+
+
+if __name__ == "__main__":
+    main()
