@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PACKAGING := tools/rig/packaging
+# What this repository builds: the device, the reference server, the rig with the kit.
+PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/pyproject.toml
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
@@ -73,7 +76,7 @@ hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python
 train: $(VENV)/ready ## make the palm model anew into build/train (about an hour; torch in its own environment)
-	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/rig/packaging/bootstrap.py .venv-train tools/rig/packaging/lock/train.txt
+	test -x $(TRAIN_PYTHON) || $(PYTHON) $(PACKAGING)/bootstrap.py .venv-train $(PACKAGING)/lock/train.txt
 	$(TRAIN_PYTHON) -m models.training.train --minutes 32 --people 4000 --seed 1 \
 	  --out build/train/net --cache build/train-cache
 	$(TRAIN_PYTHON) -m models.training.fit --net build/train/net --out build/train --cache build/train-cache
@@ -81,24 +84,25 @@ train: $(VENV)/ready ## make the palm model anew into build/train (about an hour
 	  --agree-least-q 4600 --accept-q 3600 --margin-q 1000
 
 train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/train-hand (about 50 minutes on one core)
-	test -x $(TRAIN_PYTHON) || $(PYTHON) tools/rig/packaging/bootstrap.py .venv-train tools/rig/packaging/lock/train.txt
+	test -x $(TRAIN_PYTHON) || $(PYTHON) $(PACKAGING)/bootstrap.py .venv-train $(PACKAGING)/lock/train.txt
 	$(TRAIN_PYTHON) -m models.training.hand_train --net coarse --minutes 25 --out build/train-hand --cache build/train-cache/hand
 	$(TRAIN_PYTHON) -m models.training.hand_train --net fine --minutes 22 --out build/train-hand --cache build/train-cache/hand
 	$(TRAIN_PYTHON) -m models.training.hand_publish --run build/train-hand --out build/train-hand/model
 
 # The environment is made from the lock alone: every file is checked against its hash.
-$(VENV)/ready: tools/rig/packaging/lock/dev.txt pyproject.toml tools/rig/packaging/bootstrap.py
-	$(PYTHON) tools/rig/packaging/bootstrap.py $(VENV) tools/rig/packaging/lock/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+$(VENV)/ready: $(PACKAGING)/lock/dev.txt $(PROJECTS) $(PACKAGING)/bootstrap.py
+	$(PYTHON) $(PACKAGING)/bootstrap.py $(VENV) $(PACKAGING)/lock/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index \
+	  -e . -e $(PACKAGING)/cloud -e $(PACKAGING)/rig
 	touch $@
 
-lock: ## pin the dependencies anew (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/device.txt
-	uv pip compile pyproject.toml --extra train --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/train.txt
-	uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
-	  --generate-hashes --no-emit-index-url --no-header --no-annotate -q -o tools/rig/packaging/lock/dev.txt
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -q
+# What the distributions of this repository need of each other is not looked for on an index.
+OWN := $(addprefix --no-emit-package palm-access-,device cloud rig)
+lock: ## pin the dependencies again (needs uv)
+	$(LOCK) pyproject.toml -o $(PACKAGING)/lock/device.txt
+	$(LOCK) pyproject.toml --group train -o $(PACKAGING)/lock/train.txt
+	$(LOCK) $(PROJECTS) --group dev $(OWN) -o $(PACKAGING)/lock/dev.txt
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -26,7 +26,7 @@ from link1.events import (
 )
 from link1.keys import SigningKey
 from link1.link import RandomSource
-from link1.objects import Decision, GuideHint, Passage, Request, Verdict
+from link1.objects import Decision, GuideHint, Passage, Request, Verdict, VerdictDecision, VerdictResult
 from link1.signed import Kind, sign_object
 from link1.validator.end import ValidatorEnd
 from link1.validator.mail import MailEvent, ValidatorMail
@@ -55,6 +55,14 @@ STALE = Choice(outcome="BLOQUEAR", reason="stale", actuated=False)
 """The answer to every verdict that may not be acted on."""
 
 Decide = Callable[[Verdict], Choice]
+
+
+def accept_all(verdict: Verdict) -> Choice:
+    """Open for every accept, stay closed for everything else."""
+    if verdict.decision is VerdictDecision.ACCEPT:
+        return Choice("LIBERAR", "ok", actuated=True)
+    reasons = {VerdictResult.GALLERY_EXPIRED: "stale", VerdictResult.NOT_READY: "fault"}
+    return Choice("BLOQUEAR", reasons.get(verdict.result, "not_recognised"), actuated=False)
 
 
 class Save(Protocol):

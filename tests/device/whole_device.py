@@ -35,16 +35,16 @@ from link1.transport.serial_port import open_port
 from link1.validator.desk import DeskEvent
 from link1.validator.desk import ValidatorDesk
 from link1.validator.desk import VerdictAnswered
+from link1.validator.desk import accept_all
 from link1.validator.end import ValidatorEnd
 from link1.validator.mail import ValidatorMail
 from link1.validator.memory import DeskMemory
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
-from tools.kit.simulate.policy import accept_all
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
-from tools.palmctl.bench.run import PLACE, enrol
 from tools.palmctl.bench.verdict_latency import FolderWriter, encode
+from tools.rig.bench.films import PLACE, enrol
 
 E = TypeVar("E", bound=DeskEvent)
 

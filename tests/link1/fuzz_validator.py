@@ -19,7 +19,7 @@ from link1.frames import MAX_ENCODED_BYTES
 from link1.link_states import LinkState
 from link1.objects import Request
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator.desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered
+from link1.validator.desk import MAX_HELD_ANSWERS, RequestSent, ValidatorDesk, VerdictAnswered, accept_all
 from link1.validator.mail import MAX_OFFERED, ValidatorMail
 from link1.validator.memory import MAX_ANSWERED, DeskMemory
 from tests.link1.cable import (
@@ -36,7 +36,6 @@ from tests.link1.cable import (
     seeded,
     verdict_for,
 )
-from tools.kit.simulate.policy import accept_all
 
 TTL_MS = 15_000
 

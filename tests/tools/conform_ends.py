@@ -46,7 +46,7 @@ from link1.events import (
 from link1.keys import SigningKey
 from link1.objects import ErrorCode, GalleryMark, LastVerdict, MailMarks, Pad
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator.desk import RequestEnded, ValidatorDesk, VerdictAnswered
+from link1.validator.desk import RequestEnded, ValidatorDesk, VerdictAnswered, accept_all
 from link1.validator.end import ValidatorEnd
 from link1.validator.mail import ValidatorMail
 from link1.validator.memory import DeskMemory
@@ -56,7 +56,6 @@ from tools.kit.conform.counters import Counters
 from tools.kit.conform.rules import Finding, Result
 from tools.kit.conform.runner import chosen, make_bench, rules_for, run_rules
 from tools.kit.golden.values import status_of
-from tools.kit.simulate.policy import accept_all
 
 DEVICE_KEY, VALIDATOR_KEY = SigningKey.from_seed(b"d" * 32), SigningKey.from_seed(b"v" * 32)
 REVOKED_KEY = SigningKey.from_seed(b"r" * 32)

@@ -20,8 +20,8 @@ from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
 from tools.palmctl.bench.board import Known
-from tools.palmctl.bench.run import PLACE, enrol
 from tools.palmctl.release import republish
+from tools.rig.bench.films import PLACE, enrol
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
 from tools.rig.demo.programs import Stage, palmctl

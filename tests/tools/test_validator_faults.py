@@ -9,7 +9,7 @@ import pytest
 from link1.errors import FormatError
 from link1.events import DeviceProven, Down, ErrorReceived
 from link1.signed import object_ref
-from link1.validator.desk import PassageReported, VerdictAnswered
+from link1.validator.desk import PassageReported, VerdictAnswered, accept_all
 from link1.validator.memory import DeskMemory
 from tests.tools.conform_ends import (
     DBD_ID,
@@ -23,7 +23,7 @@ from tests.tools.conform_ends import (
 )
 from tools.kit.commands.dbd import FAULTS
 from tools.kit.simulate.faults import Fault, FaultyDesk, in_turn
-from tools.kit.simulate.policy import accept_all, load_faults, load_policy
+from tools.kit.simulate.policy import load_faults, load_policy
 
 
 class Passage:

@@ -104,7 +104,7 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
         return {name for name, count in zip(keys, counts, strict=True) if count}
 
     async def story(process: "subprocess.Popen[bytes]") -> None:
-        await until(lambda: device.status() is not None)
+        await until(lambda: device.status().device_id != "")
         assert held(process) == set(keys), "they are found by this way of looking"
         await ask_carrier(device, "status", wipe_order(device))
         await ask_carrier(device, "wiped", wipe_id="w-1")

@@ -27,8 +27,8 @@ from tests.device.whole_device import FRAMES_IN
 from tests.device.whole_device import FRAMES_OUT
 from tests.device.whole_device import WITHIN_S
 from tests.device.whole_device import make_device
-from tools.palmctl.bench.run import PLACE
 from tools.palmctl.bench.verdict_latency import encode
+from tools.rig.bench.films import PLACE
 
 TOKEN = "tok_" + "A" * 28
 SHORT_CODE = "4F7K-9QRT"

@@ -23,6 +23,7 @@ from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_show
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 from tools.rig.demo.programs import Stage
 from tools.rig.demo.waiting import wait_until
+from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
 pytestmark = DEBIAN_TREES
@@ -74,7 +75,8 @@ class Board:
         """The one difference from a real board: the camera is a folder, the cable has no plug."""
         for member, value in (("source", "file:/srv/camera"), ("fps", str(FPS))):
             self.run(Command(f"palmctl config set camera.{member} {value}", ()))
-        pair = self._start(Command("palmctl link pair --json", ()))
+        copy_kit(self._machine.root)
+        pair = self._start(Command(f"{PALMCTL} link pair --json", ()))
         assert pair.stdout is not None
         ends = json.loads(pair.stdout.readline())
         # The pair's own names lie in /tmp, and the core has a /tmp of its own.
@@ -93,7 +95,7 @@ class Board:
         """Start the validator; what it says is kept. Back when both ends have proved themselves."""
         shutil.copy(Path(self._learned["FOLDER"]) / "dbd-7.key", self._machine.root / "root/dbd-7.key")
         (self._machine.root / "root/dbd-7.key").chmod(0o600)
-        started = self._start(command)
+        started = self._start(Command(command.text.replace("palmctl", str(PALMCTL), 1), ()))
 
         def listen() -> None:
             assert started.stdout is not None

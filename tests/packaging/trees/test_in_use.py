@@ -24,6 +24,7 @@ from tools.rig.demo.programs import Program, Stage, module, palmctl
 from tools.rig.demo.setting import DBD_ID, Cloud, Device, Site, start_cloud
 from tools.rig.demo.story import PLACE, Somebody, Story
 from tools.rig.demo.waiting import wait_until
+from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
 pytestmark = DEBIAN_TREES
@@ -119,7 +120,8 @@ def test_01_installed_and_provisioned(gate: Gate) -> None:
 
 def plug_in(gate: Gate) -> None:
     """A virtual cable. Its own names lie in /tmp, and the core has a /tmp of its own."""
-    ends = gate.start("cable", "palmctl", "link", "pair", "--json").wait_line(
+    copy_kit(gate.machine.root)
+    ends = gate.start("cable", str(PALMCTL), "link", "pair", "--json").wait_line(
         lambda line: "device" in line, 30
     )
     device = gate.machine.run("readlink", "-f", ends["device"]).stdout.strip()
@@ -133,7 +135,7 @@ def meet_validator(gate: Gate, verdict_key: PublicKey) -> None:
     (gate.machine.root / "root/validator.key").chmod(0o600)
     port = gate.machine.run("readlink", "/root/validator-port").stdout.strip()
     validator = gate.start(
-        "validator", "palmctl", "dbd", "simulate", "--port", port, "--dbd-id", DBD_ID,
+        "validator", str(PALMCTL), "dbd", "simulate", "--port", port, "--dbd-id", DBD_ID,
         "--gate-id", SITE.gate_id, "--key-file", "/root/validator.key",
         "--device-pub-b64", verdict_key.b64, "--passage-sensor", "--json",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from link1.envelope import Role
 from link1.events import DeviceEvent, PassageReceived, Proven, RequestReceived
 from link1.objects import GuideHint, LastVerdict, Request, VerdictResult
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator.desk import ValidatorDesk
+from link1.validator.desk import ValidatorDesk, accept_all
 from link1.validator.end import ValidatorEnd
 from link1.validator.memory import DeskMemory
 from tools.kit.golden.values import (
@@ -26,7 +26,6 @@ from tools.kit.golden.values import (
     status_of,
     verdict_on,
 )
-from tools.kit.simulate.policy import accept_all
 
 THINKS_MS = 180
 """Between the request and the verdict, and between opening and the turn."""

@@ -9,21 +9,13 @@ from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
 from link1.members import WORD
-from link1.objects import Verdict, VerdictDecision, VerdictResult
+from link1.objects import Verdict
 from link1.plain_file import read_plain_file
-from link1.validator.desk import Choice, Decide
+from link1.validator.desk import Choice, Decide, accept_all
 from tools.kit.simulate.faults import Fault, FaultOf
 
 MAX_POLICY_BYTES = 1 << 20
 """Ten thousand rules; a larger file is a mistake."""
-
-
-def accept_all(verdict: Verdict) -> Choice:
-    """Open for every accept, stay closed for everything else."""
-    if verdict.decision is VerdictDecision.ACCEPT:
-        return Choice("LIBERAR", "ok", actuated=True)
-    reasons = {VerdictResult.GALLERY_EXPIRED: "stale", VerdictResult.NOT_READY: "fault"}
-    return Choice("BLOQUEAR", reasons.get(verdict.result, "not_recognised"), actuated=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,26 +28,18 @@ from device.vision.recognition import Interest, Recogniser
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from models.crop import cut_palm
-from models.crop_geometry import Handedness
 from models.embedding import Embedder
 from models.frames import Frame
 from models.hand import Hand, HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
-from models.synthesis.person import make_person
-from models.synthesis.scene import empty_scene, passage
 from models.thresholds import Thresholds
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
 from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.recording import FRAMES_HELD, films_of, read_recording
 from tools.palmctl.bench.start_time import measure_start
 from tools.palmctl.bench.verdict_latency import CAMERA_FPS, Film, Picture, encode, measure_latency
 
-PLACE = 7
-PEOPLE = 12
-"""Enough for their palms to differ, few enough to be rendered in seconds."""
-FILMS = {"entering": 6, "sudden": 0}
-"""Kinds of film, and how many pictures show the hand on its way in."""
-FRAMES_HELD, FRAMES_OUT = 10, 4
-_TEMPLATES_A_HAND = 3
+TEMPLATES_A_HAND = 3
 
 Tell = Callable[[str], None]
 
@@ -58,10 +50,15 @@ def run_bench(
     """Both measurements, in `folder`, which is empty; figures as one JSON object."""
     manifest = load_manifest(shipped_model_dir())
     embedder = open_embedder(manifest)
-    tell(f"rendering {PEOPLE} generated people")
-    known = [one for seed in range(PEOPLE) for one in enrol(embedder, seed)]
-    films = [film(seed, kind) for seed in range(PEOPLE) for kind in FILMS]
-    empty = encode(list(empty_scene(PLACE, 1, scene_seed=PLACE)))[0]
+    recording = read_recording()
+    tell(f"enrolling {len(recording.people)} generated people")
+    known = [
+        one
+        for number, person in enumerate(recording.people)
+        for one in enrolled(embedder, f"{number:032x}", person.enrolment)
+    ]
+    films = [film for person in recording.people for film in films_of(person)]
+    (empty,) = encode([recording.empty])
 
     tell(f"making a device with {templates} templates")
     board, config = new_board(folder / "a", manifest, known, templates)
@@ -93,38 +90,21 @@ def run_bench(
     }
 
 
-def enrol(embedder: Embedder, seed: int) -> list[Known]:
-    """Templates of a generated person's left palm, from pictures that the bench does not show later."""
-    pictures = list(passage(make_person(seed), "L", 5000 + seed, frames_held=6, scene_seed=PLACE))
+def enrolled(embedder: Embedder, subject_ref: str, pictures: Sequence[Picture]) -> list[Known]:
+    """Templates of somebody's left palm from pictures of it, evenly spread over them. Raises BenchFailed."""
     crops = [
         crop for number, picture in enumerate(pictures) if (crop := palm_crop(picture, number)) is not None
     ]
-    if len(crops) < _TEMPLATES_A_HAND:
-        raise BenchFailed(f"generated person {seed} could not be enrolled")
-    vectors = embedder.embed(np.stack(crops[:: len(crops) // _TEMPLATES_A_HAND][:_TEMPLATES_A_HAND]))
-    return [Known(f"{seed:032x}", "L", vector) for vector in vectors]
+    if len(crops) < TEMPLATES_A_HAND:
+        raise BenchFailed(f"a generated palm could not be enrolled: {subject_ref}")
+    vectors = embedder.embed(np.stack(crops[:: len(crops) // TEMPLATES_A_HAND][:TEMPLATES_A_HAND]))
+    return [Known(subject_ref, "L", vector) for vector in vectors]
 
 
 def palm_crop(picture: Picture, number: int) -> Picture | None:
     frame = Frame(picture, number * 33, number)
     hand = HandFinder().look(frame)
     return cut_palm(frame, hand) if isinstance(hand, Hand) else None
-
-
-def film(seed: int, kind: str) -> Film:
-    """A passage of a generated person: in, held steadily, out."""
-    hand: Handedness = "L"
-    frames_in = FILMS[kind]
-    pictures = passage(
-        make_person(seed),
-        hand,
-        9000 + seed,
-        frames_in=frames_in,
-        frames_held=FRAMES_HELD,
-        frames_out=FRAMES_OUT,
-        scene_seed=PLACE,
-    )
-    return Film(kind, encode(list(pictures)), steady=frames_in, leaves=frames_in + FRAMES_HELD)
 
 
 def new_board(

@@ -26,10 +26,9 @@ from link1.events import StatusReceived
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import open_port
-from link1.validator.desk import DeskEvent, ValidatorDesk, VerdictAnswered
+from link1.validator.desk import DeskEvent, ValidatorDesk, VerdictAnswered, accept_all
 from link1.validator.end import ValidatorEnd
 from link1.validator.memory import DeskMemory
-from tools.kit.simulate.policy import accept_all
 from tools.palmctl.bench.board import DBD_ID, GATE_ID, Board
 from tools.palmctl.bench.daemon import BenchFailed, running_palmd
 

@@ -16,9 +16,10 @@ from models.manifest import ModelManifest, load_manifest, open_embedder, shipped
 from models.synthesis.scene import empty_scene
 from tools.palmctl.bench.board import Board, Known, snapshot_pages
 from tools.palmctl.bench.daemon import BenchFailed, running_palmd
-from tools.palmctl.bench.run import PLACE, enrol, film, new_board
+from tools.palmctl.bench.run import new_board
 from tools.palmctl.bench.start_time import measure_start
 from tools.palmctl.bench.verdict_latency import FolderWriter, encode, measure_latency
+from tools.rig.bench.films import PLACE, enrol, film
 from tools.rig.bench.flash_wear import measure_flash_wear
 from tools.rig.bench.flash_wear import summary as flash_summary
 from tools.rig.bench.update_load import feed_update

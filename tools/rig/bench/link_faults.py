@@ -14,10 +14,9 @@ from link1.device_end import DeviceEnd
 from link1.events import DecisionReceived, Proven
 from link1.objects import PREV_REF_OF_FIRST, Request
 from link1.signed import Kind, object_ref, sign_object
-from link1.validator.desk import ValidatorDesk, VerdictAnswered
+from link1.validator.desk import ValidatorDesk, VerdictAnswered, accept_all
 from link1.validator.end import ValidatorEnd
 from link1.validator.memory import DeskMemory
-from tools.kit.simulate.policy import accept_all
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.link_peer import (
     DBD_ID,

@@ -9,6 +9,7 @@ from tools.rig.hil.errors import HilError
 from tools.rig.hil.films import BYTES_A_PIXEL
 from tools.rig.hil.machine import Machine, Program
 from tools.rig.hil.stage import VALIDATOR_KEY, VALIDATOR_PORT, Stage
+from tools.rig.packaging import kit_copy
 
 WIDTH_PX, HEIGHT_PX = 640, 480
 START_WITHIN_S = 60.0
@@ -151,7 +152,7 @@ class Rig:
         self._validator = self.machine.spawn(
             "validator",
             [
-                *("/opt/palm-access/current/bin/palmctl", "dbd", "simulate", "--json", "--port", port),
+                *(str(kit_copy.PALMCTL), "dbd", "simulate", "--json", "--port", port),
                 *("--device-pub-b64", self._stage.verdict_key_b64, "--key-file", str(VALIDATOR_KEY)),
                 *("--dbd-id", DBD_ID, "--gate-id", GATE_ID, "--ttl-ms", str(TTL_MS)),
             ],

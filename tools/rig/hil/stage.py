@@ -16,8 +16,9 @@ from device.config.config import (
 )
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, make_board
-from tools.palmctl.bench.run import enrol
+from tools.rig.bench.films import enrol
 from tools.rig.hil.films import KNOWN_PERSON, write_films
+from tools.rig.packaging.kit_copy import copy_kit
 
 TEMPLATES = 1_000
 CAMERA_FPS = 15
@@ -56,6 +57,7 @@ def make_stage(root: Path) -> Stage:
     modules.mkdir(parents=True)
     for name in ("__init__.py", "agent.py", "screen.py", "bulk_gadget.py", "bulk_echo.py"):
         shutil.copy(Path(__file__).parent / name, modules / name)
+    copy_kit(root)
     units = root / "etc/systemd/system"
     wanted = units / "multi-user.target.wants"
     wanted.mkdir(parents=True)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
+from tools.palmctl.added_commands import ExtendedGroup
+
 _EXIT_STATUS = (
     ("0", "done"),
     ("1", "failed; the last line says what to do next"),
@@ -46,7 +48,10 @@ def _pages(command: click.Command, ctx: click.Context, version: str, epoch: int)
         page.section("OPTIONS", _list(options))
     children = []
     if isinstance(command, click.Group):
+        added = command.added_commands() if isinstance(command, ExtendedGroup) else ()
         for child_name in command.list_commands(ctx):
+            if child_name in added:  # by a distribution that the package leaves out
+                continue
             child = command.get_command(ctx, child_name)
             if child is not None and not child.hidden:
                 children.append((child_name, child))

@@ -94,9 +94,10 @@ def measure_latency(tell: Tell) -> None:
 
     from models.manifest import load_manifest, open_embedder, shipped_model_dir
     from models.synthesis.scene import empty_scene
-    from tools.palmctl.bench.run import PEOPLE, PLACE, enrol, film, new_board
+    from tools.palmctl.bench.run import new_board
     from tools.palmctl.bench.verdict_latency import encode
     from tools.palmctl.bench.verdict_latency import measure_latency as measure
+    from tools.rig.bench.films import PEOPLE, PLACE, enrol, film
 
     manifest = load_manifest(shipped_model_dir())
     embedder = open_embedder(manifest)

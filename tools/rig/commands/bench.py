@@ -1,0 +1,130 @@
+"""`palmctl bench …`: figures of the reference server, the cable, and a device in its years."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tools.palmctl.commands.bench import outputs, report_figures
+
+
+@click.command()
+@click.option("--requests", default=10_000, show_default=True, help="Requests of each kind to compare.")
+@click.option("--batches", default=20, show_default=True, help="Batches of 100 verdicts.")
+@click.option("--devices", default=1000, show_default=True, help="Devices that wait at once.")
+@click.option("--templates", default=100_000, show_default=True, help="Templates of the snapshot.")
+@outputs
+def cloud(
+    *, requests: int, batches: int, devices: int, templates: int, out: Path | None, as_json: bool
+) -> None:
+    """Measure the reference server: CPU a request beside a bare app, batches, long-polls, a large snapshot.
+
+    Runs `palmctl cloud serve` on SQLite and talks to it over HTTP. Takes two minutes or three; what it makes
+    lies in a temporary folder and is removed.
+    """
+    from tools.rig.bench.cloud import CloudBench, run_cloud_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_cloud_bench(folder, CloudBench(requests, batches, devices, templates), tell)
+        return figures, summary(figures)
+
+    report_figures(measure, out, as_json=as_json)
+
+
+@click.command()
+@click.option("--seconds", default=5.0, show_default=True, help="How long each situation is looked at.")
+@click.option("--connections", default=2500, show_default=True, help="Connections that say nothing.")
+@click.option("--devices", default=2000, show_default=True, help="Devices that wait at once.")
+@outputs
+def strangers(*, seconds: float, connections: int, devices: int, out: Path | None, as_json: bool) -> None:
+    """Measure what others notice of the reference server while it is attacked.
+
+    Silent, slow, large and wrong requests from another process on this machine, each beside a quiet time in
+    the same run. The server has a service's usual limits. Takes three minutes.
+    """
+    from tools.rig.bench.cloud_strangers import StrangersBench, run_strangers_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_strangers_bench(folder, StrangersBench(seconds, connections, devices), tell)
+        return figures, summary(figures)
+
+    report_figures(measure, out, as_json=as_json)
+
+
+@click.command()
+@click.option("--verdicts", default=400_000, show_default=True, help="Verdicts of the tenant that lists.")
+@click.option("--requests", default=2_000, show_default=True, help="Requests of the others a situation.")
+@outputs
+def lists(*, verdicts: int, requests: int, out: Path | None, as_json: bool) -> None:
+    """Measure what others wait for at the reference server while verdicts are listed, erased, backed up.
+
+    Runs `palmctl cloud serve` on SQLite. Takes two minutes and some 3 GiB of disk; what it makes lies in a
+    temporary folder and is removed.
+    """
+    from tools.rig.bench.cloud_lists import run_lists_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_lists_bench(folder, verdicts, requests, tell)
+        return figures, summary(figures)
+
+    report_figures(measure, out, as_json=as_json)
+
+
+@click.command()
+@click.option("--requests", default=500, show_default=True, help="Requests, each with its verdict.")
+@outputs
+def link(*, requests: int, out: Path | None, as_json: bool) -> None:
+    """Measure the cable: codec, request to verdict, mail, damaged pieces, cuts.
+
+    Each beside a baseline in the same run: plain COBS and CRC, a bare echo, a bare exchange of as many bytes
+    over a pseudo-terminal. Bad cables and cuts run on a clock of their own. Takes half a minute.
+    """
+    from tools.rig.bench.link import run_link_bench, summary
+
+    def measure(_folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        figures = run_link_bench(requests=requests, tell=tell)
+        return figures, summary(figures)
+
+    report_figures(measure, out, as_json=as_json)
+
+
+@click.command()
+@click.option(
+    "--templates",
+    multiple=True,
+    type=click.IntRange(min=1_000),
+    default=(100_000, 1_000_000),
+    show_default=True,
+    help="Gallery size to start with; may be given several times. A million takes ten minutes to make.",
+)
+@click.option("--passages", default=150, show_default=True, help="Palms to show in each situation.")
+@click.option("--beside-templates", default=100_000, show_default=True, help="Gallery size of the passages.")
+@click.option("--start-only", is_flag=True, help="Measure start and memory, and nothing else.")
+@outputs
+def device(
+    *,
+    templates: tuple[int, ...],
+    passages: int,
+    beside_templates: int,
+    start_only: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure a device in its years: large galleries, work beside the passages, an empty gate, flash."""
+    from tools.rig.bench.device import run_device_bench, run_start_bench, summary
+
+    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        if start_only:
+            figures = run_start_bench(folder, templates=templates, tell=tell)
+        else:
+            figures = run_device_bench(
+                folder,
+                templates=templates,
+                passages=passages,
+                beside_templates=beside_templates,
+                tell=tell,
+            )
+        return figures, summary(figures)
+
+    report_figures(measure, out, as_json=as_json)
