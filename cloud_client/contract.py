@@ -60,16 +60,6 @@ def session_qr_payload(session_id: str, token: str) -> str:
     return f"{QR_PREFIX}1:ENR:{session_id}:{token}"
 
 
-def read_session_qr(payload: str) -> tuple[str, str] | None:
-    """(session_id, token) of a session's QR payload, or None when it is something else."""
-    parts = payload.split(":")
-    if len(parts) != 4 or parts[0] != f"{QR_PREFIX}1" or parts[1] != "ENR":
-        return None
-    if not UUID.fullmatch(parts[2]) or not re.fullmatch(r"[A-Za-z0-9_-]{16,128}", parts[3]):
-        return None
-    return parts[2].lower(), parts[3]
-
-
 class Scope(StrEnum):
     """What an API key may do (partner API, Authentication)."""
 

@@ -246,5 +246,5 @@ def test_help_answers_at_once() -> None:
 
 def test_the_table_is_complete() -> None:
     """A new command of a device belongs into ON_DEVICE."""
-    others = {"bench", "cloud", "dbd", "demo", "evaluate", "link", "model", "provision", "totem"}
+    others = {"bench", "model", "provision", "totem"}
     assert {words[0] for words in ON_DEVICE} == set(COMMANDS) - others

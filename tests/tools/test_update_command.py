@@ -13,9 +13,10 @@ from device.updates.manifest import ReleaseKind, read_manifest
 from link1.keys import PublicKey
 from models.manifest import load_manifest, shipped_model_dir
 from tools.cloud.command import cloud
+from tools.cloud.pack_release import manifest_obj, pack_app, republish
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.main import main
-from tools.palmctl.release import MAGIC, manifest_obj, pack_app, read_release, republish, write_release
+from tools.palmctl.release_file import MAGIC, read_release, write_release
 
 PAYLOAD = bytes(1000)
 

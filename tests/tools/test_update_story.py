@@ -19,8 +19,8 @@ from link1.canonical import b64_encode, canonical_bytes
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
+from tools.cloud.pack_release import republish
 from tools.palmctl.bench.board import Known
-from tools.palmctl.release import republish
 from tools.rig.bench.films import PLACE, enrol
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator

@@ -51,7 +51,8 @@ def release(
     from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
-    from tools.palmctl.release import chunk_bodies, manifest_obj, write_release
+    from tools.cloud.pack_release import chunk_bodies, manifest_obj
+    from tools.palmctl.release_file import write_release
 
     if not device_ids and out is None:
         raise click.UsageError("name at least one --device-id, or --out for a file")
@@ -96,7 +97,7 @@ def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:
     """The payload, and the name and version that it has of its own."""
     from device.updates.desk import APP_NAME
     from models.manifest import load_manifest
-    from tools.palmctl.release import pack_app, pack_model
+    from tools.cloud.pack_release import pack_app, pack_model
 
     if kind == "app":
         payload = pack_app(folder)

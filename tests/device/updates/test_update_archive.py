@@ -11,7 +11,7 @@ import pytest
 
 from device.errors import UpdateRefused
 from device.updates.archive import Limits, unpack
-from tools.palmctl.release import pack_files
+from tools.cloud.pack_release import pack_files
 
 LIMITS = Limits(files=4, total_bytes=1000)
 

@@ -16,7 +16,7 @@ from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import open_desk, packed_files, release, signed, tiny_model
-from tools.palmctl.release import chunk_bodies
+from tools.cloud.pack_release import chunk_bodies
 
 CHUNK = 64
 

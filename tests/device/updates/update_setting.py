@@ -19,7 +19,7 @@ from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
 from models.manifest import load_manifest, shipped_model_dir
-from tools.palmctl.release import manifest_obj, pack_files, pack_model, republish
+from tools.cloud.pack_release import manifest_obj, pack_files, pack_model, republish
 
 ROOT = SigningKey.from_seed(b"\x21" * 32)
 SIGNER = SigningKey.from_seed(b"\x22" * 32)

@@ -1,4 +1,4 @@
-"""Starting `palmd` and knowing when it is ready."""
+"""Starting `palmd`: knowing when it is ready, and how long it takes next to importing its libraries."""
 
 import os
 import socket
@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 READY_WITHIN_S = 120.0
+_IMPORTS = "import numpy, cv2, faiss, onnxruntime"
 
 
 class BenchFailed(Exception):
@@ -31,12 +34,6 @@ class Running:
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
-
-    @property
-    def cpu_s(self) -> float:
-        """Processor time that it has used, in all its threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -74,3 +71,22 @@ def _await_ready(channel: socket.socket, process: subprocess.Popen[str]) -> None
                 said = process.communicate()[1]
                 raise BenchFailed(f"palmd ended before it was ready: {said.strip()[-500:]}") from None
     raise BenchFailed(f"palmd was not ready within {READY_WITHIN_S:.0f} s")
+
+
+def measure_start(config_path: Path, templates: int, repeats: int = 3) -> dict[str, Any]:
+    """Median seconds over `repeats` starts, and of a bare interpreter that imports the same libraries."""
+    ready, bare, memory = [], [], []
+    for _ in range(repeats):
+        with running_palmd(config_path) as palmd:
+            ready.append(palmd.ready_s)
+            memory.append(palmd.rss_bytes)
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
+        bare.append(time.perf_counter() - begun)
+    return {
+        "templates": templates,
+        "ready_s": round(median(ready), 3),
+        "imports_alone_s": round(median(bare), 3),
+        "rss_bytes": int(median(memory)),
+        "ratio": round(median(ready) / median(bare), 2),
+    }

@@ -19,9 +19,6 @@ FILE: Final = Path(__file__).with_name("palms.zip")
 FRAMES_IN: Final = 6
 FRAMES_HELD: Final = 10
 FRAMES_OUT: Final = 4
-_WEBP_QUALITY: Final = 80
-_MADE: Final = (2026, 1, 1, 0, 0, 0)
-"""The time of every member, so that the same pictures give the same file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +48,6 @@ def read_recording(file: Path = FILE) -> Recording:
 
     people = [RecordedPerson(pictures_in(f"{n}/film/"), pictures_in(f"{n}/enrolment/")) for n in numbers]
     return Recording(people, pictures["empty.webp"])
-
-
-def write_recording(recording: Recording, file: Path = FILE) -> None:
-    """Raises OSError."""
-    with zipfile.ZipFile(file, "w") as archive:
-
-        def put(name: str, picture: Picture) -> None:
-            data = cv2.imencode(".webp", picture, [cv2.IMWRITE_WEBP_QUALITY, _WEBP_QUALITY])[1].tobytes()
-            archive.writestr(zipfile.ZipInfo(name, _MADE), data)
-
-        put("empty.webp", recording.empty)
-        for number, person in enumerate(recording.people):
-            for kind, pictures in (("film", person.film), ("enrolment", person.enrolment)):
-                for place, picture in enumerate(pictures):
-                    put(f"{number}/{kind}/{place:02}.webp", picture)
 
 
 def films_of(person: RecordedPerson) -> list[Film]:

@@ -34,9 +34,8 @@ from models.hand import Hand, HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.thresholds import Thresholds
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
-from tools.palmctl.bench.daemon import BenchFailed
+from tools.palmctl.bench.daemon import BenchFailed, measure_start
 from tools.palmctl.bench.recording import FRAMES_HELD, films_of, read_recording
-from tools.palmctl.bench.start_time import measure_start
 from tools.palmctl.bench.verdict_latency import CAMERA_FPS, Film, Picture, encode, measure_latency
 
 TEMPLATES_A_HAND = 3
@@ -81,7 +80,7 @@ def run_bench(
     tell(f"making a device with {start_templates} templates")
     large, _ = new_board(folder / "b", manifest, known, start_templates)
     tell("starting it")
-    start = measure_start(large, start_templates)
+    start = measure_start(large.config_path, start_templates)
     return {
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "model_id": manifest.model_id,

@@ -58,7 +58,7 @@ def install(file: Path, config: Path | None, as_json: bool) -> None:
     models only.
     """
     from device.updates.manifest import ReleaseKind
-    from tools.palmctl.release import read_release
+    from tools.palmctl.release_file import read_release
 
     release = read_release(file)
     if release.manifest["kind"] != ReleaseKind.MODEL:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from device.platform.ipc import Packet
     from device.values.status import UpdatesInForce
     from device.values.status import UpdatesStatus
-    from tools.palmctl.release import ReleaseFile
+    from tools.palmctl.release_file import ReleaseFile
 
 _CHUNK_WITHIN_S = 60.0
 """The first chunk of a large release waits until the disk has made room for it."""
@@ -51,7 +51,7 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
     Interrupted, it goes on where it was when it is called again. The daemon tests the release and switches by
     itself; see `palmctl update status`.
     """
-    from tools.palmctl.release import read_release
+    from tools.palmctl.release_file import read_release
 
     _show(take(read_release(file), config), as_json=as_json)
 
@@ -136,11 +136,11 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     """Every chunk in turn; those that are there already cost the daemon nothing."""
     import asyncio
 
-    from device.config.config import config_path, load_config
     from device.platform.ipc import IpcClient
     from device.values.control import ChunkGiven
+    from tools.palmctl.core_line import control_socket_of
 
-    socket = load_config(config_path(config)).control_socket
+    socket = control_socket_of(config)
     seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
 
     async def send() -> None:
@@ -165,13 +165,7 @@ def _is_live() -> bool:
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
-    from device.config.config import config_path, load_config
     from device.platform.control import ask_core
+    from tools.palmctl.core_line import control_socket_of
 
-    return ask_core(
-        load_config(config_path(config)).control_socket,
-        op,
-        timeout_s=_CHUNK_WITHIN_S,
-        payload=payload,
-        **members,
-    )
+    return ask_core(control_socket_of(config), op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)

@@ -15,13 +15,13 @@ from device.platform.ipc import IpcClient
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.scene import empty_scene
 from tools.palmctl.bench.board import Board, Known, snapshot_pages
-from tools.palmctl.bench.daemon import BenchFailed, running_palmd
+from tools.palmctl.bench.daemon import BenchFailed, measure_start, running_palmd
 from tools.palmctl.bench.run import new_board
-from tools.palmctl.bench.start_time import measure_start
 from tools.palmctl.bench.verdict_latency import FolderWriter, encode, measure_latency
 from tools.rig.bench.films import PLACE, enrol, film
 from tools.rig.bench.flash_wear import measure_flash_wear
 from tools.rig.bench.flash_wear import summary as flash_summary
+from tools.rig.bench.http_load import cpu_s
 from tools.rig.bench.update_load import feed_update
 
 PEOPLE: Final = 12
@@ -104,7 +104,7 @@ def _starts(
     for templates in sizes:
         tell(f"a device with {templates} templates: making it, then starting it")
         board, _ = new_board(folder / f"start-{templates}", manifest, known, templates)
-        yield measure_start(board, templates)
+        yield measure_start(board.config_path, templates)
 
 
 def _bytes_a_template(starts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def _idle_share(board: Board, config: DeviceConfig, empty: bytes) -> float:
     slow.write_text(text.replace(f"fps = {config.camera.fps}", f"fps = {IDLE_FPS}"), encoding="utf-8")
     with running_palmd(slow) as palmd:
         _play_nobody(camera, empty, SETTLE_S)
-        used_s, begun_s = palmd.cpu_s, time.perf_counter()
+        used_s, begun_s = cpu_s(palmd.pid), time.perf_counter()
         _play_nobody(camera, empty, IDLE_S)
-        share = (palmd.cpu_s - used_s) / (time.perf_counter() - begun_s)
+        share = (cpu_s(palmd.pid) - used_s) / (time.perf_counter() - begun_s)
     if share <= 0:
         raise BenchFailed("an idle palmd used no processor time, which cannot be")
     return round(share, 3)

@@ -11,7 +11,7 @@ from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
-from tools.palmctl.release import CHUNK_BYTES, manifest_obj
+from tools.cloud.pack_release import CHUNK_BYTES, manifest_obj
 
 _HOUR_MS = 3_600_000
 

@@ -1,0 +1,69 @@
+"""Release files, as a stick carries them: `PALMUPD1` ‖ u32 length (big-endian) ‖ the signed manifest's JSON ‖
+payload."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from device.updates.manifest import MAX_MANIFEST_BYTES
+from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.errors import FormatError, reason_of
+from link1.plain_file import open_plain_file
+from tools.palmctl.errors import ReleaseError
+
+MAGIC: Final = b"PALMUPD1"
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A release on a stick: the signed manifest, and where the payload begins in the file."""
+
+    path: Path
+    wrapper: JsonObject
+    payload_at: int
+
+    @property
+    def manifest(self) -> JsonObject:
+        inner = self.wrapper.get("manifest_obj")
+        return inner if isinstance(inner, dict) else {}
+
+    def chunks(self, skip: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Index and bytes of each chunk from `skip` on."""
+        size = int(self.manifest["chunk_size"])
+        with self.path.open("rb") as file:
+            file.seek(self.payload_at + skip * size)
+            for index in range(skip, int(self.manifest["chunk_count"])):
+                yield index, file.read(size)
+
+
+def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
+    """Write a release file. Raises OSError."""
+    signed = canonical_bytes(wrapper)
+    path.write_bytes(MAGIC + _LENGTH.pack(len(signed)) + signed + payload)
+
+
+def read_release(path: Path) -> ReleaseFile:
+    """Look into a release file; who signed it is for the device to judge. Raises ReleaseError."""
+    try:
+        with open_plain_file(path) as file:
+            return _read(path, file)
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be read ({reason_of(error)}); name a release file") from error
+    except (FormatError, KeyError, TypeError, ValueError) as error:
+        raise ReleaseError(f"{path} is no release file; fetch it again, or make one anew") from error
+
+
+def _read(path: Path, file: BinaryIO) -> ReleaseFile:
+    if file.read(len(MAGIC)) != MAGIC:
+        raise FormatError("another file")
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size).rjust(_LENGTH.size, b"\xff"))
+    if length > MAX_MANIFEST_BYTES:
+        raise FormatError("the manifest is too long")
+    release = ReleaseFile(path, read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES), file.tell())
+    announced, found = int(release.manifest["size"]), path.stat().st_size - release.payload_at
+    if announced != found:
+        raise ReleaseError(f"{path} holds {found} bytes of payload, {announced} are announced; copy it again")
+    return release
