@@ -9,7 +9,7 @@ from click import Group
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
 from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
-from tools.rig.packaging.wheels import Target
+from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, Target
 
 pytestmark = pytest.mark.skipif(
     subprocess.run(["sh", "-c", "command -v dpkg-deb"], capture_output=True, check=False).returncode != 0,
@@ -80,6 +80,13 @@ def test_what_runs_can_run(listing: dict[str, str]) -> None:
     for name in ("palmctl", "palmd", "palm-syncd"):
         assert listing[f"./usr/bin/{name}"].endswith(f"-> /opt/palm-access/current/bin/{name}")
     assert listing[f"{INSIDE}/bin/python3.11"].endswith("-> /usr/bin/python3.11")
+
+
+def test_no_code_of_the_server_the_kit_or_the_rig_is_in_it(listing: dict[str, str]) -> None:
+    site = f"{INSIDE}/lib/python3.11/site-packages"
+    assert f"{site}/device/core/main.py" in listing
+    left_out = tuple(f"{site}/{folder}/" for folder in OWN_NOT_ON_A_BOARD)
+    assert [path for path in listing if path.startswith(left_out)] == []
 
 
 def test_every_unit_and_rule_is_in_it(listing: dict[str, str]) -> None:

@@ -14,6 +14,17 @@ from tools.rig.packaging.process import run
 NOT_ON_A_BOARD = frozenset({"pip"})
 """sqlite-utils names pip for its plugin command; a board installs nothing by it."""
 
+OWN_NOT_ON_A_BOARD = (
+    "cloud_client/reference_server",
+    "models/evaluation",
+    "models/synthesis",
+    "models/training",
+    "tools/cloud",
+    "tools/kit",
+    "tools/rig",
+)
+"""Folders of this project that no wheel for a board holds."""
+
 _GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17")
 """manylinux platforms that run on Debian 12 and newer, newest first; what a lock may hold ends at 2.28."""
 
