@@ -10,18 +10,18 @@ from typing import Final
 import click
 
 from device.errors import IpcRefused
-from device.values.control import CodeTyped
-from device.values.control import ScreenAnswer
-from device.values.control import ScreenAsked
-from device.values.control import TermsAccepted
-from device.values.control import TermsAnswer
-from device.values.control import TermsAsked
-from device.values.control import TermsShown
+from device.values.control import (
+    CodeTyped,
+    ScreenAnswer,
+    ScreenAsked,
+    TermsAccepted,
+    TermsAnswer,
+    TermsAsked,
+    TermsShown,
+)
 from device.values.status import EnrolmentShown
 from tools.palmctl.core_line import Ask
-from tools.palmctl.enrolment_words import WORDS
-from tools.palmctl.enrolment_words import failure_word
-from tools.palmctl.enrolment_words import hint_word
+from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
 
 _ASK_EVERY_S: Final = 5.0
 _OVER = frozenset({"idle", "done", "review", "failed"})

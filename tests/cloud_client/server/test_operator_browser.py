@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from cloud_client.reference_server.web.admin import operator_page
-from tools.rig.browser import Tab
-from tools.rig.browser import browsing
-from tools.rig.browser import find_chromium
-from tools.rig.pictures.screenshots import PAGES
-from tools.rig.pictures.screenshots import sign_in
-from tools.rig.pictures.screenshots import staged_server
+from tools.rig.browser import Tab, browsing, find_chromium
+from tools.rig.pictures.screenshots import PAGES, sign_in, staged_server
 
 CHROMIUM = find_chromium()
 STYLE = (Path(operator_page.__file__).parent / "static" / "admin.css").read_text()

@@ -18,18 +18,9 @@ from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import Port, open_port
-from tests.device.whole_device import Device
-from tests.device.whole_device import ask_carrier
-from tests.device.whole_device import make_device
-from tests.device.whole_device import pictures
-from tools.kit.c_validator.driver import CValidator
-from tools.kit.c_validator.driver import NoCompilerError
-from tools.kit.c_validator.driver import SANITIZERS
-from tools.kit.c_validator.driver import build
-from tools.kit.c_validator.driver import running
-from tools.palmctl.bench.board import DBD_ID
-from tools.palmctl.bench.board import DEVICE_ID
-from tools.palmctl.bench.board import GATE_ID
+from tests.device.whole_device import Device, ask_carrier, make_device, pictures
+from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
 WITHIN_S = 30.0
 

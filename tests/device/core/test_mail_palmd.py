@@ -18,15 +18,8 @@ from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
-from tests.device.whole_device import Device
-from tests.device.whole_device import Validator
-from tests.device.whole_device import answered
-from tests.device.whole_device import make_device
-from tests.device.whole_device import pictures
-from tests.device.whole_device import until
-from tests.device.whole_device import validator_at
-from tools.palmctl.bench.board import DEVICE_ID
-from tools.palmctl.bench.board import STREAM
+from tests.device.whole_device import Device, Validator, answered, make_device, pictures, until, validator_at
+from tools.palmctl.bench.board import DEVICE_ID, STREAM
 
 SIGNER = SigningKey.generate()
 

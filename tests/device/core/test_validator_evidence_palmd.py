@@ -24,17 +24,18 @@ from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import monotonic_ms
 from link1.validator.desk import DeskEvent
-from tests.device.whole_device import Device
-from tests.device.whole_device import Validator
-from tests.device.whole_device import WITHIN_S
-from tests.device.whole_device import answered
-from tests.device.whole_device import ask_carrier
-from tests.device.whole_device import make_device
-from tests.device.whole_device import pictures
-from tests.device.whole_device import until
-from tests.device.whole_device import validator_at
-from tools.palmctl.bench.board import DBD_ID
-from tools.palmctl.bench.board import DEVICE_ID
+from tests.device.whole_device import (
+    WITHIN_S,
+    Device,
+    Validator,
+    answered,
+    ask_carrier,
+    make_device,
+    pictures,
+    until,
+    validator_at,
+)
+from tools.palmctl.bench.board import DBD_ID, DEVICE_ID
 
 A = TypeVar("A", bound=DeskEvent)
 B = TypeVar("B", bound=DeskEvent)

@@ -12,16 +12,16 @@ from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
-from tests.device.state_scan import files_of
-from tests.device.state_scan import found_in
-from tests.device.state_scan import found_in_memory
-from tests.device.whole_device import Device
-from tests.device.whole_device import answered
-from tests.device.whole_device import ask_carrier
-from tests.device.whole_device import make_device
-from tests.device.whole_device import pictures
-from tests.device.whole_device import until
-from tests.device.whole_device import validator_at
+from tests.device.state_scan import files_of, found_in, found_in_memory
+from tests.device.whole_device import (
+    Device,
+    answered,
+    ask_carrier,
+    make_device,
+    pictures,
+    until,
+    validator_at,
+)
 from tools.palmctl.bench.board import DEVICE_ID
 from tools.palmctl.commands.status import lines
 

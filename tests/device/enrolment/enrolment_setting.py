@@ -21,12 +21,7 @@ from device.platform.control import ask_core
 from device.platform.ipc import IpcClient
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, show_qr
-from tests.device.whole_device import CAMERA_FPS
-from tests.device.whole_device import Device
-from tests.device.whole_device import FRAMES_IN
-from tests.device.whole_device import FRAMES_OUT
-from tests.device.whole_device import WITHIN_S
-from tests.device.whole_device import make_device
+from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, FRAMES_OUT, WITHIN_S, Device, make_device
 from tools.palmctl.bench.verdict_latency import encode
 from tools.rig.bench.films import PLACE
 

@@ -49,10 +49,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
 
     from device.errors import IpcError, IpcNotPermitted
     from device.values.status import read_status
-    from tools.palmctl.live_status import Recent
-    from tools.palmctl.live_status import plain_line
-    from tools.palmctl.live_status import screen
-    from tools.palmctl.live_status import summary
+    from tools.palmctl.live_status import Recent, plain_line, screen, summary
     from tools.palmctl.live_terminal import is_live
 
     recent, live = Recent(), is_live(sys.stdout) and not as_json

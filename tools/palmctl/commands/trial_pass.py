@@ -45,9 +45,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     user may not ask it.
     """
     from device.platform.control import ask_core
-    from device.values.control import PassAnswer
-    from device.values.control import PassAsked
-    from device.values.control import TrialPassage
+    from device.values.control import PassAnswer, PassAsked, TrialPassage
     from device.values.status import read_status
     from tools.palmctl.core_line import control_socket_of
     from tools.palmctl.errors import NoPassage

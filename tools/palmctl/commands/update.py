@@ -9,8 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from device.platform.ipc import Packet
-    from device.values.status import UpdatesInForce
-    from device.values.status import UpdatesStatus
+    from device.values.status import UpdatesInForce, UpdatesStatus
     from tools.palmctl.release_file import ReleaseFile
 
 _CHUNK_WITHIN_S = 60.0

@@ -17,19 +17,14 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
+from cloud_client.reference_server.store.base import Tx
+
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
-from cloud_client.reference_server.store.base.base import Tx
 from tools.palmctl.bench.daemon import BenchFailed
-from tools.rig.bench.cloud_server import ServerProcess
-from tools.rig.bench.cloud_server import on_store
-from tools.rig.bench.cloud_server import serving
-from tools.rig.bench.http_load import Connection
-from tools.rig.bench.http_load import connections
-from tools.rig.bench.http_load import drive
-from tools.rig.bench.many_verdicts import DEVICE
-from tools.rig.bench.many_verdicts import GATE
-from tools.rig.bench.many_verdicts import fill
+from tools.rig.bench.cloud_server import ServerProcess, on_store, serving
+from tools.rig.bench.http_load import Connection, connections, drive
+from tools.rig.bench.many_verdicts import DEVICE, GATE, fill
 
 LIMIT_MS: Final = 50
 """What 99 of 100 requests of others may wait."""

@@ -18,13 +18,9 @@ import click
 
 from cloud_client.reference_server.contract.times import system_now_ms
 from cloud_client.reference_server.ops.serve import DataDirectory
-from tools.rig.browser import Tab
-from tools.rig.browser import browsing
-from tools.rig.browser import find_chromium
-from tools.rig.browser import save
+from tools.rig.browser import Tab, browsing, find_chromium, save
 from tools.rig.pictures import operator_stage
-from tools.rig.pictures.device_stage import photograph_device
-from tools.rig.pictures.device_stage import staged_device
+from tools.rig.pictures.device_stage import photograph_device, staged_device
 
 PAGES: Final = {
     "sign-in": "/operator/sign-in",

@@ -12,22 +12,11 @@ from tools.palmctl.bench.verdict_latency import FolderWriter
 from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.story import PLACE
 from tools.rig.demo.waiting import wait_until
-from tools.rig.soak.audit import Seen
-from tools.rig.soak.audit import findings
-from tools.rig.soak.audit import in_cloud
-from tools.rig.soak.audit import in_journal
+from tools.rig.soak.audit import Seen, findings, in_cloud, in_journal
 from tools.rig.soak.chaos import Chaos
-from tools.rig.soak.crowd import Crowd
-from tools.rig.soak.crowd import STRANGERS
-from tools.rig.soak.crowd import films
+from tools.rig.soak.crowd import STRANGERS, Crowd, films
 from tools.rig.soak.growth import Growth
-from tools.rig.soak.site import DEVICE_ID
-from tools.rig.soak.site import ENROLLED
-from tools.rig.soak.site import Teller
-from tools.rig.soak.site import World
-from tools.rig.soak.site import build
-from tools.rig.soak.site import camera_folder
-from tools.rig.soak.site import faults
+from tools.rig.soak.site import DEVICE_ID, ENROLLED, Teller, World, build, camera_folder, faults
 
 LOOK_EVERY_S: Final = 0.2
 SAMPLE_EVERY_S: Final = 5.0
