@@ -65,7 +65,7 @@ pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
 	$(BIN)/python -m tools.rig.packaging.deb
 
-deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/INSTALL.md whole (root; about 20 minutes)
+deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/tutorials/INSTALL.md whole (root; about 20 minutes)
 	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees tests/docs/trees -n 0 --timeout 1800 -x
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)

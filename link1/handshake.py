@@ -5,7 +5,7 @@ Two rules:
 2. A key counts only when it is PINNED for the peer and valid now; what the peer says about itself only
    chooses among pinned keys, and is under its signature together with both nonces.
 
-`HANDSHAKE_TABLE` is the whole machine; the picture in docs/LINK1.md is made from it.
+`HANDSHAKE_TABLE` is the whole machine; the picture in docs/reference/LINK1.md is made from it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What each member of the configuration is for: the one source of `palmctl config show` and docs/FIELD.md."""
+"""What each configuration member is for: the source of `palmctl config show` and docs/howto/FIELD.md."""
 
 from collections.abc import Mapping
 from typing import Final

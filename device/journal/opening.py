@@ -31,7 +31,7 @@ _AUTOCHECKPOINT_BYTES = 32 * 1024 * 1024
 """Only if nobody calls `maintain`. A checkpoint inside an append would cost it milliseconds."""
 _PAGE_BYTES = 512
 """Every page that a commit touches is written whole, and a passage touches about thirty: with pages of 4096
-bytes it wrote 78 KB to the log, with these 19 KB (docs/DURABILITY.md)."""
+bytes it wrote 78 KB to the log, with these 19 KB (docs/explanation/DURABILITY.md)."""
 
 
 def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:

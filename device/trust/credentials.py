@@ -8,7 +8,7 @@ The encrypted files lie in the state directory and not in /etc, so that a wipe c
 is missing there does not keep a unit from starting, so a wiped device still says that it is.
 
 With a TPM the card alone is worth nothing to a thief. With the host key, which lies on the same disk, it is a
-matter of form: docs/SECURITY.md says what holds.
+matter of form: docs/explanation/SECURITY.md says what holds.
 """
 
 import os

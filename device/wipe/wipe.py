@@ -13,7 +13,8 @@ One small file, `wipe.json`, is the whole memory of it, replaced safely at each 
    fetch the status and acknowledge the wipe.
 5. `confirmed` stays: the device says NOT_READY, and why, through restarts, until a technician resets it.
 
-Overwriting a file is a logical erasure: flash may keep an old copy of the page (docs/SECURITY.md).
+Overwriting a file is a logical erasure: flash may keep an old copy of the page
+(docs/explanation/SECURITY.md).
 """
 
 import json

@@ -31,7 +31,8 @@ from models.training.squares import PalmSquares, load_or_draw
 LINE_SIZE: Final = 384
 """Of the vector's 512 numbers; the rest are the net's."""
 NET_WEIGHT: Final = 0.2
-"""The net's share of a cosine; chosen, like the line code's settings, on one real set: see docs/MODEL.md."""
+"""The net's share of a cosine; chosen, like the line code's settings, on one real set
+(docs/explanation/MODEL.md)."""
 _NET_CROPS: Final = 2000
 _BATCH: Final = 64
 

@@ -47,8 +47,8 @@ _HOW: Final = (
     f"threshold counted for a false match rate of {COUNTED_FMR:g} and the one extrapolated for "
     f"{EXTRAPOLATED_FMR:g} (generalised Pareto tail over the highest thousandth), worst look, rounded up, "
     "and no lower than trials on real palms called for. accept_q and margin_q: for the scores of a gallery, "
-    "out of trials on real palms. quality_q, enrol_quality_q and pad_q: given by hand. See docs/MODEL.md. "
-    "Not validated at a gate."
+    "out of trials on real palms. quality_q, enrol_quality_q and pad_q: given by hand. "
+    "See docs/explanation/MODEL.md. Not validated at a gate."
 )
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 

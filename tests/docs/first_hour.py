@@ -1,4 +1,4 @@
-"""docs/INSTALL.md, played: the operator's machine, a bare board, and what each command teaches the next."""
+"""docs/tutorials/INSTALL.md, played: the operator's machine and a bare board."""
 
 import os
 import re

@@ -65,6 +65,6 @@ def test_every_rule_says_what_to_do() -> None:
 
 
 def test_the_page_lists_every_rule() -> None:
-    page = (DOCS / "OPERATIONS.md").read_text(encoding="utf-8")
+    page = (DOCS / "howto/OPERATIONS.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(Palm\w+)` \| (yes)? ?\|", page, re.MULTILINE))
     assert rows == {rule["alert"]: "yes" if rule["labels"]["severity"] == "page" else "" for rule in RULES}

@@ -1,4 +1,4 @@
-"""The registrations of docs/INSTALL.md, online and over a stick, in a folder of this machine.
+"""The registrations of docs/tutorials/INSTALL.md, online and over a stick, in a folder of this machine.
 
 The whole page is run by tests/docs/trees, on a Debian that is booted for it.
 """
@@ -10,7 +10,7 @@ from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Command, blocks_of, check_shown
 from tools.rig.demo.programs import Stage
 
-PAGE = DOCS / "INSTALL.md"
+PAGE = DOCS / "tutorials/INSTALL.md"
 
 
 def places(folder: Path) -> str:

@@ -1,11 +1,11 @@
-"""docs/PRIVACY.md: what it says about pictures, and that the tests it names are there."""
+"""docs/explanation/PRIVACY.md: what it says about pictures, and that the tests it names are there."""
 
 import re
 
 from tests import REPOSITORY
 from tests.docs.page_commands import DOCS
 
-PAGE = (DOCS / "PRIVACY.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "explanation/PRIVACY.md").read_text(encoding="utf-8")
 _WRITES_PICTURES = re.compile(r"\b(imwrite|imencode|VideoWriter(?!\.fourcc)|tofile)\b")
 
 

@@ -1,4 +1,4 @@
-"""docs/VALIDATOR.md, section 4, played: the page's validator at one end of its pair, the kit at the other."""
+"""docs/tutorials/VALIDATOR.md, section 4, played: the page's validator at one end, the kit at the other."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.docs.page_commands import DOCS
 from tools.rig.demo.programs import Stage, module, palmctl
 
-TEXT = re.sub(r"\\\n *", "", (DOCS / "VALIDATOR.md").read_text(encoding="utf-8"))
+TEXT = re.sub(r"\\\n *", "", (DOCS / "tutorials/VALIDATOR.md").read_text(encoding="utf-8"))
 
 
 def shown(beginning: str, **words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/FIELD.md agrees with the program: health words, checks, commands, defaults."""
+"""docs/howto/FIELD.md agrees with the program: health words, checks, commands, defaults."""
 
 import re
 
@@ -8,7 +8,7 @@ from device.health import NOT_SERVING, HealthWord
 from tests import REPOSITORY
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS
 
-CARD = (REPOSITORY / "docs" / "FIELD.md").read_text(encoding="utf-8")
+CARD = (REPOSITORY / "docs" / "howto" / "FIELD.md").read_text(encoding="utf-8")
 
 
 def test_every_health_word_has_a_row_and_bold_ones_stop_recognition() -> None:

@@ -1,4 +1,4 @@
-"""docs/LINK1.md says what the code does: pictures, golden values, constants."""
+"""docs/reference/LINK1.md says what the code does: pictures, golden values, constants."""
 
 import re
 

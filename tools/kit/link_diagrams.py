@@ -1,4 +1,4 @@
-"""Draws the state tables of `link1` as Mermaid state diagrams, for docs/LINK1.md.
+"""Draws the state tables of `link1` as Mermaid state diagrams, for docs/reference/LINK1.md.
 
 `python -m tools.kit.link_diagrams` rewrites the pictures in the page; a test fails when they are out of date.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from link1.handshake import HANDSHAKE_TABLE
 from link1.link_states import SESSION_TABLE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "LINK1.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "LINK1.md"
 
 Table = Mapping[Any, tuple[Enum, tuple[Enum, ...]]]
 """(state, input) → (next state, actions), all of them enums whose values are for people."""

@@ -112,7 +112,7 @@ def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    page = (REPOSITORY / "docs" / "ADMIN.md").read_text()
+    page = (REPOSITORY / "docs" / "reference" / "ADMIN.md").read_text()
     text = Metrics().page(STANDING, waiters=0, queued={}).decode()
     # A counter is sampled, and asked for, with `_total` behind its name.
     made = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE palm_")}

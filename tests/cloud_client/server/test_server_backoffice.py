@@ -1,4 +1,4 @@
-"""docs/BACKOFFICE.md is run as it stands: every request is sent, every answer shown is what comes back."""
+"""docs/tutorials/BACKOFFICE.md is run: every request is sent, every answer shown is what comes back."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests import REPOSITORY
 from tests.cloud_client.server.server_harness import SimDevice, Tenant, decision, passage, vector
 from tests.cloud_client.server.server_process import Board, Running
 
-PAGE = REPOSITORY / "docs" / "BACKOFFICE.md"
+PAGE = REPOSITORY / "docs" / "tutorials" / "BACKOFFICE.md"
 STEP = re.compile(
     r"^```sh\n(.*?)```(?:\n\n```json\n(.*?)```)?|^<!-- meanwhile: (.*?) -->", re.MULTILINE | re.DOTALL
 )

@@ -23,7 +23,7 @@ DAY_S = 24 * 3600
 
 
 class Poller:
-    """What docs/BACKOFFICE.md advises: pages until has_more is false, then on from the last cursor."""
+    """As docs/tutorials/BACKOFFICE.md advises: pages until has_more is false, then from the last cursor."""
 
     def __init__(self, partner: Partner, limit: int = 3) -> None:
         self.partner, self.limit = partner, limit

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md, rehearsed: the marked commands are run as they stand there."""
+"""docs/howto/OPERATIONS.md, rehearsed: the marked commands are run as they stand there."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests import REPOSITORY
 from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
 
-_PAGE = REPOSITORY / "docs" / "OPERATIONS.md"
+_PAGE = REPOSITORY / "docs" / "howto" / "OPERATIONS.md"
 _BLOCK = re.compile(r"^( *)<!-- rehearsed: (\S+) -->\n\1```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 

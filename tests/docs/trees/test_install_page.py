@@ -1,4 +1,4 @@
-"""docs/INSTALL.md as it stands, on a Debian 12 that was booted for it: `make deb-test`.
+"""docs/tutorials/INSTALL.md as it stands, on a Debian 12 that was booted for it: `make deb-test`.
 
 PALM_DOCS_RECORD=FILE writes the page with all that was printed into FILE, to take over what has changed.
 """
@@ -27,7 +27,7 @@ from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
 pytestmark = DEBIAN_TREES
-PAGE = DOCS / "INSTALL.md"
+PAGE = DOCS / "tutorials/INSTALL.md"
 FPS = 15
 _LINE_END = re.compile(r"\r*\n")
 

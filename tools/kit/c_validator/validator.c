@@ -1,4 +1,4 @@
-/* A minimal LINK/1 validator (docs/LINK1.md): asks for a hand, checks the verdict, decides once, answers always.
+/* A minimal LINK/1 validator (docs/reference/LINK1.md): asks for a hand, checks the verdict, decides once, answers always.
  *
  * The one rule that everything here serves: port_open_gate() is called only for the own open request, on the
  * first copy of a verdict that fits it in every member, in time, signed by the pinned key, and with a

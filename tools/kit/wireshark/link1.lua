@@ -4,7 +4,7 @@
 --   tshark -X lua_script:tools/kit/wireshark/link1.lua -r capture.pcap -Y 'link1.type == "verdict"'
 --
 -- A packet (DLT_USER0) is one byte of direction, then a frame as it was on the wire. Captures are made by
--- `palmctl link monitor --pcap`. docs/LINK1.md says what the members mean.
+-- `palmctl link monitor --pcap`. docs/reference/LINK1.md says what the members mean.
 
 local link1 = Proto("link1", "LINK/1 palm access cable")
 

@@ -1,1 +1,1 @@
-"""`make hil`: a hardware rig made of software. See docs/HIL.md."""
+"""`make hil`: a hardware rig made of software. See docs/lab/HIL.md."""

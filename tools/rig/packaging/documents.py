@@ -73,8 +73,10 @@ def write_all(root: Path, about: About) -> None:
     _write(
         root, documents / "THIRD-PARTY", third_parties(below(root, PREFIX / "package"), about.locked).encode()
     )
-    for path in (about.source / "README.md", *sorted((about.source / "docs").glob("*.md"))):
-        _write(root, documents / path.name, path.read_bytes())
+    _write(root, documents / "README.md", (about.source / "README.md").read_bytes())
+    pages = about.source / "docs"
+    for path in sorted(pages.rglob("*.md")):
+        _write(root, documents / path.relative_to(pages), path.read_bytes())
 
 
 def command_line() -> "click.Command":
