@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all fuzz power soak lint unit bench evaluate quality train train-hand lock clean deb deb-test hil pictures
+.PHONY: help demo test test-long test-all fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,6 +61,20 @@ evaluate: $(VENV)/ready ## scores of the shipped model on generated people it ne
 MEASURE ?=
 pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs need Debian's package chromium)
 	$(BIN)/python -m tools.rig.pictures $(MEASURE)
+
+reference: $(VENV)/ready ## the pages that repeat the code: configuration, commands, health words, metrics, figures
+	$(BIN)/python -m tools.reference_pages
+
+# Half an hour on a quiet machine.
+figures: $(VENV)/ready ## run every bench and renew the table of figures
+	$(BIN)/palmctl bench --out build/figures/bench.json
+	$(BIN)/palmctl bench device --out build/figures/device.json
+	$(BIN)/palmctl bench link --out build/figures/link.json
+	$(BIN)/palmctl bench cloud --out build/figures/cloud.json
+	$(BIN)/palmctl bench lists --out build/figures/lists.json
+	$(BIN)/palmctl bench strangers --out build/figures/strangers.json
+	$(BIN)/python -m gallery.bench 100000 > build/figures/gallery.json
+	$(BIN)/python -m tools.reference_pages --keep build/figures
 
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
 	$(BIN)/python -m tools.rig.packaging.deb

@@ -1,5 +1,6 @@
 """Every page of the documents: links and anchors lead somewhere, targets, files and commands exist."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from tests import REPOSITORY
 from tests.docs.page_commands import DOCS, blocks_of
 from tools.palmctl.main import main
+from tools.rig.reference_pages import pages as generated_pages
 
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -134,3 +136,81 @@ def test_commands_are_found_on_the_pages() -> None:
     """The tests above look at something."""
     assert sum(1 for page in PAGES for _ in shown_commands(page)) > 150
     assert len(blocks_of(DOCS / "tutorials/INSTALL.md")) >= 12
+
+
+def test_the_readme_can_be_read() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+_LONG = {"LINK1.md", "COMMANDS.md"}
+"""A contract that is implemented from its page alone, and a generated list of every command."""
+
+
+@pages
+def test_a_page_is_at_most_2500_words(page: Path) -> None:
+    words = len(page.read_text(encoding="utf-8").split())
+    assert words <= 2500 or page.name in _LONG, f"{page.name} has {words} words: split it by its readers"
+
+
+@pytest.mark.parametrize("page", generated_pages(), ids=lambda page: page.stem)
+def test_a_generated_page_is_current(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == generated_pages()[page](), "run: make reference"
+
+
+SOURCES = sorted(
+    path
+    for package in ("cloud_client", "device", "gallery", "link1", "models", "tests", "tools")
+    for path in (REPOSITORY / package).rglob("*.py")
+)
+MODULES = {
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCES
+}
+_DOTTED = re.compile(
+    r"(?<![\w./\"\[-])((?:cloud_client|device|gallery|link1|models|tests|tools)(?:\.[A-Za-z_]\w*)+)(?![\w/(-])"
+)
+_FILES = re.compile(r"\.(toml|txt|key|py|json|db|witness)\b")
+_NOT_MODULES = {
+    "device.gate_id",  # a member of the configuration
+    "gallery.deltas",  # operations of the core's sockets
+    "gallery.snapshot",
+    "gallery.head16",  # a member of LINK/1's status
+    "link1.dropped",  # fields of the Wireshark dissector
+    "link1.type",
+}
+
+
+def missing_modules(text: str) -> list[str]:
+    """The dotted names in `text` that are neither a module nor a name at the top of one."""
+    names = {name for name in _DOTTED.findall(text) if not _FILES.search(name)} - _NOT_MODULES
+    return sorted(name for name in names if not is_there(name))
+
+
+def is_there(name: str) -> bool:
+    module, rest = name, ""
+    while module not in MODULES:
+        module, _, rest = module.rpartition(".")
+    if not rest:
+        return True
+    top = rf"^(?:async )?(?:def|class) {rest}\b|^{rest}\b.*=|^(?:from|import) .*\b{rest}\b"
+    return bool(re.search(top, MODULES[module].read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pages
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    assert missing_modules(page.read_text(encoding="utf-8")) == []
+
+
+def test_every_module_that_a_docstring_names_exists() -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    missing = {
+        str(path.relative_to(REPOSITORY)): found
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and (found := missing_modules(ast.get_docstring(node) or ""))
+    }
+    assert missing == {}
+
+
+def test_a_module_that_does_not_exist_is_found() -> None:
+    assert missing_modules("see `device.nowhere` and tools.palmctl.main") == ["device.nowhere"]

@@ -20,7 +20,6 @@ from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S,
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from link1.keys import SigningKey
-from tests import REPOSITORY
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant, decision
 from tests.cloud_client.server.server_process import Running
 
@@ -109,14 +108,6 @@ def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
         assert line in text.splitlines()
     for needle in ("needle", person["subject_id"], tenant.tenant_id, partner.key_id, partner.api_key[-20:]):
         assert needle not in text
-
-
-def test_every_metric_is_documented() -> None:
-    page = (REPOSITORY / "docs" / "reference" / "ADMIN.md").read_text()
-    text = Metrics().page(STANDING, waiters=0, queued={}).decode()
-    # A counter is sampled, and asked for, with `_total` behind its name.
-    made = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE palm_")}
-    assert set(re.findall(r"^\| `(palm_\w+)`", page, re.MULTILINE)) == made
 
 
 def test_a_metric_takes_any_answer() -> None:
