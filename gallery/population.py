@@ -4,7 +4,7 @@ Strangers' palms are alike: the same creases run across all of them, and one cam
 cuts them. A cosine counts what everybody shares as evidence that two captures are of one palm. So the mean of
 the templates is taken from every vector, and directions in which they all differ much count for less: the
 Mahalanobis cosine. Few templates do not tell that mean: what of it is to be expected all the same is taken
-from the score. What it brings is in docs/explanation/MODEL.md.
+from the score. What it brings is in docs/lab/SCORES.md.
 
 Both come from the match set at hand and from nothing else. They are sums of whole numbers over coarse codes,
 so that a template taken out leaves exactly nothing behind in them; they are in memory alone.

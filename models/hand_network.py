@@ -2,7 +2,7 @@
 
 The first says whether there is a hand, where, how large and which way up; a piece of the frame is then cut
 so that the hand stands upright as a left hand, and the second finds the finger valleys in it. What they were
-measured to do stands in docs/explanation/HAND.md.
+measured to do is in docs/lab/HAND.md.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ first good frame can be judged.
 
 What it is not: none of this has been measured on real attacks, and a flawless replay without an edge in view
 passes a camera of one look. The figures in the tests are of simulated attacks, a regression test and no
-attack error rate of ISO/IEC 30107-3 (docs/explanation/LIVENESS.md).
+attack error rate of ISO/IEC 30107-3 (docs/explanation/RECOGNITION.md).
 """
 
 import math

@@ -52,7 +52,7 @@ STILL: Final = Slip()
 _SHIFTS: Final = [Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
 _STEPS: Final = [*_SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)]
 _REACH: Final = 3
-"""So many steps away it goes no further: a fourth step hardly helped (docs/explanation/MODEL.md)."""
+"""So many steps away it goes no further: a fourth step hardly helped (docs/lab/SCORES.md)."""
 MOST_PROBES: Final = 48
 """What one picture may cost. Where nothing settles a search it takes 16 to 24 on average."""
 

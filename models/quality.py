@@ -3,7 +3,7 @@
 Six components, 0..100 each, say what is wrong (in the spirit of ISO/IEC 29794-1); ``quality_q`` says what it
 comes to: how likely this capture is to be rejected although the right person is enrolled. The mapping from
 one to the other was fitted on generated captures (``models.training.calibrate_quality``) and lies in
-``quality_calibration.json``: docs/explanation/QUALITY.md shows how well it predicts.
+``quality_calibration.json``: docs/lab/QUALITY.md shows how well it predicts.
 """
 
 import json

@@ -32,7 +32,7 @@ LINE_SIZE: Final = 384
 """Of the vector's 512 numbers; the rest are the net's."""
 NET_WEIGHT: Final = 0.2
 """The net's share of a cosine; chosen, like the line code's settings, on one real set
-(docs/explanation/MODEL.md)."""
+(docs/lab/SCORES.md)."""
 _NET_CROPS: Final = 2000
 _BATCH: Final = 64
 

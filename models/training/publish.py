@@ -48,7 +48,7 @@ _HOW: Final = (
     f"{EXTRAPOLATED_FMR:g} (generalised Pareto tail over the highest thousandth), worst look, rounded up, "
     "and no lower than trials on real palms called for. accept_q and margin_q: for the scores of a gallery, "
     "out of trials on real palms. quality_q, enrol_quality_q and pad_q: given by hand. "
-    "See docs/explanation/MODEL.md. Not validated at a gate."
+    "See docs/reference/MODELS.md. Not validated at a gate."
 )
 _LOOKS: Final[tuple[Look, Look]] = ("rgb", "nir")
 
