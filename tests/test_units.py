@@ -146,3 +146,15 @@ def test_systemd_understands_every_line(tmp_path: Path) -> None:
     )
     ours = [line for line in done.stderr.splitlines() if "palm" in line]
     assert ours == []
+
+
+def test_the_pages_that_are_named_are_those_of_the_package() -> None:
+    """The package has docs/ as it is in /usr/share/doc/palm-access."""
+    files = [*UNITS.glob("*.service"), *UNITS.glob("*.rules")]
+    named = {
+        page
+        for file in files
+        for page in re.findall(r"/usr/share/doc/palm-access/([\w/]+\.md)", file.read_text(encoding="utf-8"))
+    }
+    assert len(named) >= 2
+    assert [page for page in sorted(named) if not (REPOSITORY / "docs" / page).exists()] == []

@@ -16,7 +16,7 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
     "camera": {
         "source": "the camera, or a recording",
         "fps": "pictures a second asked of the camera",
-        "loop": "a recording starts anew at its end",
+        "loop": "a recording restarts at its end",
         "look": "what the camera sees: colour, or near infrared",
         "nir": "the half of a two-sensor module's picture that is near infrared; the other is colour",
     },
@@ -29,12 +29,12 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "ca_file": "CA certificate of the service, where the system does not know it",
     },
     "model": {"dir": "another model than the shipped one"},
-    "liveness": {"model_dir": "a liveness network of your own, beside the built-in cues"},
+    "liveness": {"model_dir": "a liveness network of your own, in addition to the built-in cues"},
     "enrolment": {
         "hands": "the hands that a session read from a QR code asks for",
         "consent": "where people agree: on this device's screen, or elsewhere at the service",
         "terms_dir": "the texts that are shown, where they are not the shipped ones",
-        "terms_version": "the version shown for QR codes, where it is not the one told at registration",
+        "terms_version": "the version shown for QR codes, where it is not the one from registration",
     },
 }
 
