@@ -63,7 +63,7 @@ pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs
 	$(BIN)/python -m tools.rig.pictures $(MEASURE)
 
 reference: $(VENV)/ready ## the pages that repeat the code: configuration, commands, health words, metrics, figures
-	$(BIN)/python -m tools.reference_pages
+	$(BIN)/python -m tools.rig.reference_pages
 
 # Half an hour on a quiet machine.
 figures: $(VENV)/ready ## run every bench and renew the table of figures
@@ -74,7 +74,7 @@ figures: $(VENV)/ready ## run every bench and renew the table of figures
 	$(BIN)/palmctl bench lists --out build/figures/lists.json
 	$(BIN)/palmctl bench strangers --out build/figures/strangers.json
 	$(BIN)/python -m gallery.bench 100000 > build/figures/gallery.json
-	$(BIN)/python -m tools.reference_pages --keep build/figures
+	$(BIN)/python -m tools.rig.reference_pages --keep build/figures
 
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
 	$(BIN)/python -m tools.rig.packaging.deb

@@ -8,8 +8,7 @@ The words go into the signed status of LINK/1 §4 and into reports to the servic
 say more, stay on the device.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType

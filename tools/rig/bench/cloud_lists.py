@@ -17,10 +17,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
-from cloud_client.reference_server.store.base import Tx
-
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Tx
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_server import ServerProcess, on_store, serving
 from tools.rig.bench.http_load import Connection, connections, drive

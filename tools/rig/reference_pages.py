@@ -1,4 +1,4 @@
-"""Writes the pages that only repeat the code: `python -m tools.reference_pages`, or `make reference`.
+"""Writes the pages that only repeat the code: `python -m tools.rig.reference_pages`, or `make reference`.
 
 docs/reference/ gets the configuration, the command line, the health words, the metrics and the figures; the
 field card gets its table of health words. A test fails when one of them is out of date.
@@ -19,7 +19,7 @@ from device.config.config import describe_members, is_required
 from device.config.doc import SAYS, defaults_text
 from device.health import ADVICE, NOT_SERVING, HealthWord
 
-DOCS: Final = Path(__file__).parents[1] / "docs"
+DOCS: Final = Path(__file__).parents[2] / "docs"
 FIGURES: Final = DOCS / "figures" / "benches.json"
 FIELD_CARD: Final = DOCS / "howto" / "FIELD.md"
 _GENERATED: Final = "\nThis page is generated from the code by `make reference`.\n"
@@ -83,7 +83,7 @@ def _default(section: str, name: str) -> str:
 
 def command_line() -> str:
     """Every command of palmctl with its options."""
-    from tools.palmctl import main
+    from tools.palmctl.main import main
 
     context = click.Context(main, info_name="palmctl")
     parts = [
@@ -158,8 +158,8 @@ def _marked(word: HealthWord) -> str:
 
 def metrics() -> str:
     """What the admin bind shows Prometheus, without what the library adds about the process."""
-    from cloud_client.reference_server.access_log import Served
-    from cloud_client.reference_server.metrics import Metrics, Standing
+    from cloud_client.reference_server.web.access_log import Served
+    from cloud_client.reference_server.web.admin.metrics import Metrics, Standing
 
     shown = Metrics()
     shown.note(Served("GET", "/v1/health", 200, 0.1, ""))
@@ -195,7 +195,7 @@ def _labels(text: str, name: str) -> list[str]:
 _COMMANDS: Final[Mapping[str, str]] = {
     "bench": "palmctl bench",
     "device": "palmctl bench device",
-    "gallery": "python -m gallery.bench 100000",
+    "gallery": "python -m tools.rig.bench.gallery 100000",
     "link": "palmctl bench link",
     "cloud": "palmctl bench cloud",
     "lists": "palmctl bench lists",
@@ -318,7 +318,7 @@ def _at(path: list[str], found: Any) -> Any:
 
 def keep(folder: Path) -> None:
     """Keep what the benches wrote into `folder`, with date, commit and machine."""
-    from tools.pictures.measure import machine_now
+    from tools.rig.pictures.measure import machine_now
 
     kept = json.loads(FIGURES.read_text(encoding="utf-8"))
     asked = ["git", "describe", "--always", "--dirty"]
