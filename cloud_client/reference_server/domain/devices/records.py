@@ -7,13 +7,13 @@ from typing import Final
 from cloud_client.contract import DeviceStatusWord, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RevokeDevice
-from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 
 UNATTESTED: Final = "KEY_UNATTESTED"
@@ -72,16 +72,7 @@ def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
 
 def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
     """A device's row. Problem 404 (missing, other tenant) or 403 (other environment)."""
-    row = tx.one(
-        "SELECT * FROM devices WHERE device_id = :device_id AND tenant_id = :tenant_id",
-        device_id=device_id,
-        tenant_id=environment.tenant_id,
-    )
-    if row is None:
-        raise Problem(ProblemCode.DEVICE_NOT_FOUND)
-    if row["livemode"] != environment.livemode:
-        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
-    return row
+    return own_row(tx, environment, "devices", ProblemCode.DEVICE_NOT_FOUND, device_id=device_id)
 
 
 def device_object(tx: Tx, row: Row) -> shown.Device:

@@ -10,13 +10,13 @@ import uuid
 
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.tenancy import persons, signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject
 from link1.signed import Kind
@@ -77,15 +77,8 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
 
 def get_erasure_receipt(call: Call, tx: Tx) -> Answer:
     """``GET /v1/erasure-receipts/{receipt_id}``: the receipt with its propagation as of now."""
-    row = tx.one(
-        "SELECT * FROM erasures WHERE receipt_id = :receipt_id AND tenant_id = :tenant_id",
-        receipt_id=call.path["receipt_id"],
-        tenant_id=call.environment.tenant_id,
-    )
-    if row is None:
-        raise Problem(ProblemCode.ERASURE_RECEIPT_NOT_FOUND)
-    if row["livemode"] != call.environment.livemode:
-        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    missing = ProblemCode.ERASURE_RECEIPT_NOT_FOUND
+    row = own_row(tx, call.environment, "erasures", missing, receipt_id=call.path["receipt_id"])
     return Answer(200, receipt_object(tx, row))
 
 
@@ -116,6 +109,20 @@ def _propagation(tx: Tx, row: Row) -> shown.Propagation:
         devices_acknowledged=sum(1 for device in devices if device["acknowledged"]),
         fail_closed_at=rfc3339(row["erased_ms"] + GALLERY_TTL_MS),
     )
+
+
+def under_way(tx: Tx, environment: Environment | None = None) -> int:
+    """How many erasures some active device has not applied yet; of all tenants where none is given."""
+    count: int = tx.scalar(
+        f"""SELECT count(*) FROM erasures r WHERE EXISTS
+             (SELECT 1 FROM erasure_devices e
+              JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
+              WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
+                AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))
+            {"" if environment is None else "AND tenant_id = :tenant_id AND livemode = :livemode"}""",  # noqa: S608 - fixed parts
+        **({} if environment is None else environment.params),
+    )
+    return count
 
 
 def _erased(tx: Tx, row: Row) -> list[str]:

@@ -19,6 +19,7 @@ from cloud_client.reference_server.domain.call import Answer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id as device_row
 from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault, seal, token_hash
 
@@ -93,16 +94,8 @@ def _subject(call: Call, tx: Tx, body: CreateEnrollmentSession) -> Row:
 
 def row_by_id(tx: Tx, environment: Environment, session_id: str) -> Row:
     """A session's row. Problem 404 (missing, other tenant) or 403 (other environment)."""
-    row = tx.one(
-        "SELECT * FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        session_id=session_id,
-        tenant_id=environment.tenant_id,
-    )
-    if row is None:
-        raise Problem(ProblemCode.ENROLLMENT_SESSION_NOT_FOUND)
-    if row["livemode"] != environment.livemode:
-        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
-    return row
+    missing = ProblemCode.ENROLLMENT_SESSION_NOT_FOUND
+    return own_row(tx, environment, "sessions", missing, session_id=session_id)
 
 
 def status_of(row: Row, now_ms: int) -> SessionStatus:
@@ -132,6 +125,19 @@ def expire(tx: Tx, now_ms: int) -> int:
            WHERE status = 'open' AND expires_ms <= :now_ms""",
         now_ms=now_ms,
     )
+
+
+def counts(tx: Tx, now_ms: int, environment: Environment | None = None) -> dict[str, int]:
+    """``{open, review}``: sessions that have not ended; of all tenants where none is given."""
+    rows = tx.all(
+        f"""SELECT status, count(*) AS n FROM sessions
+            WHERE (status = 'review' OR status = 'open' AND expires_ms > :now_ms)
+            {"" if environment is None else "AND tenant_id = :tenant_id AND livemode = :livemode"}
+            GROUP BY status""",  # noqa: S608 - fixed parts
+        now_ms=now_ms,
+        **({} if environment is None else environment.params),
+    )
+    return {"open": 0, "review": 0} | {row["status"]: row["n"] for row in rows}
 
 
 def session_object(row: Row, now_ms: int) -> shown.EnrollmentSession:

@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass
 
 from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import KEY_BYTES, Vault, seal, unseal
 
@@ -90,16 +90,7 @@ def external_ref_mac(vault: Vault, environment: Environment, external_ref: str) 
 
 def row_by_id(tx: Tx, environment: Environment, subject_id: str) -> Row:
     """A person's row. Problem 404 (missing, other tenant) or 403 (other environment)."""
-    row = tx.one(
-        "SELECT * FROM subjects WHERE subject_id = :subject_id AND tenant_id = :tenant_id",
-        subject_id=subject_id,
-        tenant_id=environment.tenant_id,
-    )
-    if row is None:
-        raise Problem(ProblemCode.SUBJECT_NOT_FOUND)
-    if row["livemode"] != environment.livemode:
-        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
-    return row
+    return own_row(tx, environment, "subjects", ProblemCode.SUBJECT_NOT_FOUND, subject_id=subject_id)
 
 
 def row_by_external_ref(tx: Tx, vault: Vault, environment: Environment, external_ref: str) -> Row | None:

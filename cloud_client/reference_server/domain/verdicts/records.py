@@ -13,6 +13,7 @@ from cloud_client.reference_server.domain.devices.registration import key_object
 from cloud_client.reference_server.domain.pages import Listed, Position, list_page, read_cursor
 from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.domain.tenancy.callers import Environment
+from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.keys import PublicKey
@@ -81,15 +82,8 @@ def _page(call: Call, tx: Tx, listed: Listed, after: Position | None) -> Answer:
 
 def get_verdict(call: Call, tx: Tx) -> Answer:
     """getVerdict: the record with everything that proves it."""
-    row = tx.one(
-        "SELECT * FROM verdicts WHERE verdict_id = :verdict_id AND tenant_id = :tenant_id",
-        verdict_id=call.path["verdict_id"],
-        tenant_id=call.environment.tenant_id,
-    )
-    if row is None:
-        raise Problem(ProblemCode.VERDICT_NOT_FOUND)
-    if row["livemode"] != call.environment.livemode:
-        raise Problem(ProblemCode.LIVEMODE_MISMATCH)
+    missing = ProblemCode.VERDICT_NOT_FOUND
+    row = own_row(tx, call.environment, "verdicts", missing, verdict_id=call.path["verdict_id"])
     signer = tx.one("SELECT pub FROM device_keys WHERE kid = :kid", kid=row["signer_kid"])
     dbd_key = _dbd_key(tx, call.environment, row, call.now_ms)
     wrappers = {name: row[name] and json.loads(row[name]) for name in _WRAPPERS}

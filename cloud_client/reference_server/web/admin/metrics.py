@@ -20,6 +20,7 @@ from prometheus_client import (
 )
 
 from cloud_client.contract import GALLERY_TTL_MS
+from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.access_log import Served
 
@@ -54,27 +55,13 @@ def standing(tx: Tx, now_ms: int) -> Standing:
            FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
            WHERE d.status = 'active' AND d.kind = 'access'"""
     )
-    sessions = {
-        row["status"]: row["n"]
-        for row in tx.all(
-            """SELECT status, count(*) AS n FROM sessions
-               WHERE status = 'review' OR status = 'open' AND expires_ms > :now_ms GROUP BY status""",
-            now_ms=now_ms,
-        )
-    }
     return Standing(
         devices=words | devices,
         lags=[row["lag"] for row in access],
         stopped=sum(1 for row in access if now_ms - (row["synced_ms"] or 0) > GALLERY_TTL_MS),
         templates=int(tx.scalar("SELECT coalesce(sum(count), 0) FROM streams")),
-        sessions={"open": 0, "review": 0} | sessions,
-        erasures=tx.scalar(
-            """SELECT count(*) FROM erasures r WHERE EXISTS
-                 (SELECT 1 FROM erasure_devices e
-                  JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
-                  WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
-                    AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))"""
-        ),
+        sessions=sessions.counts(tx, now_ms),
+        erasures=erasure.under_way(tx),
     )
 
 

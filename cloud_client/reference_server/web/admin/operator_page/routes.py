@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 from cloud_client.contract import Reconciliation, Scope
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.call import Service
+from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.domain.tenancy.callers import ApiKey
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
@@ -138,8 +139,8 @@ class OperatorPage:
                 shown["conflicts"] = views.conflicts(tx, environment, now_ms)
                 shown["latest"] = views.verdicts(tx, environment)
             if Scope.SUBJECTS_READ in key.scopes:
-                shown["sessions"] = views.session_counts(tx, environment, now_ms)
-                shown["erasures"] = views.erasures_under_way(tx, environment)
+                shown["sessions"] = sessions.counts(tx, now_ms, environment)
+                shown["erasures"] = erasure.under_way(tx, environment)
             return shown
 
         return await self._page(request, "overview", "Overview", read)

@@ -274,22 +274,6 @@ def enrollment_sessions(tx: Tx, environment: Environment, now_ms: int, number: i
     return _page(rows, number, lambda row: _session_line(row, now_ms))
 
 
-def session_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, int]:
-    """``{open, review}``."""
-    counts = {
-        row["status"]: row["n"]
-        for row in tx.all(
-            """SELECT status, count(*) AS n FROM sessions
-               WHERE tenant_id = :tenant_id AND livemode = :livemode
-                 AND (status = 'review' OR status = 'open' AND expires_ms > :now_ms)
-               GROUP BY status""",
-            now_ms=now_ms,
-            **environment.params,
-        )
-    }
-    return {"open": counts.get("open", 0), "review": counts.get("review", 0)}
-
-
 def _session_line(row: Row, now_ms: int) -> SessionLine:
     status = sessions.status_of(row, now_ms)
     return SessionLine(
@@ -315,19 +299,6 @@ def erasures(tx: Tx, environment: Environment, number: int = 1) -> Page:
         **environment.params,
     )
     return _page(rows, number, lambda row: _erasure_line(tx, environment, row))
-
-
-def erasures_under_way(tx: Tx, environment: Environment) -> int:
-    """How many erasures some device has not applied yet."""
-    count: int = tx.scalar(
-        """SELECT count(*) FROM erasures r WHERE tenant_id = :tenant_id AND livemode = :livemode AND EXISTS
-             (SELECT 1 FROM erasure_devices e
-              JOIN devices d ON d.tenant_id = r.tenant_id AND d.device_id = e.device_id
-              WHERE e.receipt_id = r.receipt_id AND d.status = 'active'
-                AND (d.acked_epoch, d.acked_seq) < (r.epoch, r.seq))""",
-        **environment.params,
-    )
-    return count
 
 
 def _erasure_line(tx: Tx, environment: Environment, row: Row) -> ErasureLine:
