@@ -9,8 +9,11 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from cloud_client.contract import API_VERSION, CONTRACT_VERSION
 from cloud_client.reference_server.contract.bodies import (
+    A_KEY,
     A_TIME,
+    A_TOKEN,
     A_UUID,
     SIGNATURE,
     Absent,
@@ -101,8 +104,8 @@ def _columns(model: type[Shown]) -> list[tuple[str, str, bool]]:
 
 class Health(Shown):
     status: Annotated[str, like("ok")]
-    api_version: Annotated[str, like("ok")]
-    contract_version: Annotated[str, like("ok")]
+    api_version: Annotated[str, like(API_VERSION)]
+    contract_version: Annotated[str, like(CONTRACT_VERSION)]
     server_time: DateTime
 
 
@@ -110,7 +113,7 @@ class SigningKey(Shown):
     kid: Kid
     alg: Literal["ed25519"]
     use: Annotated[list[str], like(["erasure_receipt"])]
-    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+    pub_b64: Annotated[str, like(A_KEY)]
     not_before: DateTime
     not_after: Annotated[DateTime | None, like(None)]
 
@@ -190,10 +193,8 @@ class EnrollmentSession(Shown):
 
 
 class CreatedEnrollmentSession(EnrollmentSession):
-    token: Annotated[str, like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")]
-    qr_payload: Annotated[
-        str, like("SVC1:ENR:7c9e6679-7425-40de-944b-e07fc1f90ae7:Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")
-    ]
+    token: Annotated[str, like(A_TOKEN)]
+    qr_payload: Annotated[str, like(f"SVC1:ENR:{A_UUID}:{A_TOKEN}")]
     short_code: Annotated[str, like("7KQ2-M4XD")]
 
 
@@ -338,7 +339,7 @@ class VerdictChangesPage(Shown):
 class PublicKey(Shown):
     kid: Kid
     alg: Literal["ed25519"]
-    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+    pub_b64: Annotated[str, like(A_KEY)]
 
 
 class Prefixes(Shown):
@@ -379,7 +380,7 @@ class ErasureReceipt(Shown):
 class SealKey(Shown):
     kid: Kid
     alg: Literal["x25519"]
-    pub_b64: Annotated[str, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+    pub_b64: Annotated[str, like(A_KEY)]
 
 
 class Mail(Shown):
@@ -441,7 +442,7 @@ class BatchResult(Shown):
 
 class RedeemedSession(Shown):
     session_id: Uuid
-    token: Annotated[str, like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs")]
+    token: Annotated[str, like(A_TOKEN)]
     hands_required: list[Hand]
     dataset_collection: Flag
     terms_version: TermsVersion

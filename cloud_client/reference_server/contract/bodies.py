@@ -36,6 +36,8 @@ MAX_SAFE_INTEGER = 2**53 - 1
 _MAX_ERRORS = 20
 A_UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 A_TIME = "2026-03-02T08:15:30.250Z"
+A_KEY = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+A_TOKEN = "Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs"  # noqa: S105 - an example
 
 
 class Body(BaseModel):
@@ -160,17 +162,16 @@ class AppBody(Body):
 class DeviceKey(Body):
     purpose: Literal["verdict", "http"]
     alg: Literal["ed25519"]
-    pub_b64: Annotated[Base64Text, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+    pub_b64: Annotated[Base64Text, like(A_KEY)]
 
 
 class SealKeyBody(Body):
     alg: Literal["x25519"]
-    pub_b64: Annotated[Base64Text, like("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")]
+    pub_b64: Annotated[Base64Text, like(A_KEY)]
 
 
 _TWO_KEYS: Final = [
-    {"purpose": purpose, "alg": "ed25519", "pub_b64": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="}
-    for purpose in ("verdict", "http")
+    {"purpose": purpose, "alg": "ed25519", "pub_b64": A_KEY} for purpose in ("verdict", "http")
 ]
 
 
@@ -260,7 +261,7 @@ class ScreenConsent(Body):
 SessionToken = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$"),
-    like("Zk3v0m1l7mCq0dP1YbT2Gx8nS5wR9uEaHhJ4oKfLtVs"),
+    like(A_TOKEN),
 ]
 
 

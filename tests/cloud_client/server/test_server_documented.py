@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloud_client.reference_server.contract.bodies import A_UUID
 from cloud_client.reference_server.web.admin.reference import DEVICE_CHAPTER, Entry, chapters
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
@@ -43,7 +44,7 @@ def test_every_request_of_the_reference_works(running: Running) -> None:
     for entry in entries():
         script = entry.request
         if entry.operation_id == "createEnrollmentSession":
-            script = script.replace("7c9e6679-7425-40de-944b-e07fc1f90ae7", variables["SUBJECT_ID"])
+            script = script.replace(A_UUID, variables["SUBJECT_ID"])
             script = script.replace('"device_id": "gate-07"', '"device_id": "gate-1"')
         done = subprocess.run(
             ["bash", "-c", f'curl() {{ command curl -sS --fail-with-body "$@"; }}\n{script}'],

@@ -1,6 +1,6 @@
 """uvicorn's HTTP/1.1 protocol, made to last among strangers.
 
-- Head and body of an answer go out in one segment: each write is a system call, a third of a small
+- Head and body of an answer go out in one segment: each write is a system call, a twentieth of a small
   request.
 - Each phase of a connection ends in time: a head, a body, an answer that is not taken, what is still sent
   after an answer (``overdue``).
