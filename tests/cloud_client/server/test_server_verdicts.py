@@ -54,6 +54,21 @@ def test_what_arrives_in_pieces_is_completed(turnstile: SimDevice, partner: Part
     assert proof["signed_passage"] == passage(verdict, dbd)
 
 
+def test_members_of_a_later_version_are_shown_as_they_were_signed(
+    device: SimDevice, partner: Partner, dbd: SigningKey
+) -> None:
+    parts = device.verdict()["verdict"]
+    verdict = device.verdict(
+        later={"a": [1, None, "x"]},
+        pad=parts["pad"] | {"cues": ["depth"]},
+        gallery=parts["gallery"] | {"age_ms": 5},
+    )
+    decided = decision(verdict, dbd, later="x")
+    assert device.upload(item(verdict, decided=decided))["rejected"] == []
+    proof = partner.get(f"/v1/verdicts/{object_ref(verdict)}")
+    assert (proof["signed_verdict"], proof["signed_decision"]) == (verdict, decided)
+
+
 def test_a_turnstile_waits_for_the_turn(turnstile: SimDevice, partner: Partner, dbd: SigningKey) -> None:
     verdict = turnstile.verdict()
     turnstile.upload(item(verdict, decided=decision(verdict, dbd)))
