@@ -94,6 +94,13 @@ class Tx:
         row: Row | None = self._execute(sql, params).fetchone()
         return row
 
+    def row(self, sql: str, **params: Any) -> Row:
+        """The first row, which is there. LookupError when it is not."""
+        row = self.one(sql, **params)
+        if row is None:
+            raise LookupError(sql)
+        return row
+
     def all(self, sql: str, **params: Any) -> list[Row]:
         """Every row."""
         return self._execute(sql, params).fetchall()

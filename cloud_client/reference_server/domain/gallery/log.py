@@ -37,12 +37,10 @@ class StreamState:
 
 def state_of_stream(tx: Tx, environment: Environment) -> StreamState:
     """Where the environment's stream stands now."""
-    row = tx.one(
+    row = tx.row(
         "SELECT stream, epoch, seq, head, count, model_id FROM streams WHERE stream = :stream",
         stream=environment.stream,
     )
-    if row is None:
-        raise LookupError(environment.stream)
     return StreamState(**dict(row))
 
 

@@ -27,7 +27,7 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
     held = current(tx, subject_id, body.purpose)
     if held is not None:
         return Answer(200, shown.Consent.of(held), subject_id=subject_id)
-    record(
+    granted = record(
         tx,
         subject_id,
         body.purpose,
@@ -37,8 +37,7 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
         evidence_sha256=body.evidence.evidence_sha256,
     )
     standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    granted = current(tx, subject_id, body.purpose)
-    return Answer(201, shown.Consent.of(_found(granted)), subject_id=subject_id)
+    return Answer(201, shown.Consent.of(granted), subject_id=subject_id)
 
 
 def revoke_consent(call: Call, tx: Tx) -> Answer:
@@ -49,16 +48,16 @@ def revoke_consent(call: Call, tx: Tx) -> Answer:
     if held is None:
         raise Problem(ProblemCode.SUBJECT_NOT_FOUND, "No consent for this purpose was ever recorded")
     if held["status"] == "granted":
-        tx.run(
+        held = tx.row(
             """UPDATE consents SET status = 'revoked', revoked_ms = :now_ms
-               WHERE consent_id = :consent_id""",
+               WHERE consent_id = :consent_id RETURNING *""",
             now_ms=call.now_ms,
             consent_id=held["consent_id"],
         )
         if purpose == Purpose.ENROLLMENT:
             _destroy_enrollment(call, tx, row)
         standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    return Answer(200, shown.Consent.of(_found(latest(tx, subject_id, purpose))), subject_id=subject_id)
+    return Answer(200, shown.Consent.of(held), subject_id=subject_id)
 
 
 def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
@@ -91,14 +90,14 @@ def record(
     method: str,
     granted_ms: int,
     evidence_sha256: str | None,
-) -> None:
+) -> Row:
     """Add a granted consent; the caller has seen that there is no current one."""
-    tx.run(
+    return tx.row(
         """INSERT INTO consents (consent_id, subject_id, purpose, status, terms_version, method,
                                  evidence_sha256, granted_ms, recorded_no)
            SELECT :consent_id, :subject_id, :purpose, 'granted', :terms_version, :method, :evidence_sha256,
                   :granted_ms, coalesce(max(recorded_no), 0) + 1
-           FROM consents WHERE subject_id = :subject_id""",
+           FROM consents WHERE subject_id = :subject_id RETURNING *""",
         consent_id=str(uuid.uuid4()),
         subject_id=subject_id,
         purpose=purpose,
@@ -127,9 +126,3 @@ def latest(tx: Tx, subject_id: str, purpose: str) -> Row | None:
         subject_id=subject_id,
         purpose=purpose,
     )
-
-
-def _found(row: Row | None) -> Row:
-    if row is None:
-        raise LookupError("consent")
-    return row

@@ -52,10 +52,11 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
     _delete(tx, environment, subject_id)
     call.service.palms.forget(environment.stream, subject_id)
     signed = signers.sign(tx, vault, "erasure_receipt", Kind.ERASURE_RECEIPT, receipt, now_ms=call.now_ms)
-    tx.run(
+    erased = tx.row(
         """INSERT INTO erasures (receipt_id, tenant_id, livemode, subject_id, epoch, seq, erased_ms,
                                  signed_receipt)
-           VALUES (:receipt_id, :tenant_id, :livemode, :subject_id, :epoch, :seq, :now_ms, :signed)""",
+           VALUES (:receipt_id, :tenant_id, :livemode, :subject_id, :epoch, :seq, :now_ms, :signed)
+           RETURNING *""",
         receipt_id=receipt["receipt_id"],
         subject_id=subject_id,
         epoch=receipt["gallery"]["epoch"],
@@ -72,7 +73,7 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
         **environment.params,
     )
     tx.purge_after_commit = True
-    return Answer(200, receipt_object(tx, _row(tx, receipt["receipt_id"])))
+    return Answer(200, receipt_object(tx, erased))
 
 
 def get_erasure_receipt(call: Call, tx: Tx) -> Answer:
@@ -170,10 +171,3 @@ def _delete(tx: Tx, environment: Environment, subject_id: str) -> None:
         "DELETE FROM subjects WHERE subject_id = :subject_id",  # sessions, consents, templates follow
     ):
         tx.run(statement, subject_id=subject_id)
-
-
-def _row(tx: Tx, receipt_id: str) -> Row:
-    row = tx.one("SELECT * FROM erasures WHERE receipt_id = :receipt_id", receipt_id=receipt_id)
-    if row is None:
-        raise LookupError("receipt")
-    return row

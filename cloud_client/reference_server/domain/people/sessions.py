@@ -45,12 +45,12 @@ def create_session(call: Call, tx: Tx) -> Answer:
         end(tx, open_session["session_id"], SessionStatus.CANCELLED)
     session_id, token = str(uuid.uuid4()), secrets.token_urlsafe(32)
     short_code = _new_short_code(tx, vault, environment)
-    tx.run(
+    made = tx.row(
         """INSERT INTO sessions (session_id, tenant_id, livemode, subject_id, status, hands_required,
                                  device_id, token_hash, token_ct, short_code_mac, dataset_collection,
                                  expires_ms, created_ms)
            VALUES (:session_id, :tenant_id, :livemode, :subject_id, 'open', :hands, :device_id, :token_hash,
-                   :token_ct, :short_code_mac, :dataset_collection, :expires_ms, :now_ms)""",
+                   :token_ct, :short_code_mac, :dataset_collection, :expires_ms, :now_ms) RETURNING *""",
         session_id=session_id,
         subject_id=row["subject_id"],
         hands=json.dumps(body.hands_required),
@@ -63,7 +63,6 @@ def create_session(call: Call, tx: Tx) -> Answer:
         now_ms=call.now_ms,
         **environment.params,
     )
-    made = row_by_id(tx, environment, session_id)
     session = shown.CreatedEnrollmentSession.of(
         made,
         token=token,

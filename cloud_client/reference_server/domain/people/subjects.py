@@ -48,12 +48,13 @@ def create_subject(call: Call, tx: Tx) -> Answer:
         raise Problem(ProblemCode.CPF_CONFLICT)
     subject_id = str(uuid.uuid4())
     key, key_ct = persons.new_key(vault, subject_id)
-    tx.run(
+    row = tx.row(
         """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status, external_ref_mac,
                                  cpf_mac, cpf_ct, person_key_ct, refs_ct, has_onboard_ref, created_ms,
                                  updated_ms)
            VALUES (:subject_id, :tenant_id, :livemode, :subject_ref, 'pending_enrollment', :external_ref_mac,
-                   :cpf_mac, :cpf_ct, :key_ct, :refs_ct, :has_onboard_ref, :now_ms, :now_ms)""",
+                   :cpf_mac, :cpf_ct, :key_ct, :refs_ct, :has_onboard_ref, :now_ms, :now_ms)
+           RETURNING *""",
         subject_id=subject_id,
         subject_ref=tenant.subject_ref(subject_id),
         external_ref_mac=external_ref_mac,
@@ -65,7 +66,6 @@ def create_subject(call: Call, tx: Tx) -> Answer:
         now_ms=call.now_ms,
         **environment.params,
     )
-    row = persons.row_by_id(tx, environment, subject_id)
     return Answer(
         201, subject_object(tx, vault, row), {"Location": f"/v1/subjects/{subject_id}"}, subject_id=subject_id
     )

@@ -45,9 +45,7 @@ def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> Row:
         not_after_ms=not_before_ms + OVERLAP_MS,
     )
     kid = _insert(tx, vault, use, not_before_ms)
-    row = tx.one("SELECT kid, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
-    assert row is not None  # noqa: S101 - it was inserted two lines above
-    return row
+    return tx.row("SELECT kid, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
 
 
 def sign(tx: Tx, vault: Vault, use: str, kind: Kind, obj: JsonObject, *, now_ms: int) -> JsonObject:
@@ -78,9 +76,7 @@ def seal_keys(tx: Tx, vault: Vault) -> list[SealKey]:
 def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificate:
     """The root's certificate for the key in force of a certified use."""
     kid, _ = _seed(tx, use, now_ms)
-    row = tx.one("SELECT pub, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
-    if row is None:
-        raise LookupError(kid)
+    row = tx.row("SELECT pub, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
     # The root is at hand: a signer that is still in force is certified anew long before it runs out.
     renewals = max(0, now_ms - row["not_before_ms"]) // RENEWED_EVERY_MS
     not_after_ms = row["not_before_ms"] + CERTIFICATE_MS + renewals * RENEWED_EVERY_MS
@@ -118,12 +114,10 @@ def _seed(tx: Tx, use: str, now_ms: int) -> tuple[str, bytes]:
     )
     if row is None:
         # The clock stands before the first key was made: that key is still the only right one.
-        row = tx.one(
+        row = tx.row(
             "SELECT kid, seed_ct FROM signers WHERE use_word = :use ORDER BY not_before_ms, kid LIMIT 1",
             use=use,
         )
-    if row is None:
-        raise LookupError(use)
     return row["kid"], row["seed_ct"]
 
 

@@ -364,10 +364,7 @@ def _refresh(take: _Upload, verdict_id: str) -> None:
 
 
 def _row(tx: Tx, verdict_id: str) -> Row:
-    row = tx.one("SELECT * FROM verdicts WHERE verdict_id = :verdict_id", verdict_id=verdict_id)
-    if row is None:
-        raise LookupError("verdict")
-    return row
+    return tx.row("SELECT * FROM verdicts WHERE verdict_id = :verdict_id", verdict_id=verdict_id)
 
 
 def _text(wrapper: JsonObject) -> str:

@@ -148,7 +148,7 @@ class SharedLimiter:
 
     def _take(self, tx: Tx, charge: Charge, now_s: float | None) -> Level:
         capacity, per_s = charge.rate.capacity * self._scale, charge.rate.per_s * self._scale
-        row = tx.one(
+        row = tx.row(
             _TAKE,
             bucket=self._vault.mac("rate-bucket", charge.rate.word.encode(), charge.who.encode()),
             capacity=float(capacity),
@@ -157,8 +157,6 @@ class SharedLimiter:
             rounding=_ROUNDING,
             now_s=now_s,
         )
-        if row is None:
-            raise LookupError("bucket")
         return _level(charge, capacity, per_s, row["tokens"], granted=row["granted"])
 
 
