@@ -11,7 +11,7 @@ from typing import Any
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.channels import slices_of
 from link1.errors import FormatError
-from link1.frames import MAX_MESSAGE_BYTES, TAG_BYTES, Channel, Frame, FrameDecoder, FrameKind
+from link1.frames import MAX_MESSAGE_BYTES, TAG_BYTES, Frame, FrameDecoder, FrameKind
 from link1.link import RandomSource
 from tools.kit.conform.line import Line
 from tools.kit.raw_frames import raw_frame
@@ -309,8 +309,3 @@ class Peer:
         except (FormatError, KeyError) as error:
             self.not_canonical.append(f"unreadable: {type(error).__name__}")
         return "", {}
-
-
-def is_control(heard: Heard) -> bool:
-    """A DATA frame on the control channel."""
-    return heard.frame.kind is FrameKind.DATA and heard.frame.chan is Channel.CONTROL

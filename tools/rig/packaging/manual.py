@@ -71,12 +71,7 @@ def of_argparse(parser: argparse.ArgumentParser, version: str, epoch: int) -> di
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     page.section("SYNOPSIS", _bold(usage))
     page.section("DESCRIPTION", _prose(f"{parser.description}\n\nsystemd starts it ({parser.prog}.service)."))
-    page.section(
-        "OPTIONS",
-        _list(
-            re.findall(r"^  (-\S.*?)(?:  +|\n {10,})(.*(?:\n {10,}.*)*)", parser.format_help(), re.MULTILINE)
-        ),
-    )
+    page.section("OPTIONS", _list(_OPTION.findall(parser.format_help())))
     page.end(parser.prog)
     return {f"{parser.prog}.1": page.text}
 
