@@ -84,6 +84,8 @@ def test_growth_is_seen_through_lives_and_connections(monkeypatch: pytest.Monkey
     assert slopes is not None
     assert slopes["rss_kib_per_h"] == pytest.approx(7_200, rel=0.02)  # 10 KiB every 5 s
     assert slopes["descriptors_per_h"] == slopes["threads_per_h"] == 0
+    assert abs(slopes["rss_kib_per_h"] - 7_200) < 3 * slopes["rss_kib_per_h_error"] + 50
+    assert slopes["descriptors_per_h_error"] == 0
 
 
 @pytest.mark.parametrize(("every", "wrong"), [(1_000, []), (4, ["palm-syncd gains 180 descriptors an hour"])])

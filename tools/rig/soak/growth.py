@@ -42,7 +42,8 @@ class Growth:
         self._lives[name][pid].append((at_s, (rss_kib, descriptors, threads)))
 
     def slopes(self, name: str) -> dict[str, float] | None:
-        """Growth an hour of each measure, how far it rose in one life at most, and the newest values.
+        """Growth an hour of each measure and its standard error, how far it rose in one life at most, and the
+        newest values.
 
         None when no life was long enough.
         """
@@ -60,8 +61,14 @@ class Growth:
             return None
         at, rows = np.concatenate(times), np.concatenate(values)
         per_s = (at @ rows) / (at @ at)
+        left = ((rows - np.outer(at, per_s)) ** 2).sum(axis=0) / max(1, len(at) - len(times) - 1)
+        error_per_s = np.sqrt(left / (at @ at))
         last = next(reversed(self._lives[name].values()))[-1][1]
         figures = {f"{measure}_per_h": round(float(per_s[i]) * 3600, 1) for i, measure in enumerate(MEASURES)}
+        figures |= {
+            f"{measure}_per_h_error": round(float(error_per_s[i]) * 3600, 1)
+            for i, measure in enumerate(MEASURES)
+        }
         rise = np.max(rises, axis=0)
         figures |= {f"{measure}_rise": float(rise[i]) for i, measure in enumerate(MEASURES)}
         return figures | {measure: float(last[i]) for i, measure in enumerate(MEASURES)}

@@ -208,7 +208,8 @@ def summary(figures: dict[str, Any]) -> list[str]:
             lines.append(f"    {name:<12}no life was long enough to tell")
             continue
         lines.append(
-            f"    {name:<12}{slope['rss_kib_per_h'] / 1024:+8.1f} MiB (at {slope['rss_kib'] / 1024:.0f} MiB)"
+            f"    {name:<12}{slope['rss_kib_per_h'] / 1024:+8.1f}"
+            f" ± {slope['rss_kib_per_h_error'] / 1024:.1f} MiB (at {slope['rss_kib'] / 1024:.0f} MiB)"
             f"   descriptors {slope['descriptors_per_h']:+.1f} (at {slope['descriptors']:.0f})"
             f"   threads {slope['threads_per_h']:+.1f} (at {slope['threads']:.0f})"
         )
