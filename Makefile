@@ -73,7 +73,7 @@ figures: $(VENV)/ready ## run every bench and renew the table of figures
 	$(BIN)/palmctl bench cloud --out build/figures/cloud.json
 	$(BIN)/palmctl bench lists --out build/figures/lists.json
 	$(BIN)/palmctl bench strangers --out build/figures/strangers.json
-	$(BIN)/python -m gallery.bench 100000 > build/figures/gallery.json
+	$(BIN)/python -m tools.rig.bench.gallery 100000 > build/figures/gallery.json
 	$(BIN)/python -m tools.rig.reference_pages --keep build/figures
 
 deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
