@@ -1,1 +1,1 @@
-"""Training of the shipped models on generated palms; needs the ``train`` extra (torch, onnx)."""
+"""Training of the shipped models on generated palms; needs the dependency group ``train`` (torch, onnx)."""

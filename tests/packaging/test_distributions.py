@@ -15,6 +15,8 @@ from tools.palmctl.commands.bench import bench
 from tools.palmctl.main import main
 from tools.rig.packaging.deb import SOURCE
 from tools.rig.packaging.documents import locked_names
+from tools.rig.packaging.kit_copy import PALMCTL as PALMCTL_OF_KIT
+from tools.rig.packaging.kit_copy import copy_kit
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, OWN_NOT_ON_A_BOARD, without
 
 PACKAGING = SOURCE / "tools/rig/packaging"
@@ -123,6 +125,17 @@ def test_palmctl_says_what_is_missing(gate: list[str], words: tuple[str, ...], p
     assert done.stderr.startswith(f"palmctl: this command belongs to {part}, which is not installed here")
     assert "from a checkout of the project" in done.stderr
     assert "palm-access" not in done.stderr, "it names what no index has"
+
+
+def test_the_kit_runs_next_to_the_package(gate: list[str], tmp_path: Path) -> None:
+    copy_kit(tmp_path)
+    kit = PALMCTL_OF_KIT.parent
+    script = (tmp_path / PALMCTL_OF_KIT.relative_to("/")).read_text()
+    here = script.replace(str(kit), str(tmp_path / kit.relative_to("/")))
+    code = f"import sys\nsys.path[:0] = sys.argv[1:3]\ndel sys.argv[1:3]\n{here}"
+    done = on_the_gate(gate, code, "dbd", "key", "--generate", "--key-file", str(tmp_path / "validator.key"))
+    assert done.returncode == 0, done.stderr
+    assert "pub_b64" in done.stdout
 
 
 def test_an_unknown_command_has_a_suggestion_there(gate: list[str]) -> None:
