@@ -6,8 +6,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch comes with the train extra only")
-pytest.importorskip("onnx", reason="onnx comes with the train extra only")
+torch = pytest.importorskip("torch", reason="torch comes with the dependency group train only")
+pytest.importorskip("onnx", reason="onnx comes with the dependency group train only")
 
 
 def test_the_fused_cosine_is_the_weighted_mean(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch comes with the train extra only")
+torch = pytest.importorskip("torch", reason="torch comes with the dependency group train only")
 
 
 def test_the_basis_whitens_what_palms_differ_in() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch comes with the train extra only")
-pytest.importorskip("onnx", reason="onnx comes with the train extra only")
+torch = pytest.importorskip("torch", reason="torch comes with the dependency group train only")
+pytest.importorskip("onnx", reason="onnx comes with the dependency group train only")
 
 
 def test_the_exported_file_answers_like_the_network(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Crops drawn in tensors, for a GPU, against those drawn one by one (needs torch: the train extra)."""
+"""Crops drawn in tensors, for a GPU, against those drawn one by one (needs torch: the group `train`)."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.training.canvases import PalmCanvases, draw_canvases
 from models.training.crops import Crops, Variation, sample_crop
 
-torch = pytest.importorskip("torch", reason="torch comes with the train extra only")
+torch = pytest.importorskip("torch", reason="torch comes with the dependency group train only")
 
 
 @pytest.fixture(scope="module")
