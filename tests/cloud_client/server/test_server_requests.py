@@ -303,5 +303,6 @@ def test_the_served_document_describes_the_table(cloud: Cloud) -> None:
     text = json.dumps(document)
     assert {ref.split('"')[0] for ref in text.split("#/components/schemas/")[1:]} <= names
     subject = document["components"]["schemas"]["CreateSubject"]
-    assert subject["properties"]["cpf"] == {"type": "string", "pattern": "^[0-9]{11}$"}
+    cpf = {"type": "string", "pattern": "^[0-9]{11}$", "examples": ["52998224725"]}
+    assert subject["properties"]["cpf"] == cpf
     assert subject["required"] == ["external_ref"]
