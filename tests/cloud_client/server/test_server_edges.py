@@ -71,14 +71,14 @@ def test_if_none_match(header: list[str], sent: bool) -> None:
 
 def test_a_long_condition_costs_no_more_than_its_length() -> None:
     def cost(size: int, text: str) -> float:
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(20):
             assert none_matches('"a"', [text * size + "!"])
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     for text in ('"b",', " ", ",", '"b" ', ' , "b"'):
-        small = min(cost(2000, text) for _ in range(3))
-        assert min(cost(8000, text) for _ in range(3)) < 16 * small
+        small = min(cost(2000, text) for _ in range(7))
+        assert min(cost(8000, text) for _ in range(7)) < 16 * small
 
 
 def test_the_keys_are_not_sent_again(cloud: Cloud) -> None:
