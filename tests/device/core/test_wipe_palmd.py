@@ -96,7 +96,7 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
     state = device.config.device.state_dir
     keys = {path.name: path.read_bytes() for path in (state / "keys").iterdir()}
     # The same daemon, but that the validator hears its farewell for less than half a minute.
-    program = "from device.core import main, wiping; wiping.FAREWELL_S = 0.5; main.main()"
+    program = "from device.core import main, running_wipe; running_wipe.FAREWELL_S = 0.5; main.main()"
     words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
 
     def held(process: "subprocess.Popen[bytes]") -> set[str]:

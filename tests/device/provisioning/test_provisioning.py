@@ -193,7 +193,9 @@ def test_a_second_root_for_a_pinned_device_is_refused(
 ) -> None:
     del registrar
     carry_out(tmp_path)
-    monkeypatch.setattr("provisioning_setting.ROOT", SigningKey.from_seed(bytes([99]) * 32))
+    monkeypatch.setattr(
+        "tests.device.provisioning.provisioning_setting.ROOT", SigningKey.from_seed(bytes([99]) * 32)
+    )
     with pytest.raises(ProvisioningError, match="another root"):
         carry_out(tmp_path)
     assert load_trust(tmp_path / "state" / "trust.json").roots == (ROOT.public,)
