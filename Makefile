@@ -38,8 +38,8 @@ test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (D
 fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends, and every other early parser
 	$(BIN)/python -m tests.link1.fuzz 1000000
 
-power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states (needs strace)
-	$(BIN)/python -m tests.power.power_sweep --at-least 5000
+power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; about half an hour)
+	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
 
 # How long the soak lasts: `make soak MINUTES=240` for half a night.
 soak: MINUTES = 10
