@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+_GROWN_BYTES = 64 * 1024
+"""How much is read at a time of a file that is longer than it said, as those of /proc are."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -26,7 +28,10 @@ def read_plain_file(path: Path, max_bytes: int) -> bytes:
     anything but a plain file, EFBIG for one of over `max_bytes`. Never waits for a writer.
     """
     with open_plain_file(path) as file:
-        data = file.read(max_bytes + 1)
+        # Of its own size, not of the limit: what is asked for is allocated first, and overwritten when freed.
+        data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
+        while len(data) <= max_bytes and (more := file.read(min(_GROWN_BYTES, max_bytes + 1 - len(data)))):
+            data += more
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"expected at most {max_bytes:,} bytes, found more", str(path))
     return data

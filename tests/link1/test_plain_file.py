@@ -1,0 +1,41 @@
+"""Files that a path names are read whole, up to a limit, at the cost of their own size."""
+
+import errno
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from link1.plain_file import read_plain_file
+
+
+def test_a_small_file_costs_no_more_than_its_size_whatever_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "picture"
+    path.write_bytes(b"x" * 10_000)
+    tracemalloc.start()
+    try:
+        data = read_plain_file(path, 64 << 20)
+        _now, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert data == b"x" * 10_000
+    assert most < 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 200_000])
+def test_the_limit_itself_is_taken_and_one_byte_more_is_not(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * size)
+    assert len(read_plain_file(path, size)) == size
+    if size:
+        with pytest.raises(OSError, match="expected at most") as raised:
+            read_plain_file(path, size - 1)
+        assert raised.value.errno == errno.EFBIG
+
+
+def test_a_file_that_is_longer_than_it_says_is_read_whole() -> None:
+    path = Path("/proc/self/smaps")
+    assert path.stat().st_size == 0
+    assert len(read_plain_file(path, 64 << 20)) > 10_000
+    with pytest.raises(OSError, match="expected at most"):
+        read_plain_file(path, 1_000)
