@@ -47,6 +47,8 @@ E = TypeVar("E", bound=DeskEvent)
 WITHIN_S = 30.0
 """Far more than anything takes; a machine that runs other tests beside this one may be slow."""
 CAMERA_FPS = 30
+MOST_ATTEMPTS = 3
+"""A daemon that needs more to see a steady hand is too slow."""
 FRAMES_IN = FRAMES_OUT = 6
 
 
@@ -274,15 +276,15 @@ async def validator_at(
 async def attempts(
     device: Device, validator: Validator, film: tuple[bytes, ...]
 ) -> AsyncIterator[VerdictAnswered]:
-    """What is said of somebody who comes when asked, and again when told that no capture was good: a busy
-    machine may have examined too few pictures of the second and a half that a capture has."""
-    poor = True
-    while poor:
+    """The verdicts on a hand that is shown again, at most `MOST_ATTEMPTS` times, while no capture was good: a
+    busy machine examines too few pictures in the second and a half that a capture has."""
+    for _ in range(MOST_ATTEMPTS):
         validator.arm(20_000)
         with device.hand(film):
             said = await validator.wait_for(VerdictAnswered)
-        poor = said.verdict.result is VerdictResult.POOR_CAPTURE
         yield said
+        if said.verdict.result is not VerdictResult.POOR_CAPTURE:
+            return
 
 
 async def answered(device: Device, validator: Validator, film: tuple[bytes, ...]) -> VerdictAnswered:
