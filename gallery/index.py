@@ -56,7 +56,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NearestPerson:
     """The best person, their score, and the score of the best template of any other person."""
 
     best: Candidate | None
@@ -137,7 +137,7 @@ class Index:
         _ = population.likeness  # worked out by who changes the index, and not by who searches it first
         return Index(self.coder, _tidied([*self.segments, *added]), population)
 
-    def search(self, probes: NDArray[np.float32], read: ReadRows) -> Found:
+    def search(self, probes: NDArray[np.float32], read: ReadRows) -> NearestPerson:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
 
         `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are those of
@@ -151,7 +151,7 @@ class Index:
         k = FIRST_K
         while True:
             numbers = self._pooled(queries, k)
-            found = _best(read(numbers), units, likeness) if len(numbers) else Found(None, 0.0, None)
+            found = _best(read(numbers), units, likeness) if len(numbers) else NearestPerson(None, 0.0, None)
             if found.second_score is not None or len(numbers) >= len(self):
                 return found
             k *= 4  # One person holds all the rows that were pooled: look further for a second one.
@@ -199,7 +199,7 @@ def _scan_index(coarse: NDArray[np.uint8]) -> Any:
     return index
 
 
-def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: Likeness) -> Found:
+def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: Likeness) -> NearestPerson:
     """The first two people among these templates, at least one, by their exact scores with any probe."""
     codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
     codes = codes.reshape(-1, CODE_BYTES)
@@ -214,7 +214,7 @@ def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: L
         if template.subject_ref != best.subject_ref
     ]
     candidate = Candidate(best.subject_ref.hex(), best.hand, best.onboard_ref)
-    return Found(candidate, score, max(others, default=None), probe)
+    return NearestPerson(candidate, score, max(others, default=None), probe)
 
 
 def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, PyHPKEError
 
 from link1 import members
+from link1.bodies import Box
 from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SealKey, SealPublicKey, SigningKey
@@ -34,6 +35,7 @@ INBOX_CT_MAX_BYTES = 512 * 1024
 OUTBOX_CT_MAX_BYTES = 64 * 1024
 """A verdict batch of some thirty items; what a back office posts stays under its 4 MiB a request."""
 
+_CT_MAX_BYTES = {Box.IN: INBOX_CT_MAX_BYTES, Box.OUT: OUTBOX_CT_MAX_BYTES}
 _INFO_PREFIX = b"svc.post.v1\x00"
 _ENC_BYTES = 32
 _TAG_BYTES = 16
@@ -45,15 +47,6 @@ class SignerPurpose(StrEnum):
 
     BUNDLE = "svc.bundle.signer.v1"
     POST = "svc.post.signer.v1"
-
-
-class Box(StrEnum):
-    IN = "in"
-    OUT = "out"
-
-    @property
-    def ct_max_bytes(self) -> int:
-        return INBOX_CT_MAX_BYTES if self is Box.IN else OUTBOX_CT_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +119,7 @@ class Post:
             dst=members.text(obj, "dst", NAME),
             seq=members.integer(obj, "seq", 1),
             created_ms=members.integer(obj, "created_ms"),
-            ct_len=members.integer(obj, "ct_len", _ENC_BYTES + _TAG_BYTES, box.ct_max_bytes),
+            ct_len=members.integer(obj, "ct_len", _ENC_BYTES + _TAG_BYTES, _CT_MAX_BYTES[box]),
             ct_sha256=members.text(obj, "ct_sha256", HEX64),
         )
 
@@ -160,9 +153,9 @@ def seal_record(
     plaintext = canonical_bytes({"v": 1, "type": type_, "body": body})
     enc, context = suite.create_sender_context(suite.kem.deserialize_public_key(to.raw), _info(addressing))
     ciphertext = enc + context.seal(plaintext)
-    if len(ciphertext) > box.ct_max_bytes:
+    if len(ciphertext) > _CT_MAX_BYTES[box]:
         raise FormatError(
-            f"a record of the {box} box holds at most {box.ct_max_bytes} bytes, not {len(ciphertext)}"
+            f"a record of the {box} box holds at most {_CT_MAX_BYTES[box]} bytes, not {len(ciphertext)}"
         )
     post = addressing | {"ct_len": len(ciphertext), "ct_sha256": hashlib.sha256(ciphertext).hexdigest()}
     record: JsonObject = {
@@ -250,7 +243,7 @@ def _shape(record: JsonObject, box: Box) -> tuple[Post, bytes]:
     try:
         signer_kid_of(Kind.POST, _wrapper(record))
         post = Post.from_obj(members.nested(record, "post"))
-        return post, b64_decode(record["ct_b64"], max_length=box.ct_max_bytes)
+        return post, b64_decode(record["ct_b64"], max_length=_CT_MAX_BYTES[box])
     except FormatError as error:
         raise SealError("malformed", str(error)) from None
 

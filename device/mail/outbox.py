@@ -16,7 +16,6 @@ from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SealPublicKey, SigningKey
 from link1.objects import GalleryMark
 from link1.sealed import OUTBOX_CT_MAX_BYTES, SERVICE_ID, seal_record
-from link1.sealed import Box as PostBox
 
 REPORT_EVERY_MS: Final = 30_000
 """A device without network learns of changes by reporting where it stands; this bounds how late."""
@@ -46,7 +45,7 @@ class Sender:
     def seal(self, seq: int, type_: OutboxType, body: JsonObject, *, created_ms: int) -> OutboxRecord:
         """Record `seq` of the outbox. Raises FormatError when the body is too large."""
         record = seal_record(
-            box=PostBox.OUT,
+            box=Box.OUT,
             src=self.device_id,
             dst=SERVICE_ID,
             seq=seq,

@@ -17,7 +17,7 @@ from link1.errors import TransportError
 SPEC = re.compile(r"serial:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
 
 
-class Found(Protocol):
+class PortInfo(Protocol):
     """What pyserial tells of one serial port; the ids are None where it is not on USB."""
 
     device: str
@@ -26,7 +26,7 @@ class Found(Protocol):
     serial_number: str | None
 
 
-def find_serial(spec: str, ports: Iterable[Found] | None = None) -> str:
+def find_serial(spec: str, ports: Iterable[PortInfo] | None = None) -> str:
     """The path of the one port that `serial:VID:PID[:SERIAL]` means; raises TransportError."""
     match = SPEC.fullmatch(spec)
     if match is None:

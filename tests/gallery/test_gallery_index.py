@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import MAX_PROBES, Found, Index, check_scan
+from gallery.index import MAX_PROBES, Index, NearestPerson, check_scan
 from gallery.match import Match, joined
 from gallery.records import Position
 from gallery.seal import Template
@@ -41,11 +41,13 @@ class Rows(dict[int, Template]):
             )
             yield number, self[number]
 
-    def found(self, index: Index, probes: NDArray[np.float32]) -> Found:
+    def found(self, index: Index, probes: NDArray[np.float32]) -> NearestPerson:
         return index.search(probes, lambda numbers: [self[number] for number in numbers.tolist()])
 
 
-def searched(vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]) -> Found:
+def searched(
+    vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]
+) -> NearestPerson:
     rows = Rows()
     return rows.found(Index(CODER).with_templates(rows.put(vectors, people)), probes)
 

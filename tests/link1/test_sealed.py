@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from link1.bodies import Box
 from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import SealKey, SigningKey
 from link1.sealed import (
-    Box,
     SignerCertificate,
     SignerPurpose,
     check_inbox_record,

@@ -158,12 +158,12 @@ def _marked(word: HealthWord) -> str:
 
 def metrics() -> str:
     """What the admin bind shows Prometheus, without what the library adds about the process."""
-    from cloud_client.reference_server.web.access_log import Served
-    from cloud_client.reference_server.web.admin.metrics import Metrics, Standing
+    from cloud_client.reference_server.web.access_log import ServedRequest
+    from cloud_client.reference_server.web.admin.metrics import Metrics, ServiceFigures
 
     shown = Metrics()
-    shown.note(Served("GET", "/v1/health", 200, 0.1, ""))
-    standing = Standing({"active": 1}, [0], 0, 0, {"open": 1}, 0)
+    shown.note(ServedRequest("GET", "/v1/health", 200, 0.1, ""))
+    standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0)
     text = shown.page(standing, waiters=0, queued={"write": 0}).decode()
     helps = dict(re.findall(r"^# HELP (palm_\w+) (.*)$", text, re.MULTILINE))
     rows = (

@@ -70,7 +70,7 @@ class Columns(Protocol):
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-class Shown(BaseModel):
+class AnswerObject(BaseModel):
     """An object of an answer. Clients ignore members they do not know; this service adds none."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -94,7 +94,7 @@ class Shown(BaseModel):
 
 
 @cache
-def _columns(model: type[Shown]) -> list[tuple[str, str, bool]]:
+def _columns(model: type[AnswerObject]) -> list[tuple[str, str, bool]]:
     """Of each member its name, its column, and whether it must be there."""
     return [
         (name, f"{name[:-3]}_ms" if name.endswith("_at") else name, member.is_required())
@@ -102,14 +102,14 @@ def _columns(model: type[Shown]) -> list[tuple[str, str, bool]]:
     ]
 
 
-class Health(Shown):
+class HealthAnswer(AnswerObject, title="Health"):
     status: Annotated[str, like("ok")]
     api_version: Annotated[str, like(API_VERSION)]
     contract_version: Annotated[str, like(CONTRACT_VERSION)]
     server_time: DateTime
 
 
-class SigningKey(Shown):
+class SigningKeyAnswer(AnswerObject, title="SigningKey"):
     kid: Kid
     alg: Literal["ed25519"]
     use: Annotated[list[str], like(["erasure_receipt"])]
@@ -118,37 +118,37 @@ class SigningKey(Shown):
     not_after: Annotated[DateTime | None, like(None)]
 
 
-class SigningKeys(Shown):
-    keys: list[SigningKey]
+class SigningKeys(AnswerObject):
+    keys: list[SigningKeyAnswer]
 
 
-class Block(Shown):
+class BlockAnswer(AnswerObject, title="Block"):
     reason: Annotated[str, like("operator")]
     since: DateTime
 
 
-class EnrollmentOfSubject(Shown):
+class EnrollmentOfSubject(AnswerObject):
     hands: list[Hand]
     model_id: ModelId
     enrolled_at: DateTime
 
 
-class ConsentOfSubject(Shown):
+class ConsentOfSubject(AnswerObject):
     purpose: Literal["enrollment", "identification", "dataset_collection"]
     status: Literal["granted", "revoked"]
 
 
-class Kyc(Shown):
+class Kyc(AnswerObject):
     cpf_on_file: bool
 
 
-class Subject(Shown):
+class Subject(AnswerObject):
     subject_id: Uuid
     external_ref: ExternalRef
     subject_ref: SubjectRef
     onboard_ref: Absent[OnboardRef] = None
     status: Literal["pending_enrollment", "active", "blocked"]
-    block: Annotated[Block | None, like(None)]
+    block: Annotated[BlockAnswer | None, like(None)]
     enrollment: EnrollmentOfSubject | None
     consents: list[ConsentOfSubject]
     kyc: Kyc
@@ -158,16 +158,16 @@ class Subject(Shown):
     livemode: Flag
 
 
-class Page(Shown):
+class PageAnswer(AnswerObject):
     has_more: bool
     next_cursor: Annotated[str | None, like(None)]
 
 
-class SubjectPage(Page):
+class SubjectPage(PageAnswer):
     data: list[Subject]
 
 
-class Consent(Shown):
+class ConsentAnswer(AnswerObject, title="Consent"):
     consent_id: Uuid
     subject_id: Uuid
     purpose: Literal["enrollment", "identification", "dataset_collection"]
@@ -178,7 +178,7 @@ class Consent(Shown):
     revoked_at: Annotated[DateTime | None, like(None)]
 
 
-class EnrollmentSession(Shown):
+class EnrollmentSession(AnswerObject):
     session_id: Uuid
     subject_id: Uuid
     status: Literal["open", "completed", "expired", "cancelled", "failed", "review"]
@@ -198,30 +198,30 @@ class CreatedEnrollmentSession(EnrollmentSession):
     short_code: Annotated[str, like("7KQ2-M4XD")]
 
 
-class App(Shown):
+class App(AnswerObject):
     pkg: Annotated[str, like("palm-access-device")]
     version: Annotated[str, like("0.1.0")]
 
 
-class GalleryOfDevice(Shown):
+class GalleryOfDevice(AnswerObject):
     stream: StreamName
     epoch: int
     seq: int
     synced_at: DateTime | None
 
 
-class KeyOfDevice(Shown):
+class KeyOfDevice(AnswerObject):
     purpose: Literal["verdict", "http"]
     alg: Literal["ed25519"]
     kid: Kid
 
 
-class Trust(Shown):
+class TrustAnswer(AnswerObject, title="Trust"):
     attest_level: Annotated[str, like("none")]
     verified: Flag
 
 
-class Device(Shown):
+class DeviceAnswer(AnswerObject, title="Device"):
     device_id: DeviceId
     kind: Literal["access", "totem"]
     status: Literal["active", "revoked", "wiped"]
@@ -231,7 +231,7 @@ class Device(Shown):
     model_id: ModelId
     gallery: GalleryOfDevice
     keys: list[KeyOfDevice]
-    trust: Trust
+    trust: TrustAnswer
     health: Annotated[list[str], like(["KEY_UNATTESTED"])]
     last_seen_at: DateTime
     registered_at: DateTime
@@ -239,11 +239,11 @@ class Device(Shown):
     livemode: Flag
 
 
-class DevicePage(Page):
-    data: list[Device]
+class DevicePage(PageAnswer):
+    data: list[DeviceAnswer]
 
 
-class RecordPost(Shown):
+class RecordPost(AnswerObject):
     v: int
     rid: Hex32
     box: Literal["in", "out"]
@@ -256,7 +256,7 @@ class RecordPost(Shown):
     ct_sha256: Hex64
 
 
-class SealedRecord(Shown):
+class SealedRecord(AnswerObject):
     post: RecordPost
     ct_b64: Annotated[str, like("q83vASNFZ4mrze8BI0VniQ==")]
     alg: Literal["ed25519"]
@@ -267,20 +267,20 @@ class SealedRecord(Shown):
     ] = None
 
 
-class InboxPage(Shown):
+class InboxPage(AnswerObject):
     device_id: DeviceId
     data: list[SealedRecord]
     has_more: bool
     next_after_seq: int
 
 
-class RejectedRecord(Shown):
+class RejectedRecord(AnswerObject):
     seq: int
     rid: Hex32
     code: str
 
 
-class OutboxResult(Shown):
+class OutboxResult(AnswerObject):
     device_id: DeviceId
     accepted: list[int]
     duplicates: list[int]
@@ -288,7 +288,7 @@ class OutboxResult(Shown):
     acked_upto_seq: int
 
 
-class DbdDecision(Shown):
+class DbdDecision(AnswerObject):
     reason: Annotated[str, like("ok")]
     outcome: Annotated[str, like("LIBERAR")]
     actuated: bool
@@ -296,13 +296,13 @@ class DbdDecision(Shown):
     decided_at: DateTime
 
 
-class PassageOfVerdict(Shown):
+class PassageOfVerdict(AnswerObject):
     passed: bool
     cause: Annotated[str, like("giro")]
     at: DateTime
 
 
-class Verdict(Shown):
+class VerdictAnswer(AnswerObject, title="Verdict"):
     verdict_id: Hex32
     txn_id: Hex32
     device_id: DeviceId
@@ -326,121 +326,121 @@ class Verdict(Shown):
     ]
 
 
-class VerdictPage(Page):
-    data: list[Verdict]
+class VerdictPage(PageAnswer):
+    data: list[VerdictAnswer]
 
 
-class VerdictChangesPage(Shown):
-    data: list[Verdict]
+class VerdictChangesPage(AnswerObject):
+    data: list[VerdictAnswer]
     has_more: bool
     next_cursor: Annotated[str, like("AWnC8kpbMTc3MjQzOTMzMDI1MCwgIjdjOWU2Njc5In0")]
 
 
-class PublicKey(Shown):
+class PublicKeyAnswer(AnswerObject, title="PublicKey"):
     kid: Kid
     alg: Literal["ed25519"]
     pub_b64: Annotated[str, like(A_KEY)]
 
 
-class Prefixes(Shown):
+class Prefixes(AnswerObject):
     verdict: str
     decision: str
     passage: str
 
 
-class Verification(Shown):
+class VerificationAnswer(AnswerObject, title="Verification"):
     verdict_ref: Hex32
-    device_verdict_key: PublicKey | None
-    dbd_sign_key: PublicKey | None
+    device_verdict_key: PublicKeyAnswer | None
+    dbd_sign_key: PublicKeyAnswer | None
     prefixes: Prefixes
 
 
-class VerdictProof(Shown):
-    record: Verdict
+class VerdictProof(AnswerObject):
+    record: VerdictAnswer
     signed_verdict: SignedVerdict
     signed_decision: Absent[SignedDecision] = None
     signed_passage: Absent[SignedPassage] = None
-    verification: Verification
+    verification: VerificationAnswer
 
 
-class Propagation(Shown):
+class Propagation(AnswerObject):
     status: Annotated[str, like("pending")]
     devices_total: int
     devices_acknowledged: int
     fail_closed_at: DateTime
 
 
-class ErasureReceipt(Shown):
+class ErasureReceipt(AnswerObject):
     receipt_id: Uuid
     subject_id: Uuid
     signed_receipt: SignedReceipt
     propagation: Propagation
 
 
-class SealKey(Shown):
+class SealKeyAnswer(AnswerObject, title="SealKey"):
     kid: Kid
     alg: Literal["x25519"]
     pub_b64: Annotated[str, like(A_KEY)]
 
 
-class Mail(Shown):
+class MailAnswer(AnswerObject, title="Mail"):
     service_id: Annotated[str, like("svc")]
-    seal_key: SealKey
+    seal_key: SealKeyAnswer
     signer_certs: list[str]
     inbox_next_seq: int
 
 
-class StreamEpoch(Shown):
+class StreamEpoch(AnswerObject):
     stream: StreamName
     epoch: int
 
 
-class Registration(Shown):
-    device: Device
+class RegistrationAnswer(AnswerObject, title="Registration"):
+    device: DeviceAnswer
     tenant_id: Annotated[str, like("acme")]
-    roots: list[PublicKey]
-    keys: list[SigningKey]
-    mail: Mail
+    roots: list[PublicKeyAnswer]
+    keys: list[SigningKeyAnswer]
+    mail: MailAnswer
     gallery: StreamEpoch | None
-    dbd_sign_key: PublicKey | None
+    dbd_sign_key: PublicKeyAnswer | None
     terms_version: TermsVersion
     config: Annotated[Signed, like({"config": {}} | SIGNATURE)]
 
 
-class Attestation(Shown):
-    trust: Trust
+class Attestation(AnswerObject):
+    trust: TrustAnswer
 
 
-class SignedDeviceStatus(Shown):
+class SignedDeviceStatus(AnswerObject):
     device_status_obj: dict[str, Any]
     alg: Literal["ed25519"]
     signer_kid: Kid
     sig_b64: Annotated[str, like(SIGNATURE["sig_b64"])]
 
 
-class SnapshotPage(Page):
+class SnapshotPageAnswer(PageAnswer, title="SnapshotPage"):
     head: Annotated[Signed, like({"gallery_head": {}} | SIGNATURE)]
     data: list[dict[str, Any]]
 
 
-class DeltaPage(Shown):
+class DeltaPageAnswer(AnswerObject, title="DeltaPage"):
     head: Annotated[Signed, like({"gallery_head": {}} | SIGNATURE)]
     data: list[dict[str, Any]]
     has_more: bool
 
 
-class Rejected(Shown):
+class Rejected(AnswerObject):
     index: int
     code: str
 
 
-class BatchResult(Shown):
+class BatchResult(AnswerObject):
     accepted: list[Hex32]
     duplicates: list[Hex32]
     rejected: list[Rejected]
 
 
-class RedeemedSession(Shown):
+class RedeemedSession(AnswerObject):
     session_id: Uuid
     token: Annotated[str, like(A_TOKEN)]
     hands_required: list[Hand]
@@ -449,7 +449,7 @@ class RedeemedSession(Shown):
     expires_at_ms: Millis
 
 
-class Enrollment(Shown):
+class Enrollment(AnswerObject):
     session_id: Uuid
     status: Literal["completed"]
     enrollment_id: Uuid
@@ -457,12 +457,12 @@ class Enrollment(Shown):
     hands: list[Hand]
 
 
-class EnrollmentOutcome(Shown):
+class EnrollmentOutcome(AnswerObject):
     session_id: Uuid
     status: Literal["review", "failed"]
 
 
-class FieldProblem(Shown):
+class FieldProblem(AnswerObject):
     pointer: str
     code: str
 

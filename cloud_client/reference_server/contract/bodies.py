@@ -234,7 +234,7 @@ class VerdictBatch(Body):
     ]
 
 
-class Redeem(Body):
+class RedeemBody(Body, title="Redeem"):
     short_code: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,16}$"), like("7KQ2-M4XD")]
 
 

@@ -79,7 +79,7 @@ class PostOfRecord(Body):
     ct_sha256: Hex64
 
 
-class OutboxRecord(Body):
+class OutboxRecordBody(Body, title="OutboxRecord"):
     post: PostOfRecord
     ct_b64: base64_of(1, OUTBOX_CT_MAX_BYTES)  # type: ignore[valid-type]
     alg: Literal["ed25519"]
@@ -90,7 +90,7 @@ class OutboxRecord(Body):
 
 
 class SubmitOutbox(Body):
-    records: Annotated[list[OutboxRecord], Field(min_length=1, max_length=MAX_RECORDS)]
+    records: Annotated[list[OutboxRecordBody], Field(min_length=1, max_length=MAX_RECORDS)]
 
 
 class Inside(Body):
@@ -99,7 +99,7 @@ class Inside(Body):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
-class RefusedRecord(Inside):
+class RefusedRecordBody(Inside, title="RefusedRecord"):
     seq: Seq
     code: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,32}$")]
 
@@ -118,7 +118,7 @@ class DeviceReport(Inside):
     health: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]{1,32}$")]], Field(max_length=_MAX_LISTED)
     ]
-    refused: Annotated[list[RefusedRecord], Field(max_length=_MAX_LISTED)]
+    refused: Annotated[list[RefusedRecordBody], Field(max_length=_MAX_LISTED)]
     # A totem has no gallery.
     gallery: ReportedGallery | None
     mail: ReportedMail

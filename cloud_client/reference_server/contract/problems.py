@@ -12,7 +12,7 @@ from cloud_client.contract import ProblemCode as Code
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """What is fixed about a code."""
 
     status: int
@@ -20,46 +20,46 @@ class Kind:
     retryable: bool = False
 
 
-KINDS: Final[Mapping[Code, Kind]] = {
-    Code.MALFORMED_JSON: Kind(400, "The body is not valid JSON"),
-    Code.INVALID_REQUEST: Kind(400, "A query or header parameter has the wrong format"),
-    Code.INVALID_CURSOR: Kind(400, "The cursor does not belong to this list"),
-    Code.UNAUTHENTICATED: Kind(401, "Authentication failed"),
-    Code.FORBIDDEN: Kind(403, "The credential has no access to this resource"),
-    Code.INSUFFICIENT_SCOPE: Kind(403, "The API key lacks the scope of this route"),
-    Code.LIVEMODE_MISMATCH: Kind(403, "The credential belongs to the other environment"),
-    Code.ENROLLMENT_SESSION_INVALID: Kind(403, "The enrollment token is not valid"),
-    Code.SUBJECT_NOT_FOUND: Kind(404, "No such person"),
-    Code.DEVICE_NOT_FOUND: Kind(404, "No such device"),
-    Code.VERDICT_NOT_FOUND: Kind(404, "No such verdict"),
-    Code.ENROLLMENT_SESSION_NOT_FOUND: Kind(404, "No such enrollment session"),
-    Code.ERASURE_RECEIPT_NOT_FOUND: Kind(404, "No such erasure receipt"),
-    Code.ROUTE_NOT_FOUND: Kind(404, "No such route"),
-    Code.METHOD_NOT_ALLOWED: Kind(405, "The route does not take this method"),
-    Code.EXTERNAL_REF_CONFLICT: Kind(409, "external_ref is already used"),
-    Code.CPF_CONFLICT: Kind(409, "The CPF already belongs to another person"),
-    Code.SUBJECT_STATE_CONFLICT: Kind(409, "The person's state does not allow this"),
-    Code.ENROLLMENT_SESSION_STATE_CONFLICT: Kind(409, "The session's state does not allow this"),
-    Code.DEVICE_STATE_CONFLICT: Kind(409, "The device's state does not allow this"),
-    Code.IDEMPOTENCY_IN_PROGRESS: Kind(
+KINDS: Final[Mapping[Code, ProblemKind]] = {
+    Code.MALFORMED_JSON: ProblemKind(400, "The body is not valid JSON"),
+    Code.INVALID_REQUEST: ProblemKind(400, "A query or header parameter has the wrong format"),
+    Code.INVALID_CURSOR: ProblemKind(400, "The cursor does not belong to this list"),
+    Code.UNAUTHENTICATED: ProblemKind(401, "Authentication failed"),
+    Code.FORBIDDEN: ProblemKind(403, "The credential has no access to this resource"),
+    Code.INSUFFICIENT_SCOPE: ProblemKind(403, "The API key lacks the scope of this route"),
+    Code.LIVEMODE_MISMATCH: ProblemKind(403, "The credential belongs to the other environment"),
+    Code.ENROLLMENT_SESSION_INVALID: ProblemKind(403, "The enrollment token is not valid"),
+    Code.SUBJECT_NOT_FOUND: ProblemKind(404, "No such person"),
+    Code.DEVICE_NOT_FOUND: ProblemKind(404, "No such device"),
+    Code.VERDICT_NOT_FOUND: ProblemKind(404, "No such verdict"),
+    Code.ENROLLMENT_SESSION_NOT_FOUND: ProblemKind(404, "No such enrollment session"),
+    Code.ERASURE_RECEIPT_NOT_FOUND: ProblemKind(404, "No such erasure receipt"),
+    Code.ROUTE_NOT_FOUND: ProblemKind(404, "No such route"),
+    Code.METHOD_NOT_ALLOWED: ProblemKind(405, "The route does not take this method"),
+    Code.EXTERNAL_REF_CONFLICT: ProblemKind(409, "external_ref is already used"),
+    Code.CPF_CONFLICT: ProblemKind(409, "The CPF already belongs to another person"),
+    Code.SUBJECT_STATE_CONFLICT: ProblemKind(409, "The person's state does not allow this"),
+    Code.ENROLLMENT_SESSION_STATE_CONFLICT: ProblemKind(409, "The session's state does not allow this"),
+    Code.DEVICE_STATE_CONFLICT: ProblemKind(409, "The device's state does not allow this"),
+    Code.IDEMPOTENCY_IN_PROGRESS: ProblemKind(
         409, "The first request with this key is still running", retryable=True
     ),
-    Code.HISTORY_EXPIRED: Kind(410, "The deltas asked for are no longer kept"),
-    Code.CURSOR_EXPIRED: Kind(410, "The cursor is outside retention"),
-    Code.PAYLOAD_TOO_LARGE: Kind(413, "The body is too large"),
-    Code.UNSUPPORTED_MEDIA_TYPE: Kind(415, "Content-Type is not application/json"),
-    Code.VALIDATION_FAILED: Kind(422, "The request is outside the contract"),
-    Code.EXTERNAL_REF_LOOKS_LIKE_CPF: Kind(422, "external_ref carries a CPF"),
-    Code.ONBOARD_REF_LOOKS_LIKE_CPF: Kind(422, "onboard_ref carries a CPF"),
-    Code.CPF_INVALID: Kind(422, "The CPF has wrong check digits"),
-    Code.CONSENT_REQUIRED: Kind(422, "A current consent is missing"),
-    Code.MODEL_UNSUPPORTED: Kind(422, "The gallery uses another recognition model"),
-    Code.IDEMPOTENCY_KEY_MISMATCH: Kind(422, "The Idempotency-Key was used with another body"),
-    Code.IDEMPOTENCY_KEY_REQUIRED: Kind(428, "Idempotency-Key is required"),
-    Code.RATE_LIMITED: Kind(429, "Rate limit exceeded", retryable=True),
-    Code.INTERNAL_ERROR: Kind(500, "Internal error", retryable=True),
-    Code.NOT_IMPLEMENTED: Kind(501, "Planned, not implemented"),
-    Code.SERVICE_UNAVAILABLE: Kind(503, "Temporarily unavailable", retryable=True),
+    Code.HISTORY_EXPIRED: ProblemKind(410, "The deltas asked for are no longer kept"),
+    Code.CURSOR_EXPIRED: ProblemKind(410, "The cursor is outside retention"),
+    Code.PAYLOAD_TOO_LARGE: ProblemKind(413, "The body is too large"),
+    Code.UNSUPPORTED_MEDIA_TYPE: ProblemKind(415, "Content-Type is not application/json"),
+    Code.VALIDATION_FAILED: ProblemKind(422, "The request is outside the contract"),
+    Code.EXTERNAL_REF_LOOKS_LIKE_CPF: ProblemKind(422, "external_ref carries a CPF"),
+    Code.ONBOARD_REF_LOOKS_LIKE_CPF: ProblemKind(422, "onboard_ref carries a CPF"),
+    Code.CPF_INVALID: ProblemKind(422, "The CPF has wrong check digits"),
+    Code.CONSENT_REQUIRED: ProblemKind(422, "A current consent is missing"),
+    Code.MODEL_UNSUPPORTED: ProblemKind(422, "The gallery uses another recognition model"),
+    Code.IDEMPOTENCY_KEY_MISMATCH: ProblemKind(422, "The Idempotency-Key was used with another body"),
+    Code.IDEMPOTENCY_KEY_REQUIRED: ProblemKind(428, "Idempotency-Key is required"),
+    Code.RATE_LIMITED: ProblemKind(429, "Rate limit exceeded", retryable=True),
+    Code.INTERNAL_ERROR: ProblemKind(500, "Internal error", retryable=True),
+    Code.NOT_IMPLEMENTED: ProblemKind(501, "Planned, not implemented"),
+    Code.SERVICE_UNAVAILABLE: ProblemKind(503, "Temporarily unavailable", retryable=True),
 }
 
 

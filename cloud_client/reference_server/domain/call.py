@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloud_client.reference_server.contract.answers import Shown
+from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.times import NowMs
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Tx
-from cloud_client.reference_server.store.health import Health
+from cloud_client.reference_server.store.health import StoreHealth
 from cloud_client.reference_server.store.vault import Vault
 
 
@@ -22,7 +22,7 @@ class Service:
     now_ms: NowMs
     palms: PalmIndex
     waiters: Waiters
-    health: Health = field(default_factory=Health)
+    health: StoreHealth = field(default_factory=StoreHealth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """A response before it is written out.
 
     ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
@@ -59,7 +59,7 @@ class Answer:
     """
 
     status: int
-    body: Shown | Mapping[str, Any] | None = None
+    body: AnswerObject | Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     subject_id: str | None = None
     wakes: tuple[str, str] | None = None
@@ -70,4 +70,4 @@ class Answer:
     @property
     def content(self) -> Mapping[str, Any] | None:
         """``body`` as a JSON object."""
-        return self.body.plain() if isinstance(self.body, Shown) else self.body
+        return self.body.plain() if isinstance(self.body, AnswerObject) else self.body

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.answers import Shown
+from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.parameters import cursor_bytes
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.store.base import Row, Tx
 
 Position = tuple[int, str]
@@ -49,7 +49,7 @@ class Listed:
     table: str
     at: str
     key: str
-    page: Callable[..., Shown]
+    page: Callable[..., AnswerObject]
     filters: Mapping[str, Any]
     rising: bool = False
     since: int | None = None
@@ -106,8 +106,8 @@ def list_page(
     tx: Tx,
     listed: Listed,
     after: Position | None,
-    item: Callable[[Row], Shown],
-) -> Answer:
+    item: Callable[[Row], AnswerObject],
+) -> ApiAnswer:
     """The page envelope over what follows ``after``."""
     limit = call.query["limit"]
     rows, goes_on_at = _rows(call, tx, listed, after, limit + 1)
@@ -117,7 +117,7 @@ def list_page(
     if listed.endless and not more:
         goes_on_at = listed.position(rows[-1]) if rows else after
     cursor = None if goes_on_at is None else _make_cursor(call, listed.name, goes_on_at)
-    return Answer(200, listed.page(data=[item(row) for row in rows], has_more=more, next_cursor=cursor))
+    return ApiAnswer(200, listed.page(data=[item(row) for row in rows], has_more=more, next_cursor=cursor))
 
 
 def _rows(

@@ -19,7 +19,7 @@ from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.devices.registration import key_object
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
-from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind
+from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
@@ -62,7 +62,7 @@ def send(
     sign_as = _SENDABLE[kind][1]
     body = obj if sign_as is None else device_config.sign_bundle(tx, vault, sign_as, obj, now_ms)
     try:
-        posted = mail_inbox.post(tx, vault, device, Mail(kind, body), now_ms=now_ms)
+        posted = mail_inbox.post(tx, vault, device, InboxMail(kind, body), now_ms=now_ms)
     except FormatError as error:
         raise OperatorError(f"the record cannot be sealed: {error}") from None
     return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
@@ -109,7 +109,7 @@ def set_config(
         )
     config = device_config.change_config(tx, environment, changes)
     _checked(ConfigObject, config, "the configuration")
-    mail = Mail(MailKind.CONFIG, device_config.signed_config(tx, vault, environment, now_ms))
+    mail = InboxMail(MailKind.CONFIG, device_config.signed_config(tx, vault, environment, now_ms))
     for device in tx.all(
         """SELECT * FROM devices
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'

@@ -12,7 +12,7 @@ from cloud_client.reference_server.contract.bodies import RegisterDevice, read_m
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import registration
-from cloud_client.reference_server.domain.tenancy.callers import Environment, Provisioning
+from cloud_client.reference_server.domain.tenancy.callers import Environment, ProvisioningCaller
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, token_hash
@@ -52,7 +52,7 @@ def answer_request(
         raise OperatorError(
             f"the request is for verdict key {found}, not for the one given: it comes from another device"
         )
-    holder = Provisioning(token, environment, body.device_id)
+    holder = ProvisioningCaller(token, environment, body.device_id)
     _take_in(tx, holder, now_ms)
     try:
         again, registered = registration.register(tx, vault, holder, body, now_ms)
@@ -77,7 +77,7 @@ def answer_request(
     return printed, canonical_bytes({"v": 1, "type": ANSWER_TYPE, "signed": signed})
 
 
-def _take_in(tx: Tx, holder: Provisioning, now_ms: int) -> None:
+def _take_in(tx: Tx, holder: ProvisioningCaller, now_ms: int) -> None:
     """The request's own token counts from here on, in this environment and for this device_id."""
     tx.run(
         """INSERT INTO provisioning_tokens (token_hash, tenant_id, livemode, device_id, expires_ms)

@@ -23,11 +23,11 @@ from cloud_client.reference_server.domain.tenancy import persons, signers
 from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
 from cloud_client.reference_server.ops import retention
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import Database, Store, Tx
+from cloud_client.reference_server.store.base import CloudStore, Database, Tx
 from cloud_client.reference_server.store.engines import open_store
-from cloud_client.reference_server.store.health import Health
+from cloud_client.reference_server.store.health import StoreHealth
 from cloud_client.reference_server.store.vault import Vault
-from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, is_loopback, listening
 from cloud_client.reference_server.web.admin.metrics import Metrics
@@ -100,7 +100,7 @@ class DataDirectory:
         finally:
             os.close(held)
 
-    def open(self, now_ms: int) -> tuple[Store, Vault]:
+    def open(self, now_ms: int) -> tuple[CloudStore, Vault]:
         """Store and keys, made on first use. OperatorError when the directory cannot be used."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def build(
     """
     store, vault = data.open(now_ms())
     store.close()
-    service = Service(vault, now_ms, PalmIndex(), Waiters(), Health(data.database))
+    service = Service(vault, now_ms, PalmIndex(), Waiters(), StoreHealth(data.database))
     async_store = AsyncStore(data.database)
     limiter: Limiter
     if async_store.engine == "sqlite":
@@ -214,7 +214,7 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
     )
     metrics = Metrics()
 
-    def note(served: Served) -> None:
+    def note(served: ServedRequest) -> None:
         served.log()
         metrics.note(served)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store.base import WHOLE, Change, Database, Store, Tx
+from cloud_client.reference_server.store.base import WHOLE, Change, CloudStore, Database, Tx
 from cloud_client.reference_server.store.engines import connect_store, open_store
 
 log = logging.getLogger("palm.cloud")
@@ -27,11 +27,11 @@ class _Crew:
         self._database = database
         self._executor = ThreadPoolExecutor(threads, name)
         self._own = threading.local()
-        self._opened: list[Store] = []
+        self._opened: list[CloudStore] = []
         self.queued = 0
         """Work given and not yet done."""
 
-    async def run(self, work: Callable[[Store], T]) -> T:
+    async def run(self, work: Callable[[CloudStore], T]) -> T:
         """Do ``work`` on one of the threads. Once given it is done, even if nobody waits for it any more."""
         self.queued += 1
         try:
@@ -41,8 +41,8 @@ class _Crew:
         finally:
             self.queued -= 1
 
-    def _do(self, work: Callable[[Store], T]) -> T:
-        store: Store | None = getattr(self._own, "store", None)
+    def _do(self, work: Callable[[CloudStore], T]) -> T:
+        store: CloudStore | None = getattr(self._own, "store", None)
         if store is None:
             store = self._own.store = connect_store(self._database)
             self._opened.append(store)
@@ -78,7 +78,7 @@ class _Purger:
         self._thread.join()
 
     def _serve(self) -> None:
-        store: Store | None = None
+        store: CloudStore | None = None
         while not self._ending.is_set():
             self._asked.wait(self._every_s)
             self._asked.clear()
@@ -129,7 +129,7 @@ class AsyncStore:
             done = tx
             return result
 
-        def committed(store: Store) -> T:
+        def committed(store: CloudStore) -> T:
             result = store.write(noted, durable=durable, lock=lock)
             # Here, not where it is waited for: the client may have gone away.
             if done is not None and done.purge_after_commit:

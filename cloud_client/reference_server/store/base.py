@@ -127,7 +127,7 @@ class Tx:
         self.announced = True
 
 
-class Store(ABC):
+class CloudStore(ABC):
     """One connection to a database; used by one thread at a time."""
 
     engine: str

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from cloud_client.reference_server.store.base import Database, Store
+from cloud_client.reference_server.store.base import CloudStore, Database
 from cloud_client.reference_server.store.migrations import migrate
 from cloud_client.reference_server.store.sqlite import SqliteStore
 
 
-def connect_store(database: Database) -> Store:
+def connect_store(database: Database) -> CloudStore:
     """A connection to a database whose tables are there. StoreUnavailable when there is none."""
     if isinstance(database, Path):
         return SqliteStore(database)
@@ -17,7 +17,7 @@ def connect_store(database: Database) -> Store:
     return PostgresStore(database)
 
 
-def open_store(database: Database) -> Store:
+def open_store(database: Database) -> CloudStore:
     """A connection to a database, made and migrated if necessary."""
     store = connect_store(database)
     try:

@@ -22,7 +22,7 @@ EVERY_S: Final = 2.0
 WAITS_S: Final = 2.0
 
 
-class Health:
+class StoreHealth:
     """The outcome of the last look at the store; used on the loop."""
 
     def __init__(

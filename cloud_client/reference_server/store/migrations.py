@@ -3,13 +3,13 @@
 from typing import Final
 
 from cloud_client.reference_server.errors import OperatorError
-from cloud_client.reference_server.store.base import Store, Tx
+from cloud_client.reference_server.store.base import CloudStore, Tx
 from cloud_client.reference_server.store.schema import ENGINE_MIGRATIONS, MIGRATIONS
 
 VERSION_TABLE: Final = "schema_version"
 
 
-def migrate(store: Store) -> None:
+def migrate(store: CloudStore) -> None:
     """Apply what is missing, in one transaction; nothing is written when nothing is.
 
     OperatorError for a database that a newer version of the server has migrated.
@@ -22,7 +22,7 @@ def migrate(store: Store) -> None:
         migrate_within(store, tx)
 
 
-def migrate_within(store: Store, tx: Tx) -> None:
+def migrate_within(store: CloudStore, tx: Tx) -> None:
     """Apply what is missing in a transaction that holds the whole database."""
     # Another process may have come first.
     version = _version(store, tx)
@@ -41,7 +41,7 @@ def migrate_within(store: Store, tx: Tx) -> None:
         tx.run("INSERT INTO schema_version (version) VALUES (:number)", number=number)
 
 
-def _version(store: Store, tx: Tx) -> int:
+def _version(store: CloudStore, tx: Tx) -> int:
     if not store.has_table(tx, VERSION_TABLE):
         return 0
     return int(tx.scalar("SELECT coalesce(max(version), 0) FROM schema_version"))

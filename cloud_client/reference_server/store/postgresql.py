@@ -22,7 +22,7 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
-from cloud_client.reference_server.store.base import UNLOCKED, WHOLE, Change, Cursor, Row, Store, Tx
+from cloud_client.reference_server.store.base import UNLOCKED, WHOLE, Change, CloudStore, Cursor, Row, Tx
 
 log = logging.getLogger("palm.cloud")
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class PostgresTx(Tx):
         self.run("SELECT pg_notify(:channel, :text)", channel=CHANNEL, text=text)
 
 
-class PostgresStore(Store):
+class PostgresStore(CloudStore):
     """A connection to a database, made again when it is lost."""
 
     engine = "postgresql"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cloud_client.reference_server.errors import StoreUnavailable
-from cloud_client.reference_server.store.base import WHOLE, Change, Store, Tx
+from cloud_client.reference_server.store.base import WHOLE, Change, CloudStore, Tx
 
 log = logging.getLogger("palm.cloud")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _PURGE_FRAMES: Final = 1000
 """Pages of the log that are moved in some hundredths of a second, while writers are kept out."""
 
 
-class SqliteStore(Store):
+class SqliteStore(CloudStore):
     """A connection to a database file."""
 
     engine = "sqlite"

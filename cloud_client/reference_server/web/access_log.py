@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRequest:
     """What is known of a request once it is answered."""
 
     method: str

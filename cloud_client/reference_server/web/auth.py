@@ -13,7 +13,12 @@ from cloud_client.contract import (
 from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import VerifiedRequest, verify_head
 from cloud_client.reference_server.contract.problems import unauthenticated
-from cloud_client.reference_server.domain.tenancy.callers import ApiKey, Device, Environment, Provisioning
+from cloud_client.reference_server.domain.tenancy.callers import (
+    DeviceCaller,
+    Environment,
+    PartnerCaller,
+    ProvisioningCaller,
+)
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import token_hash
 from link1.keys import PublicKey
@@ -48,7 +53,7 @@ def credential(values: Sequence[str], scheme: str) -> str:
     return rest
 
 
-def authenticate_key(tx: Tx, authorization: Sequence[str]) -> ApiKey:
+def authenticate_key(tx: Tx, authorization: Sequence[str]) -> PartnerCaller:
     """The API key of ``Authorization: Bearer …``."""
     found = API_KEY.fullmatch(credential(authorization, "Bearer"))
     if found is None:
@@ -63,12 +68,12 @@ def authenticate_key(tx: Tx, authorization: Sequence[str]) -> ApiKey:
     if row is None or not matches or row["revoked_ms"] is not None or row["livemode"] != (mode == "live"):
         raise unauthenticated()
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return ApiKey(key_id, environment, frozenset(row["scopes"].split()))
+    return PartnerCaller(key_id, environment, frozenset(row["scopes"].split()))
 
 
 def verify_device(
     tx: Tx, parts: SignedParts, now_ms: int, *, for_revoked: bool
-) -> tuple[Device, VerifiedRequest]:
+) -> tuple[DeviceCaller, VerifiedRequest]:
     """The device that signed the head of a request; its body is not read yet, and nothing is changed.
 
     It takes reads only, so that who has no key never gets to the writer. ``for_revoked`` lets the key of a
@@ -99,7 +104,7 @@ def admit_device(tx: Tx, verified: VerifiedRequest, now_ms: int, *, for_revoked:
     )
 
 
-def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> Device:
+def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> DeviceCaller:
     row = _device_of(tx, kid)
     if row is None:
         raise unauthenticated()
@@ -108,7 +113,7 @@ def _admitted(tx: Tx, kid: str, now_ms: int, *, for_revoked: bool) -> Device:
     if row["status"] != DeviceStatusWord.ACTIVE and not (revoked and recent):
         raise unauthenticated()
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return Device(row["device_id"], environment, row["kind"], row["status"], kid)
+    return DeviceCaller(row["device_id"], environment, row["kind"], row["status"], kid)
 
 
 def _device_of(tx: Tx, kid: str) -> Row | None:
@@ -120,7 +125,7 @@ def _device_of(tx: Tx, kid: str) -> Row | None:
     )
 
 
-def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Provisioning:
+def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> ProvisioningCaller:
     """The provisioning token of ``Authorization: Provisioning …``, known and not expired."""
     token = credential(authorization, PROVISIONING_SCHEME)
     if not PROVISIONING_TOKEN.fullmatch(token):
@@ -132,7 +137,7 @@ def authenticate_token(tx: Tx, authorization: Sequence[str], now_ms: int) -> Pro
     )
     if row is None or row["expires_ms"] <= now_ms:
         raise unauthenticated()
-    return Provisioning(token, Environment(row["tenant_id"], bool(row["livemode"])), row["device_id"])
+    return ProvisioningCaller(token, Environment(row["tenant_id"], bool(row["livemode"])), row["device_id"])
 
 
 def verify_registration(parts: SignedParts, key: PublicKey, body: bytes, now_ms: int) -> VerifiedRequest:

@@ -8,10 +8,10 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
-from cloud_client.reference_server.contract.answers import Shown
+from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.problems import Problem, unavailable
-from cloud_client.reference_server.domain.call import Answer
-from cloud_client.reference_server.web.routing import Target
+from cloud_client.reference_server.domain.call import ApiAnswer
+from cloud_client.reference_server.web.routing import RequestTarget
 
 AUTHENTICATED: Final = "authenticated"
 """The member of ``scope["state"]`` that is called once it is known who asks."""
@@ -56,7 +56,7 @@ class Bodies:
                 self._held.pop(who, None)
 
 
-class Request:
+class HttpRequest:
     """Headers and raw parts of a request, read once."""
 
     def __init__(self, scope: Scope, receive: Receive, *, https: bool) -> None:
@@ -66,7 +66,7 @@ class Request:
         client = scope.get("client")
         self.address: str = client[0] if client else ""
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        target = Target.read(raw_path.decode("ascii", "replace").partition("?")[0])
+        target = RequestTarget.read(raw_path.decode("ascii", "replace").partition("?")[0])
         self.raw_path = target.path
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
@@ -153,7 +153,7 @@ def is_drained(lengths: Sequence[str]) -> bool:
     )
 
 
-async def send_answer(send: Send, answer: Answer, headers: Mapping[str, str], *, head: bool) -> None:
+async def send_answer(send: Send, answer: ApiAnswer, headers: Mapping[str, str], *, head: bool) -> None:
     """Write an answer out; ``head`` leaves the body away and keeps its length."""
     data = answer.encoded or (b"" if answer.body is None else encode(answer.body))
     raw = [
@@ -173,8 +173,8 @@ _JSON_TYPE, _PROBLEM_TYPE = JSON_TYPE.encode(), PROBLEM_TYPE.encode()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def encode(body: Shown | Mapping[str, Any]) -> bytes:
+def encode(body: AnswerObject | Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
-    if isinstance(body, Shown):
+    if isinstance(body, AnswerObject):
         return body.model_dump_json(exclude_unset=True).encode()
     return _encoder.encode(body).encode()

@@ -14,14 +14,14 @@ _REST = "{rest:path}"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """A request target: ``authority`` is None in the usual form, where it is in Host."""
 
     path: str
     authority: str | None = None
 
     @classmethod
-    def read(cls, raw: str) -> "Target":
+    def read(cls, raw: str) -> "RequestTarget":
         """The target without its query."""
         if raw.startswith("/"):
             return cls(raw)

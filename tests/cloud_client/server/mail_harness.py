@@ -7,9 +7,10 @@ import httpx
 
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
+from link1.bodies import Box
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import PublicKey, SealPublicKey
-from link1.sealed import SERVICE_ID, Box, check_inbox_record, open_record, seal_record
+from link1.sealed import SERVICE_ID, check_inbox_record, open_record, seal_record
 from link1.signed import Kind, verify_object
 from tests.cloud_client.server.server_harness import Partner, SimDevice
 

@@ -19,9 +19,10 @@ from click.testing import CliRunner
 
 from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
+from link1.bodies import Box
 from link1.canonical import b64_encode
 from link1.keys import SealKey, SealPublicKey, SigningKey
-from link1.sealed import SERVICE_ID, Box, seal_record
+from link1.sealed import SERVICE_ID, seal_record
 from link1.signed import Kind, object_ref, sign_object
 from tests.cloud_client.server.server_database import database_words
 from tools.cloud.command import cloud as command

@@ -12,10 +12,10 @@ from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.store import health
-from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.bind import AdminBind
-from cloud_client.reference_server.web.admin.metrics import Metrics, Standing
+from cloud_client.reference_server.web.admin.metrics import Metrics, ServiceFigures
 from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S, LONGEST_S, Visits
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
@@ -25,7 +25,7 @@ from tests.cloud_client.server.server_process import Running
 
 ORIGIN = "http://127.0.0.1:8711"
 SAME_SITE = {"Origin": ORIGIN, "Sec-Fetch-Site": "same-origin"}
-STANDING = Standing({}, [], 0, 0, {}, 0)
+STANDING = ServiceFigures({}, [], 0, 0, {}, 0)
 
 
 class Desk:
@@ -112,7 +112,7 @@ def test_metrics_tell_figures_and_no_value(own_cloud: Cloud) -> None:
 
 def test_a_metric_takes_any_answer() -> None:
     metrics = Metrics()
-    metrics.note(Served("?", "(no route)", 405, 0.2, "r"))
+    metrics.note(ServedRequest("?", "(no route)", 405, 0.2, "r"))
     assert b'method="?"' in metrics.page(STANDING, waiters=4, queued={"write": 2})
 
 

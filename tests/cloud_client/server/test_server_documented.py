@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_client.reference_server.contract.bodies import A_UUID
-from cloud_client.reference_server.web.admin.reference import DEVICE_CHAPTER, Entry, chapters
+from cloud_client.reference_server.web.admin.reference import DEVICE_CHAPTER, OperationEntry, chapters
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_process import Board, Running
@@ -19,7 +19,7 @@ ENDS = ("eraseSubject", "getErasureReceipt")
 """After everything that needs the person."""
 
 
-def entries() -> list[Entry]:
+def entries() -> list[OperationEntry]:
     found = [
         entry
         for chapter in chapters(document(OPERATIONS))

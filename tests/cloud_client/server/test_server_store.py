@@ -14,7 +14,7 @@ import pytest
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store import migrations, schema
 from cloud_client.reference_server.store.async_store import AsyncStore
-from cloud_client.reference_server.store.base import UNLOCKED, Change, Database, Store, Tx
+from cloud_client.reference_server.store.base import UNLOCKED, Change, CloudStore, Database, Tx
 from cloud_client.reference_server.store.engines import connect_store, open_store
 from tests.cloud_client.server.server_database import cluster, query
 from tests.cloud_client.server.server_harness import Cloud
@@ -30,18 +30,18 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 
 @pytest.fixture
-def store(database: Database) -> Iterator[Store]:
+def store(database: Database) -> Iterator[CloudStore]:
     store = open_store(database)
     yield store
     store.close()
 
 
-def reading(store: Store, work: Callable[[Tx], T]) -> T:
+def reading(store: CloudStore, work: Callable[[Tx], T]) -> T:
     with store.reading() as tx:
         return work(tx)
 
 
-def test_all_or_nothing(store: Store) -> None:
+def test_all_or_nothing(store: CloudStore) -> None:
     def half_way(tx: Tx) -> None:
         tx.run(INSERT, nonce="a")
         raise KeyError
@@ -53,7 +53,7 @@ def test_all_or_nothing(store: Store) -> None:
     assert reading(store, lambda tx: tx.scalar(COUNT)) == 1
 
 
-def test_every_way_to_read(store: Store) -> None:
+def test_every_way_to_read(store: CloudStore) -> None:
     with store.writing(lock=UNLOCKED) as tx:
         for number in range(2500):
             tx.run(INSERT, nonce=f"{number:04}")
@@ -94,7 +94,7 @@ def test_an_older_database_is_brought_up(database: Database, monkeypatch: pytest
         store.close()
 
 
-def test_text_is_ordered_by_its_bytes(store: Store) -> None:
+def test_text_is_ordered_by_its_bytes(store: CloudStore) -> None:
     names = ["-", "0", "A", "Z", "_", "a", "é", "\N{OBJECT REPLACEMENT CHARACTER}", "\N{GRINNING FACE}"]
     with store.writing() as tx:
         for name in reversed(names):
@@ -102,7 +102,7 @@ def test_text_is_ordered_by_its_bytes(store: Store) -> None:
         assert [row["nonce"] for row in tx.all("SELECT nonce FROM nonces ORDER BY nonce")] == names
 
 
-def test_one_view_for_a_whole_read(database: Database, store: Store) -> None:
+def test_one_view_for_a_whole_read(database: Database, store: CloudStore) -> None:
     other = connect_store(database)
     with store.reading() as tx:
         assert tx.scalar(COUNT) == 0
@@ -112,7 +112,7 @@ def test_one_view_for_a_whole_read(database: Database, store: Store) -> None:
     other.close()
 
 
-def test_what_is_read_before_a_write_holds_at_the_write(database: Database, store: Store) -> None:
+def test_what_is_read_before_a_write_holds_at_the_write(database: Database, store: CloudStore) -> None:
     """Counting and then inserting the count loses nothing, whoever else does the same."""
 
     def add(tx: Tx) -> int:
@@ -129,7 +129,7 @@ def test_what_is_read_before_a_write_holds_at_the_write(database: Database, stor
     assert reading(store, lambda tx: tx.scalar("SELECT max(nonce) FROM nonces")) == "0099"
 
 
-def test_the_whole_waits_for_every_tenant(database: Database, store: Store) -> None:
+def test_the_whole_waits_for_every_tenant(database: Database, store: CloudStore) -> None:
     other = connect_store(database)
     began, order = threading.Event(), []
 

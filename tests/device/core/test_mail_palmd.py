@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from link1.bodies import MailState
+from link1.bodies import Box, MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.keys import SigningKey
 from link1.objects import VerdictResult
-from link1.sealed import Box, SignerCertificate, SignerPurpose, check_outbox_record, open_record, seal_record
+from link1.sealed import SignerCertificate, SignerPurpose, check_outbox_record, open_record, seal_record
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import VerdictAnswered

@@ -24,12 +24,12 @@ from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
+from link1.bodies import Box
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.events import Down, MailPullReceived, MailReceived, Proven
 from link1.keys import SealKey, SigningKey
 from link1.objects import GalleryMark
 from link1.sealed import (
-    Box,
     SignerCertificate,
     SignerPurpose,
     check_outbox_record,

@@ -192,12 +192,14 @@ def fill(server: ServerProcess, templates: int) -> None:
 
 def _insert_person(
     tx: Tx, vault: Vault, environment: Environment, *, number: int, now_ms: int
-) -> persons.Person:
+) -> persons.SubjectIdentity:
     tenant = tenants.load(tx, vault, environment.tenant_id)
     subject_id = f"00000000-0000-4000-8000-{number:012x}"
     key, key_ct = persons.new_key(vault, subject_id)
     name = f"filled-{number}"
-    person = persons.Person(subject_id, tenant.subject_ref(subject_id), key, name, None, suspended=False)
+    person = persons.SubjectIdentity(
+        subject_id, tenant.subject_ref(subject_id), key, name, None, suspended=False
+    )
     tx.run(
         """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status, external_ref_mac,
                                  person_key_ct, refs_ct, has_onboard_ref, model_id, hands, enrolled_ms,

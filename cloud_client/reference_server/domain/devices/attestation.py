@@ -28,7 +28,7 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Attest, Body, read_model
 from cloud_client.reference_server.contract.mail import base64_of
 from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import UNATTESTED, row_by_id
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
@@ -58,7 +58,7 @@ class _NotVerified(Exception):
     """The evidence proves nothing; why is nobody's business."""
 
 
-def attest_device(call: Call, tx: Tx) -> Answer:
+def attest_device(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/devices/attest``."""
     body: Attest = call.body
     device = row_by_id(tx, call.environment, call.caller.device_id)
@@ -124,7 +124,7 @@ def remove_factory_ca(tx: Tx, fingerprint: str) -> dict[str, Any]:
     return {"fingerprint": fingerprint.lower()}
 
 
-def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> Answer:
+def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> ApiAnswer:
     health = set(json.loads(device["health"])) - {UNATTESTED}
     tx.run(
         """UPDATE devices SET attest_level = :level, attest_verified = :verified, health = :health
@@ -135,7 +135,7 @@ def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> Answer:
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
     )
-    return Answer(200, shown.Attestation(trust=shown.Trust(attest_level=level, verified=verified)))
+    return ApiAnswer(200, shown.Attestation(trust=shown.TrustAnswer(attest_level=level, verified=verified)))
 
 
 def _evidence(value: object) -> X509Evidence:

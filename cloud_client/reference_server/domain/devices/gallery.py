@@ -5,7 +5,7 @@ from typing import Any
 
 from cloud_client.contract import DeviceStatusWord, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem, unauthenticated
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
@@ -14,7 +14,7 @@ from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import UNLOCKED, Tx
 
 
-async def list_deltas(call: Call, store: AsyncStore) -> Answer:
+async def list_deltas(call: Call, store: AsyncStore) -> ApiAnswer:
     """``GET /v1/gallery/deltas``: what follows ``after_seq``, waiting for it up to ``wait_s``."""
     after_seq, limit = call.query["after_seq"], call.query["limit"]
     loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ async def list_deltas(call: Call, store: AsyncStore) -> Answer:
 
     # A thousand devices that one change has woken all ask for the same page.
     same = (call.environment.stream, call.query["epoch"], after_seq, shown, seq)
-    return Answer(200, await waiters.pages.made(same, lambda: store.read_aside(page)))
+    return ApiAnswer(200, await waiters.pages.made(same, lambda: store.read_aside(page)))
 
 
 def _acknowledge(call: Call, tx: Tx, turn: Turn) -> None:
@@ -73,7 +73,7 @@ def _check_history(call: Call, tx: Tx) -> gallery_log.StreamState:
     return state
 
 
-async def snapshot(call: Call, store: AsyncStore) -> Answer:
+async def snapshot(call: Call, store: AsyncStore) -> ApiAnswer:
     """``GET /v1/gallery/snapshot``: one page of the state at the seq of the first page."""
     text = call.query["cursor"]
     if text is None:
@@ -90,4 +90,4 @@ async def snapshot(call: Call, store: AsyncStore) -> Answer:
             tx, call.vault, call.environment, snapshot_id, after, now_ms=call.now_ms
         )
 
-    return Answer(200, await store.read_aside(page))
+    return ApiAnswer(200, await store.read_aside(page))

@@ -7,10 +7,10 @@ from typing import Final
 from cloud_client.contract import DeviceStatusWord, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RevokeDevice
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
-from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind
+from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.rows import own_row
@@ -21,7 +21,7 @@ UNATTESTED: Final = "KEY_UNATTESTED"
 _FILTERS: Final = ("status", "gate_id", "kind")
 
 
-def list_devices(call: Call, tx: Tx) -> Answer:
+def list_devices(call: Call, tx: Tx) -> ApiAnswer:
     """listDevices: newest first."""
     after = read_cursor(call, "devices", max_age_ms=None)
     filters = {name: value for name in _FILTERS if (value := call.query[name]) is not None}
@@ -29,7 +29,7 @@ def list_devices(call: Call, tx: Tx) -> Answer:
     return list_page(call, tx, listed, after, lambda row: device_object(tx, row))
 
 
-def revoke_device(call: Call, tx: Tx) -> Answer:
+def revoke_device(call: Call, tx: Tx) -> ApiAnswer:
     """revokeDevice: its keys are dead but for fetching the signed wipe and acknowledging it.
 
     The wipe goes into the inbox too, for a device without a network.
@@ -49,10 +49,10 @@ def revoke_device(call: Call, tx: Tx) -> Answer:
         )
         row = row_by_id(tx, call.environment, row["device_id"])
         status = device_config.signed_status(tx, call.vault, row, call.now_ms)
-        mail = Mail(MailKind.DEVICE_REVOKE, status)
+        mail = InboxMail(MailKind.DEVICE_REVOKE, status)
         mail_inbox.announce_wipe(tx, call.vault, row, mail, now_ms=call.now_ms)
     revoked = row_by_id(tx, call.environment, row["device_id"])
-    return Answer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
+    return ApiAnswer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
 
 
 def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
@@ -75,7 +75,7 @@ def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
     return own_row(tx, environment, "devices", ProblemCode.DEVICE_NOT_FOUND, device_id=device_id)
 
 
-def device_object(tx: Tx, row: Row) -> shown.Device:
+def device_object(tx: Tx, row: Row) -> shown.DeviceAnswer:
     """The Device of the contract."""
     keys = tx.all(
         """SELECT purpose, kid FROM device_keys
@@ -85,7 +85,7 @@ def device_object(tx: Tx, row: Row) -> shown.Device:
         device_id=row["device_id"],
         registration_no=row["registration_no"],
     )
-    return shown.Device.of(
+    return shown.DeviceAnswer.of(
         row,
         app=shown.App(pkg=row["app_pkg"], version=row["app_version"]),
         gallery=shown.GalleryOfDevice.of(
@@ -95,6 +95,6 @@ def device_object(tx: Tx, row: Row) -> shown.Device:
             seq=row["acked_seq"],
         ),
         keys=[shown.KeyOfDevice.of(key, alg="ed25519") for key in keys],
-        trust=shown.Trust.of(row, verified=row["attest_verified"]),
+        trust=shown.TrustAnswer.of(row, verified=row["attest_verified"]),
         health=json.loads(row["health"]),
     )

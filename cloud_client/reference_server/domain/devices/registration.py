@@ -7,14 +7,14 @@ from cloud_client.contract import MAX_JSON_BYTES, DeviceStatusWord, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RegisterDevice
 from cloud_client.reference_server.contract.problems import Problem, invalid, unauthenticated
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.attestation import key_digest
 from cloud_client.reference_server.domain.devices.records import UNATTESTED, device_object, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.tenancy import signers, tenants
-from cloud_client.reference_server.domain.tenancy.callers import Environment, Provisioning
+from cloud_client.reference_server.domain.tenancy.callers import Environment, ProvisioningCaller
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault, token_hash
 from link1.canonical import read_strict
@@ -35,15 +35,15 @@ def registering_http_key(body: bytes) -> PublicKey | None:
     return None
 
 
-def register_device(call: Call, tx: Tx) -> Answer:
+def register_device(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/devices/register``."""
     again, registered = register(tx, call.vault, call.caller, call.body, call.now_ms)
-    return Answer(200 if again else 201, registered)
+    return ApiAnswer(200 if again else 201, registered)
 
 
 def register(
-    tx: Tx, vault: Vault, holder: Provisioning, body: RegisterDevice, now_ms: int
-) -> tuple[bool, shown.Registration]:
+    tx: Tx, vault: Vault, holder: ProvisioningCaller, body: RegisterDevice, now_ms: int
+) -> tuple[bool, shown.RegistrationAnswer]:
     """A first registration, one with new keys after a revocation, or the same once more (True).
 
     Problem 401, 409 or 422.
@@ -85,7 +85,7 @@ def _keys(body: RegisterDevice) -> dict[str, PublicKey]:
     return keys
 
 
-def _check_proof(body: RegisterDevice, holder: Provisioning, verdict_key: PublicKey) -> None:
+def _check_proof(body: RegisterDevice, holder: ProvisioningCaller, verdict_key: PublicKey) -> None:
     """The verdict key has signed everything the body says, and for this token."""
     facts = body.model_dump(exclude={"proof"})
     facts["token_sha256"] = hashlib.sha256(holder.token.encode()).hexdigest()
@@ -188,18 +188,20 @@ def _store(
         gallery_log.adopt_model(tx, environment, body.model_id)
 
 
-def _registered(tx: Tx, vault: Vault, environment: Environment, row: Row, now_ms: int) -> shown.Registration:
+def _registered(
+    tx: Tx, vault: Vault, environment: Environment, row: Row, now_ms: int
+) -> shown.RegistrationAnswer:
     state = gallery_log.state_of_stream(tx, environment)
     seal_key = signers.seal_key(tx, vault, now_ms).public
     dbd_key = device_config.dbd_key_at(tx, environment, row["dbd_id"], now_ms)
-    return shown.Registration(
+    return shown.RegistrationAnswer(
         device=device_object(tx, row),
         tenant_id=row["tenant_id"],
         roots=[key_object(vault.root.public)],
         keys=signers.published(tx, now_ms),
-        mail=shown.Mail(
+        mail=shown.MailAnswer(
             service_id=SERVICE_ID,
-            seal_key=shown.SealKey(kid=seal_key.kid, alg="x25519", pub_b64=seal_key.b64),
+            seal_key=shown.SealKeyAnswer(kid=seal_key.kid, alg="x25519", pub_b64=seal_key.b64),
             signer_certs=[signers.certificate(tx, vault, "post", now_ms).b64],
             inbox_next_seq=mail_inbox.box_of(tx, row)["first_seq"],
         ),
@@ -212,6 +214,6 @@ def _registered(tx: Tx, vault: Vault, environment: Environment, row: Row, now_ms
     )
 
 
-def key_object(key: PublicKey) -> shown.PublicKey:
+def key_object(key: PublicKey) -> shown.PublicKeyAnswer:
     """``{kid, alg, pub_b64}``."""
-    return shown.PublicKey(kid=key.kid, alg="ed25519", pub_b64=key.b64)
+    return shown.PublicKeyAnswer(kid=key.kid, alg="ed25519", pub_b64=key.b64)

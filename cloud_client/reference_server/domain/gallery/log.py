@@ -13,7 +13,7 @@ from typing import Any
 from cloud_client.contract import MAX_DELTA_PAGE
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
-from cloud_client.reference_server.domain.tenancy.persons import Person, key_of_row
+from cloud_client.reference_server.domain.tenancy.persons import SubjectIdentity, key_of_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault, seal, unseal
 from gallery.stream import SALT_BYTES, Delta, Entry, Head, Op, entry_sha256, head_zero, make_delta, next_head
@@ -69,7 +69,13 @@ def adopt_model(tx: Tx, environment: Environment, model_id: str) -> None:
 
 
 def append(
-    tx: Tx, environment: Environment, op: Op, person: Person, now_ms: int, *, entry: Entry | None = None
+    tx: Tx,
+    environment: Environment,
+    op: Op,
+    person: SubjectIdentity,
+    now_ms: int,
+    *,
+    entry: Entry | None = None,
 ) -> int:
     """Add one delta about a person to the log; its seq."""
     state = state_of_stream(tx, environment)
@@ -117,7 +123,7 @@ def append(
 def add_templates(
     tx: Tx,
     environment: Environment,
-    person: Person,
+    person: SubjectIdentity,
     model_id: str,
     vectors: Iterable[tuple[str, bytes]],
     *,
@@ -159,7 +165,7 @@ def add_templates(
 
 
 def remove_templates(
-    tx: Tx, environment: Environment, person: Person, now_ms: int, *, destroy: bool
+    tx: Tx, environment: Environment, person: SubjectIdentity, now_ms: int, *, destroy: bool
 ) -> int | None:
     """Tombstone a person; None when the log holds nothing of them, else the tombstone's seq.
 
@@ -214,7 +220,7 @@ def compact(tx: Tx, environment: Environment, subject_id: str) -> None:
 
 
 def set_suspended(
-    tx: Tx, environment: Environment, person: Person, suspended: bool, now_ms: int
+    tx: Tx, environment: Environment, person: SubjectIdentity, suspended: bool, now_ms: int
 ) -> int | None:
     """Take an enrolled person out of the match set, or put them back; None without templates."""
     templates = tx.all(
@@ -344,11 +350,11 @@ def oldest_seq(tx: Tx, state: StreamState) -> int:
 
 def entry_of(row: Row, vault: Vault, *, suspended: bool) -> JsonObject:
     """The entry of a template row that carries its person's sealed columns too."""
-    person = Person.from_row(row, key_of_row(vault, row))
+    person = SubjectIdentity.from_row(row, key_of_row(vault, row))
     return _entry(row, person, suspended=suspended).to_obj()
 
 
-def _entry(row: Row, person: Person, *, suspended: bool) -> Entry:
+def _entry(row: Row, person: SubjectIdentity, *, suspended: bool) -> Entry:
     return Entry(
         template_id=row["template_id"],
         subject_ref=person.subject_ref,

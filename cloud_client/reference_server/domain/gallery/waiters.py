@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, TypeVar
 
-from cloud_client.reference_server.domain.tenancy.callers import Device
+from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller
 
 T = TypeVar("T")
 _Who = tuple[str, str]
@@ -72,7 +72,7 @@ class Waiters:
         """How many devices wait now."""
         return sum(len(turns) for turns in self._streams.values())
 
-    def enter(self, device: Device) -> Turn:
+    def enter(self, device: DeviceCaller) -> Turn:
         """Begin a device's turn; ends an older one, which is answered with no data."""
         who = (device.environment.tenant_id, device.device_id)
         older = self._turns.get(who)

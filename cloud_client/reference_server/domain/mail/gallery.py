@@ -16,7 +16,7 @@ from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
-from cloud_client.reference_server.domain.mailbox.kinds import PALMS_SQL, Mail, MailKind
+from cloud_client.reference_server.domain.mailbox.kinds import PALMS_SQL, InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
@@ -74,7 +74,7 @@ class Filling:
         _note_mailed(tx, self.device, self.at)
         return more
 
-    def _next(self, tx: Tx, state: gallery_log.StreamState) -> tuple[Mail, bool]:
+    def _next(self, tx: Tx, state: gallery_log.StreamState) -> tuple[InboxMail, bool]:
         epoch, seq = self.at
         if self.snapshot is None and self.at == (state.epoch, state.seq):
             return _head(tx, self.call.vault, self.call.environment, self.call.now_ms), False
@@ -89,7 +89,7 @@ class Filling:
                 now_ms=self.call.now_ms,
             )
             self.at = (epoch, page["data"][-1]["seq"])
-            return Mail(MailKind.GALLERY_DELTAS, page), bool(page["has_more"])
+            return InboxMail(MailKind.GALLERY_DELTAS, page), bool(page["has_more"])
         if self.snapshot is None:
             self.snapshot = (snapshots.open_snapshot(tx, self.call.environment, self.call.now_ms), "")
         page = snapshots.snapshot_page(
@@ -104,7 +104,7 @@ class Filling:
             self.snapshot = (self.snapshot[0], page["data"][-1]["template_id"])
         head = page["head"]["head_obj"]
         self.at = (head["epoch"], head["seq"])
-        return Mail(MailKind.GALLERY_SNAPSHOT_PAGE, page), bool(page["has_more"])
+        return InboxMail(MailKind.GALLERY_SNAPSHOT_PAGE, page), bool(page["has_more"])
 
     def _still(self, tx: Tx, state: gallery_log.StreamState) -> bool:
         box = mail_inbox.box_of(tx, self.device)
@@ -176,10 +176,10 @@ def _standing(call: Call, tx: Tx, device: Row, report: DeviceReport) -> tuple[in
     return max(reported, (box["mailed_epoch"], box["mailed_seq"])) if on_its_way else reported
 
 
-def _head(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> Mail:
+def _head(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> InboxMail:
     state = gallery_log.state_of_stream(tx, environment)
     head = Head(state.stream, state.epoch, state.seq, state.head, state.count, now_ms)
-    return Mail(MailKind.GALLERY_HEAD, gallery_log.signed_head(tx, vault, head, now_ms))
+    return InboxMail(MailKind.GALLERY_HEAD, gallery_log.signed_head(tx, vault, head, now_ms))
 
 
 def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
@@ -216,9 +216,9 @@ def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
         return
     if row["body"] is None or row["reissues"] >= REISSUES:
         receipt = {"device_id": device["device_id"], "acked_upto_seq": box["outbox_seq"]}
-        mail = Mail(MailKind.POST_RECEIPT, receipt)
+        mail = InboxMail(MailKind.POST_RECEIPT, receipt)
     elif kind is MailKind.GALLERY_HEAD:
         mail = _head(tx, call.vault, call.environment, call.now_ms)
     else:
-        mail = Mail(kind, json.loads(row["body"]))
+        mail = InboxMail(kind, json.loads(row["body"]))
     mail_inbox.replace(tx, call.vault, device, next_seq, mail, now_ms=call.now_ms)

@@ -4,7 +4,7 @@ import json
 from typing import Final
 
 from cloud_client.reference_server.contract.answers import InboxPage
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
@@ -15,9 +15,9 @@ _RECORD_ROOM: Final = 1024
 """More than what a record has besides its ciphertext."""
 
 
-async def list_device_inbox(call: Call, store: AsyncStore) -> Answer:
+async def list_device_inbox(call: Call, store: AsyncStore) -> ApiAnswer:
     """listDeviceInbox: what follows ``after_seq``, at most ``limit`` records and 8 MiB."""
-    return Answer(200, await store.read_aside(lambda tx: _inbox_page(call, tx)))
+    return ApiAnswer(200, await store.read_aside(lambda tx: _inbox_page(call, tx)))
 
 
 def _inbox_page(call: Call, tx: Tx) -> InboxPage:

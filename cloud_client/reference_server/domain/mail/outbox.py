@@ -16,12 +16,12 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Body, VerdictBatch, read_model
 from cloud_client.reference_server.contract.mail import DeviceReport, SubmitOutbox, WipeDone
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import UNATTESTED, mark_wiped, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
-from cloud_client.reference_server.domain.mailbox.kinds import Mail, MailKind, OutboxKind
+from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind, OutboxKind
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
@@ -37,7 +37,7 @@ _CONTENTS: Final[Mapping[OutboxKind, type[Body]]] = {
 }
 
 
-def submit_device_outbox(call: Call, tx: Tx) -> Answer:
+def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
     """submitDeviceOutbox: what was taken, what was known, what was refused; and a receipt in the inbox."""
     body: SubmitOutbox = call.body
     device = row_by_id(tx, call.environment, call.path["device_id"])
@@ -58,10 +58,10 @@ def submit_device_outbox(call: Call, tx: Tx) -> Answer:
     acked_upto_seq: int = mail_inbox.box_of(tx, device)["outbox_seq"]
     if device["status"] != DeviceStatusWord.WIPED:
         receipt = {"device_id": device["device_id"], "acked_upto_seq": acked_upto_seq}
-        mail = Mail(MailKind.POST_RECEIPT, receipt)
+        mail = InboxMail(MailKind.POST_RECEIPT, receipt)
         mail_inbox.post(tx, call.vault, device, mail, now_ms=call.now_ms)
     filling = None if report is None else mail_gallery.answer_report(call, tx, device, report)
-    return Answer(
+    return ApiAnswer(
         200,
         shown.OutboxResult(
             device_id=device["device_id"],

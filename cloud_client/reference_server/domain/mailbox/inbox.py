@@ -12,13 +12,14 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.reference_server.domain.mailbox.kinds import FRESHNESS_SQL, Mail
+from cloud_client.reference_server.domain.mailbox.kinds import FRESHNESS_SQL, InboxMail
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
+from link1.bodies import Box
 from link1.canonical import JsonObject, b64_decode
 from link1.keys import SealPublicKey
-from link1.sealed import SERVICE_ID, Box, seal_record
+from link1.sealed import SERVICE_ID, seal_record
 
 KEEP_ACKNOWLEDGED_MS: Final = 30 * 24 * 3600 * 1000
 
@@ -56,7 +57,7 @@ def box_of(tx: Tx, device: Row) -> Row:
     )
 
 
-def post(tx: Tx, vault: Vault, device: Row, mail: Mail, *, now_ms: int) -> Posted:
+def post(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> Posted:
     """Seal a body to the device and put it behind everything in its inbox."""
     seq = tx.scalar(
         """UPDATE mail_boxes SET inbox_seq = inbox_seq + 1
@@ -78,7 +79,7 @@ def post(tx: Tx, vault: Vault, device: Row, mail: Mail, *, now_ms: int) -> Poste
     return Posted(int(seq), record["post"]["rid"])
 
 
-def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: Mail, *, now_ms: int) -> None:
+def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now_ms: int) -> None:
     """Put another record under a seq that the device has not acknowledged."""
     record, ciphertext = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
     tx.run(
@@ -94,7 +95,7 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: Mail, *, now_ms: 
     )
 
 
-def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: Mail, *, now_ms: int) -> None:
+def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> None:
     """The device is revoked: it is told as soon as can be, and gets no more of the gallery.
 
     The wipe also takes the place of every record that would still bring palms or keep those it has fresh.
@@ -147,7 +148,7 @@ def sweep(tx: Tx, now_ms: int) -> None:
 
 
 def _sealed(
-    tx: Tx, vault: Vault, device: Row, seq: int, mail: Mail, *, now_ms: int
+    tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now_ms: int
 ) -> tuple[JsonObject, bytes]:
     """A record without its ciphertext, and the ciphertext. FormatError when the body is too large."""
     record = seal_record(

@@ -39,7 +39,7 @@ FRESHNESS_SQL: Final = f"{PALMS_SQL}, '{MailKind.GALLERY_HEAD.value}'"
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
+class InboxMail:
     """What is sealed into an inbox record."""
 
     kind: MailKind

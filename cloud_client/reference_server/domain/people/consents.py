@@ -6,7 +6,7 @@ from cloud_client.contract import ProblemCode, Purpose
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import GrantConsent
 from cloud_client.reference_server.contract.problems import Problem, invalid
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.people import status as standing
@@ -16,7 +16,7 @@ from cloud_client.reference_server.store.base import Row, Tx
 FUTURE_TOLERANCE_MS = 5 * 60 * 1000
 
 
-def grant_consent(call: Call, tx: Tx) -> Answer:
+def grant_consent(call: Call, tx: Tx) -> ApiAnswer:
     """grantConsent: 201 for a new consent, 200 with the current one when there is one."""
     body: GrantConsent = call.body
     accepted_ms: int = body.evidence.accepted_at  # type: ignore[assignment]
@@ -26,7 +26,7 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
     subject_id = row["subject_id"]
     held = current(tx, subject_id, body.purpose)
     if held is not None:
-        return Answer(200, shown.Consent.of(held), subject_id=subject_id)
+        return ApiAnswer(200, shown.ConsentAnswer.of(held), subject_id=subject_id)
     granted = record(
         tx,
         subject_id,
@@ -37,10 +37,10 @@ def grant_consent(call: Call, tx: Tx) -> Answer:
         evidence_sha256=body.evidence.evidence_sha256,
     )
     standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    return Answer(201, shown.Consent.of(granted), subject_id=subject_id)
+    return ApiAnswer(201, shown.ConsentAnswer.of(granted), subject_id=subject_id)
 
 
-def revoke_consent(call: Call, tx: Tx) -> Answer:
+def revoke_consent(call: Call, tx: Tx) -> ApiAnswer:
     """revokeConsent: the consent, revoked; without enrollment consent the templates are destroyed."""
     row = persons.row_by_id(tx, call.environment, call.path["subject_id"])
     subject_id, purpose = row["subject_id"], call.path["purpose"]
@@ -57,7 +57,7 @@ def revoke_consent(call: Call, tx: Tx) -> Answer:
         if purpose == Purpose.ENROLLMENT:
             _destroy_enrollment(call, tx, row)
         standing.settle(tx, call.vault, call.environment, subject_id, call.now_ms)
-    return Answer(200, shown.Consent.of(held), subject_id=subject_id)
+    return ApiAnswer(200, shown.ConsentAnswer.of(held), subject_id=subject_id)
 
 
 def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:

@@ -11,11 +11,11 @@ from cloud_client.reference_server.contract.bodies import (
     CompleteEnrollment,
     FailEnrollment,
     Hand,
-    Redeem,
+    RedeemBody,
     read_model,
 )
 from cloud_client.reference_server.contract.problems import Problem, invalid
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.people import consents, sessions
 from cloud_client.reference_server.domain.people import status as standing
@@ -50,9 +50,9 @@ def read_enrollment(value: object) -> Body:
     return read_model(CompleteEnrollment, value)
 
 
-def redeem_short_code(call: Call, tx: Tx) -> Answer:
+def redeem_short_code(call: Call, tx: Tx) -> ApiAnswer:
     """The session that a typed short code stands for, and its token; as often as asked while it is open."""
-    body: Redeem = call.body
+    body: RedeemBody = call.body
     code = sessions.normal_short_code(body.short_code)
     row = tx.one(
         "SELECT * FROM sessions WHERE tenant_id = :tenant_id AND short_code_mac = :mac",
@@ -70,10 +70,10 @@ def redeem_short_code(call: Call, tx: Tx) -> Answer:
         terms_version=tenant.terms_version,
         expires_at_ms=row["expires_ms"],
     )
-    return Answer(200, session, subject_id=row["subject_id"])
+    return ApiAnswer(200, session, subject_id=row["subject_id"])
 
 
-def conclude_enrollment(call: Call, tx: Tx) -> Answer:
+def conclude_enrollment(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/enrollments``."""
     body: CompleteEnrollment | FailEnrollment = call.body
     row = tx.one("SELECT * FROM sessions WHERE token_hash = :token_hash", token_hash=token_hash(body.token))
@@ -82,7 +82,7 @@ def conclude_enrollment(call: Call, tx: Tx) -> Answer:
     session_id, subject_id = row["session_id"], row["subject_id"]
     if isinstance(body, FailEnrollment):
         sessions.end(tx, session_id, SessionStatus.FAILED, failure_code=body.failed)
-        return Answer(
+        return ApiAnswer(
             200, shown.EnrollmentOutcome(session_id=session_id, status="failed"), subject_id=subject_id
         )
     palms = _read_palms(body, json.loads(row["hands_required"]))
@@ -112,7 +112,7 @@ def conclude_enrollment(call: Call, tx: Tx) -> Answer:
             session_id=session_id,
             review_ct=seal(person.key, json.dumps(held).encode(), session_id.encode()),
         )
-        return Answer(
+        return ApiAnswer(
             202, shown.EnrollmentOutcome(session_id=session_id, status="review"), subject_id=subject_id
         )
     enrollment_id = _enrol(tx, call.vault, call.environment, row, palms=palms, now_ms=call.now_ms)
@@ -123,7 +123,7 @@ def conclude_enrollment(call: Call, tx: Tx) -> Answer:
         subject_ref=person.subject_ref,
         hands=palms.hands,
     )
-    return Answer(201, enrolled, subject_id=subject_id)
+    return ApiAnswer(201, enrolled, subject_id=subject_id)
 
 
 def approve(tx: Tx, vault: Vault, environment: Environment, session_id: str, now_ms: int) -> Row:

@@ -11,7 +11,7 @@ import uuid
 from cloud_client.contract import GALLERY_TTL_MS, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.times import rfc3339
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.tenancy import persons, signers
@@ -22,7 +22,7 @@ from link1.canonical import JsonObject
 from link1.signed import Kind
 
 
-def erase_subject(call: Call, tx: Tx) -> Answer:
+def erase_subject(call: Call, tx: Tx) -> ApiAnswer:
     """eraseSubject: the receipt. A recorded copy of this answer survives the erasure it is about."""
     environment, vault = call.environment, call.vault
     row = persons.row_by_id(tx, environment, call.path["subject_id"])
@@ -73,14 +73,14 @@ def erase_subject(call: Call, tx: Tx) -> Answer:
         **environment.params,
     )
     tx.purge_after_commit = True
-    return Answer(200, receipt_object(tx, erased))
+    return ApiAnswer(200, receipt_object(tx, erased))
 
 
-def get_erasure_receipt(call: Call, tx: Tx) -> Answer:
+def get_erasure_receipt(call: Call, tx: Tx) -> ApiAnswer:
     """``GET /v1/erasure-receipts/{receipt_id}``: the receipt with its propagation as of now."""
     missing = ProblemCode.ERASURE_RECEIPT_NOT_FOUND
     row = own_row(tx, call.environment, "erasures", missing, receipt_id=call.path["receipt_id"])
-    return Answer(200, receipt_object(tx, row))
+    return ApiAnswer(200, receipt_object(tx, row))
 
 
 def receipt_object(tx: Tx, row: Row) -> shown.ErasureReceipt:

@@ -15,7 +15,7 @@ from cloud_client.contract import (
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateEnrollmentSession
 from cloud_client.reference_server.contract.problems import Problem, invalid
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id as device_row
 from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.domain.tenancy.callers import Environment
@@ -27,7 +27,7 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _READ_AS = str.maketrans({"I": "1", "L": "1", "O": "0", "-": None})
 
 
-def create_session(call: Call, tx: Tx) -> Answer:
+def create_session(call: Call, tx: Tx) -> ApiAnswer:
     """createEnrollmentSession: a token, a QR payload and a short code, told this once."""
     body: CreateEnrollmentSession = call.body
     environment, vault = call.environment, call.vault
@@ -71,13 +71,13 @@ def create_session(call: Call, tx: Tx) -> Answer:
         **_of_now(made, call.now_ms),
     )
     location = {"Location": f"/v1/enrollment-sessions/{session_id}"}
-    return Answer(201, session, location, subject_id=row["subject_id"])
+    return ApiAnswer(201, session, location, subject_id=row["subject_id"])
 
 
-def get_session(call: Call, tx: Tx) -> Answer:
+def get_session(call: Call, tx: Tx) -> ApiAnswer:
     """getEnrollmentSession."""
     row = row_by_id(tx, call.environment, call.path["session_id"])
-    return Answer(200, session_object(row, call.now_ms))
+    return ApiAnswer(200, session_object(row, call.now_ms))
 
 
 def _subject(call: Call, tx: Tx, body: CreateEnrollmentSession) -> Row:

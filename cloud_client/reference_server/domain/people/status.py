@@ -5,7 +5,7 @@ current identification consent, stays in the gallery suspended and is ``blocked`
 """
 
 from cloud_client.contract import SubjectStatus
-from cloud_client.reference_server.contract.answers import Block
+from cloud_client.reference_server.contract.answers import BlockAnswer
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy import persons
@@ -45,12 +45,12 @@ def settle(tx: Tx, vault: Vault, environment: Environment, subject_id: str, now_
     return persons.row_by_id(tx, environment, subject_id)
 
 
-def block_object(tx: Tx, row: Row) -> Block | None:
+def block_object(tx: Tx, row: Row) -> BlockAnswer | None:
     """The ``block`` of a Subject: why, and since when."""
     if row["status"] != SubjectStatus.BLOCKED:
         return None
     found = _block(tx, row)
-    return None if found is None else Block(reason=found[0], since=rfc3339(found[1]))
+    return None if found is None else BlockAnswer(reason=found[0], since=rfc3339(found[1]))
 
 
 def _block(tx: Tx, row: Row) -> tuple[str, int] | None:

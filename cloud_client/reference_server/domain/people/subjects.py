@@ -8,7 +8,7 @@ from cloud_client.contract import ProblemCode, Purpose
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateSubject
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor
 from cloud_client.reference_server.domain.people import status as standing
 from cloud_client.reference_server.domain.people.cpf import carries_cpf, is_valid_cpf
@@ -19,7 +19,7 @@ from cloud_client.reference_server.store.vault import Vault
 CURSOR_AGE_MS = 30 * 24 * 3600 * 1000
 
 
-def create_subject(call: Call, tx: Tx) -> Answer:
+def create_subject(call: Call, tx: Tx) -> ApiAnswer:
     """createSubject: a person without palms."""
     body: CreateSubject = call.body
     environment, vault = call.environment, call.vault
@@ -66,18 +66,18 @@ def create_subject(call: Call, tx: Tx) -> Answer:
         now_ms=call.now_ms,
         **environment.params,
     )
-    return Answer(
+    return ApiAnswer(
         201, subject_object(tx, vault, row), {"Location": f"/v1/subjects/{subject_id}"}, subject_id=subject_id
     )
 
 
-def get_subject(call: Call, tx: Tx) -> Answer:
+def get_subject(call: Call, tx: Tx) -> ApiAnswer:
     """getSubject."""
     row = persons.row_by_id(tx, call.environment, call.path["subject_id"])
-    return Answer(200, subject_object(tx, call.vault, row))
+    return ApiAnswer(200, subject_object(tx, call.vault, row))
 
 
-def list_subjects(call: Call, tx: Tx) -> Answer:
+def list_subjects(call: Call, tx: Tx) -> ApiAnswer:
     """listSubjects: newest first."""
     query = call.query
     after = read_cursor(call, "subjects", max_age_ms=CURSOR_AGE_MS)

@@ -27,7 +27,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKey:
+class PartnerCaller:
     """A partner's credential."""
 
     key_id: str
@@ -36,7 +36,7 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceCaller:
     """A device that signed its request."""
 
     device_id: str
@@ -47,7 +47,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Provisioning:
+class ProvisioningCaller:
     """The holder of a provisioning token that is not expired."""
 
     token: str
@@ -56,10 +56,10 @@ class Provisioning:
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
+class PublicCaller:
     """A caller of a public route."""
 
     address: str
 
 
-Caller = ApiKey | Device | Provisioning | Nobody
+Caller = PartnerCaller | DeviceCaller | ProvisioningCaller | PublicCaller

@@ -12,7 +12,7 @@ from cloud_client.reference_server.store.vault import KEY_BYTES, Vault, seal, un
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class SubjectIdentity:
     """What handlers need of a person besides the columns of the row."""
 
     subject_id: str
@@ -23,7 +23,7 @@ class Person:
     suspended: bool
 
     @classmethod
-    def from_row(cls, row: Row, key: bytes) -> "Person":
+    def from_row(cls, row: Row, key: bytes) -> "SubjectIdentity":
         refs = json.loads(unseal(key, row["refs_ct"], row["subject_id"].encode()).decode())
         return cls(
             row["subject_id"],
@@ -103,11 +103,11 @@ def row_by_external_ref(tx: Tx, vault: Vault, environment: Environment, external
     )
 
 
-def load(vault: Vault, row: Row) -> Person:
+def load(vault: Vault, row: Row) -> SubjectIdentity:
     """The person of a row of ``subjects``."""
-    return Person.from_row(row, key_of_row(vault, row))
+    return SubjectIdentity.from_row(row, key_of_row(vault, row))
 
 
-def load_by_id(tx: Tx, vault: Vault, environment: Environment, subject_id: str) -> Person:
+def load_by_id(tx: Tx, vault: Vault, environment: Environment, subject_id: str) -> SubjectIdentity:
     """The person of an id that is known to exist in this environment."""
     return load(vault, row_by_id(tx, environment, subject_id))

@@ -83,7 +83,7 @@ def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificat
     return SignerCertificate.issue(CERTIFIED[use], PublicKey(row["pub"]), not_after_ms, vault.root)
 
 
-def published(tx: Tx, now_ms: int) -> list[shown.SigningKey]:
+def published(tx: Tx, now_ms: int) -> list[shown.SigningKeyAnswer]:
     """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off."""
     rows = tx.all(
         """SELECT kid, use_word, pub, not_before_ms, not_after_ms FROM signers
@@ -92,7 +92,7 @@ def published(tx: Tx, now_ms: int) -> list[shown.SigningKey]:
         now_ms=now_ms,
     )
     return [
-        shown.SigningKey(
+        shown.SigningKeyAnswer(
             kid=row["kid"],
             alg="ed25519",
             use=[row["use_word"]],

@@ -7,7 +7,7 @@ from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import FieldError, Problem
 from cloud_client.reference_server.contract.times import DAY_MS, months_before, rfc3339
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.registration import key_object
 from cloud_client.reference_server.domain.pages import Listed, Position, list_page, read_cursor
@@ -35,7 +35,7 @@ CHANGES_CURSOR_MS: Final = VERDICT_MONTHS * 30 * DAY_MS
 """A back office that was away for longer may have missed a record that is deleted already."""
 
 
-def list_verdicts(call: Call, tx: Tx) -> Answer:
+def list_verdicts(call: Call, tx: Tx) -> ApiAnswer:
     """listVerdicts: by decided_at, newest first unless asked otherwise."""
     query = call.query
     if query["from"] is not None and query["to"] is not None and query["from"] > query["to"]:
@@ -58,7 +58,7 @@ def list_verdicts(call: Call, tx: Tx) -> Answer:
     return _page(call, tx, listed, after)
 
 
-def list_verdict_changes(call: Call, tx: Tx) -> Answer:
+def list_verdict_changes(call: Call, tx: Tx) -> ApiAnswer:
     """listVerdictChanges: records in the order in which they came or changed last."""
     after = read_cursor(call, "verdict-changes", max_age_ms=CHANGES_CURSOR_MS) or (0, "")
     listed = Listed(
@@ -75,26 +75,26 @@ def list_verdict_changes(call: Call, tx: Tx) -> Answer:
     return _page(call, tx, listed, after)
 
 
-def _page(call: Call, tx: Tx, listed: Listed, after: Position | None) -> Answer:
+def _page(call: Call, tx: Tx, listed: Listed, after: Position | None) -> ApiAnswer:
     names: dict[str, str | None] = {}
     return list_page(call, tx, listed, after, lambda row: record_object(tx, call.vault, row, names))
 
 
-def get_verdict(call: Call, tx: Tx) -> Answer:
+def get_verdict(call: Call, tx: Tx) -> ApiAnswer:
     """getVerdict: the record with everything that proves it."""
     missing = ProblemCode.VERDICT_NOT_FOUND
     row = own_row(tx, call.environment, "verdicts", missing, verdict_id=call.path["verdict_id"])
     signer = tx.one("SELECT pub FROM device_keys WHERE kid = :kid", kid=row["signer_kid"])
     dbd_key = _dbd_key(tx, call.environment, row, call.now_ms)
     wrappers = {name: row[name] and json.loads(row[name]) for name in _WRAPPERS}
-    verification = shown.Verification(
+    verification = shown.VerificationAnswer(
         verdict_ref=row["verdict_id"],
         device_verdict_key=None if signer is None else key_object(PublicKey(signer["pub"])),
         dbd_sign_key=None if dbd_key is None else key_object(dbd_key),
         prefixes=_PREFIXES,
     )
     record = record_object(tx, call.vault, row, {})
-    return Answer(200, shown.VerdictProof.of(row, record=record, verification=verification, **wrappers))
+    return ApiAnswer(200, shown.VerdictProof.of(row, record=record, verification=verification, **wrappers))
 
 
 def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicKey | None:
@@ -118,7 +118,7 @@ def _dbd_key(tx: Tx, environment: Environment, row: Row, now_ms: int) -> PublicK
     )
 
 
-def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) -> shown.Verdict:
+def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) -> shown.VerdictAnswer:
     """The Verdict record of the contract; ``names`` keeps what persons of the same answer are called."""
     subject_id, dbd, passage = row["subject_id"], None, None
     if subject_id is not None and subject_id not in names:
@@ -131,7 +131,7 @@ def record_object(tx: Tx, vault: Vault, row: Row, names: dict[str, str | None]) 
     if row["signed_passage"] is not None:
         passage_obj = json.loads(row["signed_passage"])["passage"]
         passage = shown.PassageOfVerdict.of(passage_obj, at=rfc3339(passage_obj["at_ms"]))
-    return shown.Verdict.of(
+    return shown.VerdictAnswer.of(
         row,
         subject_id=subject_id if external_ref is not None else None,
         external_ref=external_ref,

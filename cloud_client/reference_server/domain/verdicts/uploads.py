@@ -17,7 +17,7 @@ from cloud_client.contract import BatchCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import VerdictBatch
 from cloud_client.reference_server.contract.times import LATEST_MS
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.verdicts.reconcile import Facts, reconcile
@@ -32,7 +32,7 @@ _ITEM_MEMBERS = frozenset({"signed_verdict", "signed_decision", "signed_passage"
 V = TypeVar("V", Decision, Passage)
 
 
-class _Refused(Exception):
+class _RefusedItem(Exception):
     """An item, or a part of it, is not taken."""
 
     def __init__(self, code: BatchCode) -> None:
@@ -40,9 +40,9 @@ class _Refused(Exception):
         self.code = code
 
 
-def upload_verdicts(call: Call, tx: Tx) -> Answer:
+def upload_verdicts(call: Call, tx: Tx) -> ApiAnswer:
     """``POST /v1/verdicts/batch``."""
-    return Answer(200, take_batch(tx, call.environment, call.caller.device_id, call.body, call.now_ms))
+    return ApiAnswer(200, take_batch(tx, call.environment, call.caller.device_id, call.body, call.now_ms))
 
 
 def take_batch(
@@ -54,7 +54,7 @@ def take_batch(
     for index, item in enumerate(batch.items):
         try:
             verdict_id, new = _take_verdict(take, item)
-        except _Refused as refusal:
+        except _RefusedItem as refusal:
             result.rejected.append(shown.Rejected(index=index, code=refusal.code.value))
             continue
         (result.accepted if new else result.duplicates).append(verdict_id)
@@ -100,7 +100,7 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
         or not set(item) <= _ITEM_MEMBERS
         or not isinstance(item.get("outcome_unknown", False), bool)
     ):
-        raise _Refused(BatchCode.MALFORMED)
+        raise _RefusedItem(BatchCode.MALFORMED)
     wrapper: JsonObject = item.get("signed_verdict", {})
     try:
         kid = signer_kid_of(Kind.VERDICT, wrapper)
@@ -108,13 +108,13 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
         verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, key))
         verdict_id = object_ref(wrapper)
     except FormatError:
-        raise _Refused(BatchCode.MALFORMED) from None
+        raise _RefusedItem(BatchCode.MALFORMED) from None
     except SignatureError:
-        raise _Refused(BatchCode.BAD_SIGNATURE) from None
+        raise _RefusedItem(BatchCode.BAD_SIGNATURE) from None
     if verdict.device_id != take.device_id:
-        raise _Refused(BatchCode.WRONG_DEVICE)
+        raise _RefusedItem(BatchCode.WRONG_DEVICE)
     if verdict.decided_at_ms > LATEST_MS:
-        raise _Refused(BatchCode.MALFORMED)
+        raise _RefusedItem(BatchCode.MALFORMED)
     if tx.exists("SELECT 1 FROM verdicts WHERE verdict_id = :verdict_id", verdict_id=verdict_id):
         return verdict_id, False
     rival = tx.one(
@@ -124,7 +124,7 @@ def _take_verdict(take: _Upload, item: Any) -> tuple[str, bool]:
     )
     if rival is not None:
         _keep_evidence(take, rival["verdict_id"], BatchCode.SEQ_CONFLICT, wrapper)
-        raise _Refused(BatchCode.SEQ_CONFLICT)
+        raise _RefusedItem(BatchCode.SEQ_CONFLICT)
     _insert(take, verdict_id, verdict, wrapper)
     return verdict_id, True
 
@@ -136,9 +136,9 @@ def _verdict_key(take: _Upload, kid: str) -> PublicKey:
     )
     # A key of another tenant is as unknown as one that never was.
     if row is None or row["tenant_id"] != take.environment.tenant_id:
-        raise _Refused(BatchCode.UNKNOWN_SIGNER)
+        raise _RefusedItem(BatchCode.UNKNOWN_SIGNER)
     if row["device_id"] != take.device_id:
-        raise _Refused(BatchCode.WRONG_DEVICE)
+        raise _RefusedItem(BatchCode.WRONG_DEVICE)
     return PublicKey(row["pub"])
 
 
@@ -261,11 +261,11 @@ def _take_outcome(take: _Upload, verdict_id: str, item: JsonObject) -> list[Batc
     refused = []
     try:
         _take_part(take, verdict_id, item, _DECISION)
-    except _Refused as refusal:
+    except _RefusedItem as refusal:
         refused.append(refusal.code)
     try:
         _take_part(take, verdict_id, item, _PASSAGE)
-    except _Refused as refusal:
+    except _RefusedItem as refusal:
         refused.append(refusal.code)
     return refused
 
@@ -279,7 +279,7 @@ def _take_part(take: _Upload, verdict_id: str, item: JsonObject, part: _Part[V])
         verified = _verified(take, row["dbd_id"], wrapper, part)
         text = _text(wrapper)
     except (FormatError, SignatureError):
-        raise _Refused(part.bad) from None
+        raise _RefusedItem(part.bad) from None
     held = row[part.member]
     # What was kept unverified is verified once the validator's key is known and it is sent again.
     if held is None or (verified and not row[part.verified]):

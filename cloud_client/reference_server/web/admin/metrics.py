@@ -22,7 +22,7 @@ from prometheus_client import (
 from cloud_client.contract import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.store.base import Tx
-from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.access_log import ServedRequest
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _LAGS: Final = (1, 10, 100, 1000)
@@ -31,7 +31,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types 
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceFigures:
     """How the service's data stands at one moment, over all tenants."""
 
     devices: dict[str, int]
@@ -44,7 +44,7 @@ class Standing:
     erasures: int
 
 
-def standing(tx: Tx, now_ms: int) -> Standing:
+def standing(tx: Tx, now_ms: int) -> ServiceFigures:
     """Read the figures that are not counted as they happen."""
     words = {"active": 0, "revoked": 0, "wiped": 0}
     devices = {
@@ -55,7 +55,7 @@ def standing(tx: Tx, now_ms: int) -> Standing:
            FROM devices d JOIN streams s ON s.tenant_id = d.tenant_id AND s.livemode = d.livemode
            WHERE d.status = 'active' AND d.kind = 'access'"""
     )
-    return Standing(
+    return ServiceFigures(
         devices=words | devices,
         lags=[row["lag"] for row in access],
         stopped=sum(1 for row in access if now_ms - (row["synced_ms"] or 0) > GALLERY_TTL_MS),
@@ -105,12 +105,12 @@ class Metrics:
         self._sessions = gauge("palm_enrollment_sessions", "Sessions not ended.", "status")
         self._erasures = gauge("palm_erasures_pending", "Erasures that a device has yet to apply.")
 
-    def note(self, served: Served) -> None:
+    def note(self, served: ServedRequest) -> None:
         """A request has been answered."""
         self._requests(served.method, served.template, served.status).inc()
         self._seconds(served.method, served.template).observe(served.took_s)
 
-    def page(self, standing: Standing, *, waiters: int, queued: Mapping[str, int]) -> bytes:
+    def page(self, standing: ServiceFigures, *, waiters: int, queued: Mapping[str, int]) -> bytes:
         """Everything in Prometheus' text format."""
         self._waiters.set(waiters)
         for crew, count in queued.items():

@@ -38,7 +38,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SuccessAnswer:
     """One success answer."""
 
     status: str
@@ -47,7 +47,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OperationEntry:
     """One operation as the page shows it."""
 
     operation_id: str
@@ -61,7 +61,7 @@ class Entry:
     parameters: list[tuple[str, list[Member]]]
     body: list[Member]
     request: str
-    results: list[Result]
+    results: list[SuccessAnswer]
     problems: list[tuple[int, str, str]]
 
 
@@ -71,13 +71,13 @@ class Chapter:
 
     title: str
     anchor: str
-    entries: list[Entry]
+    entries: list[OperationEntry]
 
 
 def chapters(description: Mapping[str, Any]) -> list[Chapter]:
     """The page's content, in the order of the document."""
     schemas = description["components"]["schemas"]
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[OperationEntry]] = {}
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             found.setdefault(_chapter(path, operation), []).append(_entry(path, method, operation, schemas))
@@ -92,13 +92,15 @@ def _chapter(path: str, operation: Mapping[str, Any]) -> str:
     return _PARTNER_CHAPTERS.get(path.split("/")[2], "More")
 
 
-def _entry(path: str, method: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Entry:
+def _entry(
+    path: str, method: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> OperationEntry:
     credentials = [_CREDENTIALS[name] for need in operation["security"] for name in need]
     body_schema = _json_schema(operation.get("requestBody", {}))
     body = None if body_schema is None else example(body_schema, schemas)
     # What every operation takes is said once, at the top of the page.
     parameters = [item for item in operation["parameters"] if item["name"] != REQUEST_ID_HEADER]
-    return Entry(
+    return OperationEntry(
         operation_id=operation["operationId"],
         method=method.upper(),
         tone=_TONES.get(method, "quiet"),
@@ -124,13 +126,13 @@ def _json_schema(holder: Mapping[str, Any]) -> dict[str, Any] | None:
     return schema
 
 
-def _results(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[Result]:
+def _results(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[SuccessAnswer]:
     for status, answer in operation["responses"].items():
         if status.startswith("2"):
             schema = _json_schema(answer)
             members = [] if schema is None else _members(schema, schemas)
             text = "" if schema is None else json.dumps(example(schema, schemas), indent=2)
-            yield Result(status, members, text)
+            yield SuccessAnswer(status, members, text)
 
 
 def _problems(operation: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:

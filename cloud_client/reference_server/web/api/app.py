@@ -36,14 +36,20 @@ from cloud_client.reference_server.contract.parameters import read_query
 from cloud_client.reference_server.contract.problems import Problem, invalid, unavailable
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.contract.times import rfc3339
-from cloud_client.reference_server.domain.call import Answer, Call, Service
+from cloud_client.reference_server.domain.call import ApiAnswer, Call, Service
 from cloud_client.reference_server.domain.devices.registration import registering_http_key
-from cloud_client.reference_server.domain.tenancy.callers import ApiKey, Caller, Device, Nobody, Provisioning
+from cloud_client.reference_server.domain.tenancy.callers import (
+    Caller,
+    DeviceCaller,
+    PartnerCaller,
+    ProvisioningCaller,
+    PublicCaller,
+)
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import UNLOCKED, Tx
 from cloud_client.reference_server.web import auth
-from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.api import idempotency
 from cloud_client.reference_server.web.api.changes import followed
 from cloud_client.reference_server.web.api.openapi import document
@@ -56,7 +62,7 @@ from cloud_client.reference_server.web.api.operation import (
     Surface,
 )
 from cloud_client.reference_server.web.api.rate_limit import Charge, Limiter, Rate
-from cloud_client.reference_server.web.http import Bodies, Request, encode, send_answer
+from cloud_client.reference_server.web.http import Bodies, HttpRequest, encode, send_answer
 from cloud_client.reference_server.web.routing import Routes
 
 log = logging.getLogger("palm.cloud")
@@ -90,7 +96,7 @@ class Api:
     ) -> None:
         self.service = service
         self.store = store
-        self.on_answer: Callable[[Served], None] = lambda _served: None
+        self.on_answer: Callable[[ServedRequest], None] = lambda _served: None
         self._limiter = limiter
         self._running: set[tuple[str, str, str, str]] = set()
         self._bodies = Bodies()
@@ -98,7 +104,7 @@ class Api:
 
     async def handle(self, routes: Routes, table: ByPath, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; ``table`` has the operations of each template by method."""
-        request = Request(scope, receive, https=self._https)
+        request = HttpRequest(scope, receive, https=self._https)
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
         exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
         try:
@@ -124,7 +130,7 @@ class Api:
             headers["Cache-Control"] = "no-store"
         await send_answer(send, answer, headers, head=request.method == "HEAD")
         self.on_answer(
-            Served(
+            ServedRequest(
                 request.method if request.method in _METHODS else "?",
                 template,
                 answer.status,
@@ -136,16 +142,16 @@ class Api:
     async def _answer(
         self,
         operations: Mapping[str, Operation],
-        request: Request,
+        request: HttpRequest,
         exchange: Exchange,
         path_params: Mapping[str, str],
-    ) -> Answer:
+    ) -> ApiAnswer:
         request.check_framing()
         if not operations:
             raise Problem(ProblemCode.ROUTE_NOT_FOUND)
         method = "GET" if request.method == "HEAD" else request.method
         if method == "OPTIONS":
-            return Answer(204, headers={"Allow": _allow(operations)})
+            return ApiAnswer(204, headers={"Allow": _allow(operations)})
         operation = operations.get(method)
         if operation is None:
             raise Problem(ProblemCode.METHOD_NOT_ALLOWED, headers={"Allow": _allow(operations)})
@@ -154,9 +160,9 @@ class Api:
         exchange.request_id = request.request_id() or exchange.request_id
         caller, verified = await self._authenticate(operation, request)
         await self._charge(caller, operation, request, exchange)
-        if operation.scope and operation.scope not in cast("ApiKey", caller).scopes:
+        if operation.scope and operation.scope not in cast("PartnerCaller", caller).scopes:
             raise Problem(ProblemCode.INSUFFICIENT_SCOPE)
-        if operation.access_only and cast("Device", caller).kind != "access":
+        if operation.access_only and cast("DeviceCaller", caller).kind != "access":
             raise Problem(ProblemCode.FORBIDDEN)
         with self._bodies.held_by(_credential(caller)) as take:
             body = await self._body(operation, request, verified, take)
@@ -177,13 +183,13 @@ class Api:
             return await self._execute(operation, call)
 
     async def _authenticate(
-        self, operation: Operation, request: Request
+        self, operation: Operation, request: HttpRequest
     ) -> tuple[Caller, VerifiedRequest | None]:
         """Who asks, by the head alone; and what is signed, where the body is yet to be held against it."""
         now_ms = self.service.now_ms()
         authorization = request.header("authorization")
         if operation.surface is Surface.PUBLIC:
-            return Nobody(request.address), None
+            return PublicCaller(request.address), None
         caller: Caller
         verified = None
         if operation.surface is Surface.PARTNER:
@@ -198,7 +204,7 @@ class Api:
         request.authenticated()
         return caller, verified
 
-    def _signed_parts(self, request: Request) -> auth.SignedParts:
+    def _signed_parts(self, request: HttpRequest) -> auth.SignedParts:
         return auth.SignedParts(
             request.method,
             normalise_authority("https" if request.https else "http", request.authority),
@@ -210,7 +216,7 @@ class Api:
     async def _body(
         self,
         operation: Operation,
-        request: Request,
+        request: HttpRequest,
         verified: VerifiedRequest | None,
         take: Callable[[int], None],
     ) -> bytes:
@@ -240,7 +246,7 @@ class Api:
         return body if operation.bodies else b""
 
     async def _charge(
-        self, caller: Caller, operation: Operation, request: Request, exchange: Exchange
+        self, caller: Caller, operation: Operation, request: HttpRequest, exchange: Exchange
     ) -> None:
         level = await self._limiter.take(charges_of(caller, operation, request.query))
         exchange.rate_headers = level.headers
@@ -253,7 +259,7 @@ class Api:
         *,
         key: str,
         body: bytes,
-    ) -> Answer:
+    ) -> ApiAnswer:
         """Claim, effects and recorded answer are one transaction: a process that dies leaves none of them."""
         path = operation.path.format(**call.path)
         running = (_credential(call.caller), operation.method, path, key)
@@ -270,22 +276,22 @@ class Api:
             now_ms=call.now_ms,
         )
 
-        def work(tx: Tx) -> Answer:
+        def work(tx: Tx) -> ApiAnswer:
             claimed = claim(tx)
-            if isinstance(claimed, Answer):
+            if isinstance(claimed, ApiAnswer):
                 return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
             try:
                 answer = self._carry_out(operation, call, tx)
             except Problem as problem:
                 if problem.status >= 500:
                     raise
-                raise _Refused(problem) from None
+                raise _RefusedRequest(problem) from None
             idempotency.record(tx, claimed, answer)
             return _with_header(answer, IDEMPOTENT_REPLAYED_HEADER, "false")
 
-        def record(tx: Tx, refusal: Answer) -> Answer:
+        def record(tx: Tx, refusal: ApiAnswer) -> ApiAnswer:
             claimed = claim(tx)
-            if isinstance(claimed, Answer):
+            if isinstance(claimed, ApiAnswer):
                 return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
             idempotency.record(tx, claimed, refusal)
             return _with_header(refusal, IDEMPOTENT_REPLAYED_HEADER, "false")
@@ -294,18 +300,18 @@ class Api:
         try:
             try:
                 return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
-            except _Refused as refused:
+            except _RefusedRequest as refused:
                 # Its effects are undone; what is left of it is the answer.
                 answer = _problem_answer(refused.problem, exchange)
             return await self.store.write(lambda tx: record(tx, answer), durable=False, lock=UNLOCKED)
         finally:
             self._running.discard(running)
 
-    async def _execute(self, operation: Operation, call: Call) -> Answer:
+    async def _execute(self, operation: Operation, call: Call) -> ApiAnswer:
         if operation.waits:
             return await cast("AsyncHandler", operation.handler)(_checked(operation, call), self.store)
 
-        def work(tx: Tx) -> Answer:
+        def work(tx: Tx) -> ApiAnswer:
             return self._carry_out(operation, call, tx)
 
         if operation.lists:
@@ -314,13 +320,13 @@ class Api:
             return await self.store.read(work)
         return await self._done(call, await self.store.write(work, lock=call.environment.tenant_id))
 
-    def _carry_out(self, operation: Operation, call: Call, tx: Tx) -> Answer:
+    def _carry_out(self, operation: Operation, call: Call, tx: Tx) -> ApiAnswer:
         answer = cast("Handler", operation.handler)(_checked(operation, call), tx)
         if answer.wakes is not None:
             tx.announce("device", *answer.wakes)
         return answer
 
-    async def _done(self, call: Call, answer: Answer) -> Answer:
+    async def _done(self, call: Call, answer: ApiAnswer) -> ApiAnswer:
         if answer.wakes is not None:
             self.service.waiters.wake_device(*answer.wakes)
         if answer.unfinished is not None:
@@ -329,7 +335,7 @@ class Api:
         return answer
 
 
-class _Refused(Exception):
+class _RefusedRequest(Exception):
     """A keyed request ends with a problem that is recorded."""
 
     def __init__(self, problem: Problem) -> None:
@@ -340,13 +346,13 @@ class _Refused(Exception):
 def charges_of(caller: Caller, operation: Operation, query: bytes) -> list[Charge]:
     """What a request costs, and whom."""
     match caller:
-        case Nobody():
+        case PublicCaller():
             return [Charge(Rate.PUBLIC, caller.address)]
-        case Provisioning():
+        case ProvisioningCaller():
             return [Charge(Rate.REGISTRATION, caller.token)]
-        case Device():
+        case DeviceCaller():
             rate, who = Rate.DEVICE, f"{caller.environment.tenant_id}:{caller.device_id}"
-        case ApiKey():
+        case PartnerCaller():
             rate, who = Rate.KEY_WRITE if operation.writes else Rate.KEY_READ, caller.key_id
     charges = [Charge(rate, who, 1.0 if b"cursor=" in query else operation.first_page_cost)]
     if operation.limits:
@@ -390,7 +396,7 @@ async def _read(operation: Operation, body: bytes) -> object:
     return value
 
 
-def _idempotency_key(operation: Operation, request: Request) -> str | None:
+def _idempotency_key(operation: Operation, request: HttpRequest) -> str | None:
     values = request.header(IDEMPOTENCY_KEY_HEADER.lower())
     if operation.keyed is Keyed.NO:
         return None
@@ -404,20 +410,20 @@ def _idempotency_key(operation: Operation, request: Request) -> str | None:
 
 
 def _credential(caller: Caller) -> str:
-    if isinstance(caller, ApiKey):
+    if isinstance(caller, PartnerCaller):
         return f"key:{caller.key_id}"
-    if isinstance(caller, Device):
+    if isinstance(caller, DeviceCaller):
         return f"device:{caller.environment.tenant_id}:{caller.device_id}"
-    if isinstance(caller, Provisioning):
+    if isinstance(caller, ProvisioningCaller):
         return f"token:{caller.token}"
     return ""
 
 
-def _problem_answer(problem: Problem, exchange: Exchange) -> Answer:
-    return Answer(problem.status, problem.body(exchange.request_id), problem.headers)
+def _problem_answer(problem: Problem, exchange: Exchange) -> ApiAnswer:
+    return ApiAnswer(problem.status, problem.body(exchange.request_id), problem.headers)
 
 
-def _with_header(answer: Answer, name: str, value: str) -> Answer:
+def _with_header(answer: ApiAnswer, name: str, value: str) -> ApiAnswer:
     return replace(answer, headers={**answer.headers, name: value})
 
 
@@ -447,7 +453,7 @@ def make_app(api: Api, operations: tuple[Operation, ...]) -> ASGIApp:
             "getOpenApi",
             "GET /v1/openapi.json",
             "This document",
-            lambda _call, _tx: Answer(200, description, encoded=encoded),
+            lambda _call, _tx: ApiAnswer(200, description, encoded=encoded),
             {200: None},
             Surface.PUBLIC,
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.domain.call import Answer
+from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, seal, unseal
 
@@ -36,7 +36,7 @@ class Claim:
 
 def claim(
     tx: Tx, vault: Vault, *, credential: str, method: str, path: str, key: str, body: bytes, now_ms: int
-) -> Claim | Answer:
+) -> Claim | ApiAnswer:
     """Claim a request, or the recorded answer of the one that had the key before.
 
     Problem 409 while the first is running, 422 when its body was another one.
@@ -88,7 +88,7 @@ def claim(
     return mine
 
 
-def record(tx: Tx, claimed: Claim, answer: Answer) -> None:
+def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> None:
     """Keep the answer of a claimed request, in the transaction that made its effects."""
     content = {"status": answer.status, "body": answer.content, "headers": dict(answer.headers)}
     sealed = seal(claimed.answer_key, json.dumps(content).encode(), _CONTEXT)
@@ -103,6 +103,6 @@ def record(tx: Tx, claimed: Claim, answer: Answer) -> None:
     )
 
 
-def _read_answer(data: bytes) -> Answer:
+def _read_answer(data: bytes) -> ApiAnswer:
     content = json.loads(data)
-    return Answer(content["status"], content["body"], content["headers"])
+    return ApiAnswer(content["status"], content["body"], content["headers"])

@@ -25,6 +25,7 @@ from cloud_client.reference_server.contract.problems import KINDS
 from cloud_client.reference_server.web.api.operation import Keyed, Operation, Surface
 
 _REF = "#/components/schemas/{model}"
+_A_REF = re.compile(r'"#/components/schemas/(\w+)"')
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _SECURITY: Final[dict[Surface, list[dict[str, list[str]]]]] = {
     Surface.PUBLIC: [],
@@ -239,8 +240,11 @@ def _schemas(operations: list[Operation]) -> dict[str, Any]:
         models |= dict.fromkeys(operation.bodies)
         models |= dict.fromkeys(model for model in operation.answers.values() if model is not None)
     _, schema = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
-    shown: dict[str, Any] = _without_null_defaults(schema["$defs"])
-    sent = {model.__name__ for operation in operations for model in operation.bodies}
+    titles = {name: part["title"] for name, part in schema["$defs"].items()}
+    text = _A_REF.sub(lambda ref: f'"{_REF.format(model=titles[ref[1]])}"', json.dumps(schema["$defs"]))
+    parts = {titles[name]: part for name, part in json.loads(text).items()}
+    shown: dict[str, Any] = _without_null_defaults(dict(sorted(parts.items())))
+    sent = {_schema_name(model) for operation in operations for model in operation.bodies}
     for name in set(shown) - _with_parts(shown, sent):
         # A member that a later version adds to an answer must not break anyone who validates by this.
         shown[name].pop("additionalProperties", None)
@@ -254,7 +258,7 @@ def _with_parts(schemas: dict[str, Any], names: set[str]) -> set[str]:
     while pending:
         found |= pending
         text = json.dumps([schemas[name] for name in pending])
-        pending = set(re.findall(r'"#/components/schemas/(\w+)"', text)) - found
+        pending = set(_A_REF.findall(text)) - found
     return found
 
 
@@ -275,5 +279,10 @@ def _is_title(name: str, item: Any) -> bool:
     return name == "title" and isinstance(item, str) and re.fullmatch(r"[A-Z][A-Za-z0-9 ]*", item) is not None
 
 
+def _schema_name(model: type[BaseModel]) -> str:
+    """The title that the model gives where its class is named otherwise."""
+    return model.model_config.get("title") or model.__name__
+
+
 def _ref(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": _REF.format(model=model.__name__)}
+    return {"$ref": _REF.format(model=_schema_name(model))}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from cloud_client.contract import HEX_32, MAX_JSON_BYTES, NAME_64, UUID, ProblemCode, Scope
 from cloud_client.reference_server.contract.bodies import Body, read_model
 from cloud_client.reference_server.contract.parameters import Parameter
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.rate_limit import Rate
@@ -22,9 +22,9 @@ MAX_VALUES: Final = 2048
 MAX_VALUES_OF_A_BATCH: Final = 16_384
 """A hundred verdicts with everything that their validators said have some 9,000."""
 
-Handler = Callable[[Call, Tx], Answer]
+Handler = Callable[[Call, Tx], ApiAnswer]
 """Does its work in one transaction."""
-AsyncHandler = Callable[[Call, AsyncStore], Awaitable[Answer]]
+AsyncHandler = Callable[[Call, AsyncStore], Awaitable[ApiAnswer]]
 """Opens its own transactions: it waits, or reads much."""
 
 

@@ -6,35 +6,35 @@ from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEA
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
-from cloud_client.reference_server.domain.call import Answer, Call
+from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.etags import none_matches
 
 
-async def get_health(call: Call, store: AsyncStore) -> Answer:
+async def get_health(call: Call, store: AsyncStore) -> ApiAnswer:
     """getHealth: ok when the database can be read and written; 503 when not."""
     await call.service.health.check(store)
-    health = shown.Health(
+    health = shown.HealthAnswer(
         status="ok",
         api_version=API_VERSION,
         contract_version=CONTRACT_VERSION,
         server_time=rfc3339(call.now_ms),
     )
-    return Answer(200, health, {SERVER_TIME_HEADER: health.server_time})
+    return ApiAnswer(200, health, {SERVER_TIME_HEADER: health.server_time})
 
 
-def list_signing_keys(call: Call, tx: Tx) -> Answer:
+def list_signing_keys(call: Call, tx: Tx) -> ApiAnswer:
     """listSigningKeys, with a validator so that a client may ask often."""
     keys = shown.SigningKeys(keys=signers.published(tx, call.now_ms))
     etag = f'"{hashlib.sha256(keys.model_dump_json().encode()).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": "public, max-age=300"}
     if not none_matches(etag, call.if_none_match):
-        return Answer(304, None, headers)
-    return Answer(200, keys, headers)
+        return ApiAnswer(304, None, headers)
+    return ApiAnswer(200, keys, headers)
 
 
-def webhooks(_call: Call, _tx: Tx) -> Answer:
+def webhooks(_call: Call, _tx: Tx) -> ApiAnswer:
     """Announced for a later version."""
     raise Problem(ProblemCode.NOT_IMPLEMENTED)

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_client.reference_server.web.listening.connections import Connections
-from cloud_client.reference_server.web.listening.wire import Connection, Note
+from cloud_client.reference_server.web.listening.wire import HttpConnection, Note
 
 BACKLOG: Final = 4096
 _ACCEPTED_AT_ONCE: Final = 8
@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
 
     def _connect(self, accepted: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
-        connection = Connection(self.config, self.server_state, loop, self._connections, self._note)
+        connection = HttpConnection(self.config, self.server_state, loop, self._connections, self._note)
         if not self._connections.enter(connection, address):
             accepted.close()
             return
@@ -132,7 +132,9 @@ class Server(uvicorn.Server):
         connection.connecting = loop.create_task(made)
         connection.connecting.add_done_callback(partial(self._connected, connection, accepted))
 
-    def _connected(self, connection: Connection, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
+    def _connected(
+        self, connection: HttpConnection, accepted: socket.socket, task: asyncio.Task[Any]
+    ) -> None:
         connection.connecting = None
         if task.cancelled() or task.exception() is not None:
             self._connections.leave(connection)

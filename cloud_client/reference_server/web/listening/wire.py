@@ -29,7 +29,7 @@ from uvicorn.server import ServerState
 
 from cloud_client.contract import PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
-from cloud_client.reference_server.web.access_log import Served
+from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.http import AUTHENTICATED, encode, is_drained
 from cloud_client.reference_server.web.listening.connections import Connections
 
@@ -58,7 +58,7 @@ _PIECES_AT_ONCE = 64
 _MOST_PIECES = 16_384  # 4 MiB in the segments of a slow network are some 3,000
 _HEAD, _INFORMATION = b"HTTP/1.1 ", b"HTTP/1.1 1"
 
-Note = Callable[[Served], None]
+Note = Callable[[ServedRequest], None]
 
 
 class _Paced(h11.Connection):
@@ -155,7 +155,7 @@ class _WholeAnswers:
         return getattr(self._transport, name)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection of a bind."""
 
     def __init__(
@@ -312,7 +312,7 @@ class Connection(H11Protocol):
             self.transport.write("\r\n".join([*lines, "", ""]).encode())
             self.transport.write(body)
             took_s = self.loop.time() - self._since_s
-            self._note(Served("?", NO_REQUEST, problem.status, took_s, request_id))
+            self._note(ServedRequest("?", NO_REQUEST, problem.status, took_s, request_id))
         self.transport.close()
 
     # The end

@@ -23,7 +23,7 @@ from cloud_client.contract import Reconciliation, Scope
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.domain.people import erasure, sessions
-from cloud_client.reference_server.domain.tenancy.callers import ApiKey
+from cloud_client.reference_server.domain.tenancy.callers import PartnerCaller
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web import auth
@@ -45,18 +45,18 @@ class Section:
     name: str
     title: str
     scope: Scope
-    show: Callable[[Tx, ApiKey, int, Request], dict[str, Any]]
+    show: Callable[[Tx, PartnerCaller, int, Request], dict[str, Any]]
 
     @property
     def path(self) -> str:
         return f"{HOME}/{self.name}"
 
 
-def _devices(tx: Tx, key: ApiKey, now_ms: int, request: Request) -> dict[str, Any]:
+def _devices(tx: Tx, key: PartnerCaller, now_ms: int, request: Request) -> dict[str, Any]:
     return {"page": views.devices(tx, key.environment, now_ms, _number(request))}
 
 
-def _verdicts(tx: Tx, key: ApiKey, now_ms: int, request: Request) -> dict[str, Any]:
+def _verdicts(tx: Tx, key: PartnerCaller, now_ms: int, request: Request) -> dict[str, Any]:
     words_known = [word.value for word in Reconciliation]
     only = request.query_params.get("reconciliation")
     only = only if only in words_known else None
@@ -71,11 +71,11 @@ def _verdicts(tx: Tx, key: ApiKey, now_ms: int, request: Request) -> dict[str, A
     return shown
 
 
-def _enrollment(tx: Tx, key: ApiKey, now_ms: int, request: Request) -> dict[str, Any]:
+def _enrollment(tx: Tx, key: PartnerCaller, now_ms: int, request: Request) -> dict[str, Any]:
     return {"page": views.enrollment_sessions(tx, key.environment, now_ms, _number(request))}
 
 
-def _erasures(tx: Tx, key: ApiKey, _now_ms: int, request: Request) -> dict[str, Any]:
+def _erasures(tx: Tx, key: PartnerCaller, _now_ms: int, request: Request) -> dict[str, Any]:
     return {"page": views.erasures(tx, key.environment, _number(request))}
 
 
@@ -129,7 +129,7 @@ class OperatorPage:
         ]
 
     async def _overview(self, request: Request) -> Response:
-        def read(tx: Tx, key: ApiKey, now_ms: int) -> dict[str, Any]:
+        def read(tx: Tx, key: PartnerCaller, now_ms: int) -> dict[str, Any]:
             environment = key.environment
             shown: dict[str, Any] = {"devices": None, "conflicts": None, "sessions": None, "erasures": None}
             if Scope.DEVICES_READ in key.scopes:
@@ -147,7 +147,7 @@ class OperatorPage:
 
     def _section(self, section: Section) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
-            def read(tx: Tx, key: ApiKey, now_ms: int) -> dict[str, Any]:
+            def read(tx: Tx, key: PartnerCaller, now_ms: int) -> dict[str, Any]:
                 return section.show(tx, key, now_ms, request)
 
             return await self._page(request, section.name, section.title, read, scope=section.scope)
@@ -159,7 +159,7 @@ class OperatorPage:
         request: Request,
         name: str,
         title: str,
-        read: Callable[[Tx, ApiKey, int], dict[str, Any]],
+        read: Callable[[Tx, PartnerCaller, int], dict[str, Any]],
         *,
         scope: Scope | None = None,
     ) -> Response:

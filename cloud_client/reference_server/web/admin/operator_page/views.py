@@ -17,7 +17,7 @@ CONFLICTS_MS: Final = 30 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TablePage:
     """Some rows of a list, and whether there are more."""
 
     rows: list[Any]
@@ -107,7 +107,9 @@ _UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
                OR d.kind = 'access' AND (d.acked_epoch <> s.epoch OR d.acked_seq < s.seq))"""
 
 
-def devices(tx: Tx, environment: Environment, now_ms: int, number: int = 1, *, unwell: bool = False) -> Page:
+def devices(
+    tx: Tx, environment: Environment, now_ms: int, number: int = 1, *, unwell: bool = False
+) -> TablePage:
     """Devices: active ones first, the furthest behind in front; ``unwell``: only those that need a look."""
     rows = tx.all(
         f"""SELECT d.*, s.epoch AS stream_epoch, s.seq AS stream_seq {_DEVICES}{_UNWELL if unwell else ""}
@@ -185,7 +187,9 @@ def _gallery_words(lag: int | None, row: Row) -> str:
     return "in step" if lag == 0 else f"{lag:,} behind"
 
 
-def verdicts(tx: Tx, environment: Environment, number: int = 1, *, reconciliation: str | None = None) -> Page:
+def verdicts(
+    tx: Tx, environment: Environment, number: int = 1, *, reconciliation: str | None = None
+) -> TablePage:
     """Verdicts, newest first."""
     condition = "" if reconciliation is None else " AND reconciliation = :reconciliation"
     given = {} if reconciliation is None else {"reconciliation": reconciliation}
@@ -199,7 +203,7 @@ def verdicts(tx: Tx, environment: Environment, number: int = 1, *, reconciliatio
     return _page(rows, number, _verdict_line)
 
 
-def conflicts(tx: Tx, environment: Environment, now_ms: int) -> Page:
+def conflicts(tx: Tx, environment: Environment, now_ms: int) -> TablePage:
     """The newest conflicts of the last 30 days."""
     rows = tx.all(
         """SELECT * FROM verdicts
@@ -211,7 +215,7 @@ def conflicts(tx: Tx, environment: Environment, now_ms: int) -> Page:
         **environment.params,
     )
     shown = [_verdict_line(row) for row in rows[:CONFLICTS_SHOWN]]
-    return Page(shown, 1, len(rows) > CONFLICTS_SHOWN)
+    return TablePage(shown, 1, len(rows) > CONFLICTS_SHOWN)
 
 
 _RECONCILIATION_TONES = {"complete": "good", "conflict": "bad", "outcome_unknown": "warn"}
@@ -260,7 +264,7 @@ _SESSION_TONES = {
 }
 
 
-def enrollment_sessions(tx: Tx, environment: Environment, now_ms: int, number: int = 1) -> Page:
+def enrollment_sessions(tx: Tx, environment: Environment, now_ms: int, number: int = 1) -> TablePage:
     """Enrollment sessions: those that wait for somebody first, then the newest."""
     rows = tx.all(
         """SELECT * FROM sessions WHERE tenant_id = :tenant_id AND livemode = :livemode
@@ -289,7 +293,7 @@ def _session_line(row: Row, now_ms: int) -> SessionLine:
     )
 
 
-def erasures(tx: Tx, environment: Environment, number: int = 1) -> Page:
+def erasures(tx: Tx, environment: Environment, number: int = 1) -> TablePage:
     """Erasures, newest first, each with the devices that have not applied it yet."""
     rows = tx.all(
         """SELECT receipt_id, epoch, seq, erased_ms FROM erasures
@@ -326,5 +330,5 @@ def _slice(number: int) -> dict[str, int]:
     return {"rows": PAGE_ROWS + 1, "skip": (number - 1) * PAGE_ROWS}
 
 
-def _page(rows: list[Row], number: int, line: Any) -> Page:
-    return Page([line(row) for row in rows[:PAGE_ROWS]], number, len(rows) > PAGE_ROWS)
+def _page(rows: list[Row], number: int, line: Any) -> TablePage:
+    return TablePage([line(row) for row in rows[:PAGE_ROWS]], number, len(rows) > PAGE_ROWS)

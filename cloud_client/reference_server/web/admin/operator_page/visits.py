@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_client.reference_server.domain.tenancy.callers import ApiKey, Environment
+from cloud_client.reference_server.domain.tenancy.callers import Environment, PartnerCaller
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import token_hash
 from cloud_client.reference_server.web.auth import API_KEY
@@ -81,7 +81,7 @@ def _is_over(visit: Visit, now_s: float) -> bool:
     return now_s - visit.seen_s > IDLE_S or now_s - visit.since_s > LONGEST_S
 
 
-def key_of(tx: Tx, visit: Visit) -> ApiKey | None:
+def key_of(tx: Tx, visit: Visit) -> PartnerCaller | None:
     """The API key that a visit stands for, as it is now; None when it is revoked or gone."""
     row = tx.one(
         "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
@@ -92,4 +92,4 @@ def key_of(tx: Tx, visit: Visit) -> ApiKey | None:
     if not hmac.compare_digest(bytes(row["secret_sha256"]), visit.secret_sha256):
         return None
     environment = Environment(row["tenant_id"], bool(row["livemode"]))
-    return ApiKey(visit.key_id, environment, frozenset(row["scopes"].split()))
+    return PartnerCaller(visit.key_id, environment, frozenset(row["scopes"].split()))
