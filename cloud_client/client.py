@@ -1,8 +1,8 @@
 """The device's end of the device surface: HTTPS requests signed with the device's http key.
 
-Every request is signed anew (RFC 9421, fresh nonce), so a caller repeats a POST by calling again with the
-same idempotency key and the same body bytes. Answers are handed on as the bytes that came: what the service
-signed is verified by the core, not here. A refusal becomes `CloudProblem`, the lack of a whole answer
+Every request gets a new signature (RFC 9421, fresh nonce), so a caller repeats a POST by calling again with
+the same idempotency key and the same body bytes. Answers are passed on as received: the core verifies what
+the service signed. A refusal becomes `CloudProblem`, the lack of a whole answer
 `CloudUnreachable`. Nothing here waits between attempts; see `cloud_client.retry`.
 
     async with CloudClient(ServerAddress.parse("https://cloud.example", ca_file), http_key, wall_ms) as cloud:
@@ -93,7 +93,7 @@ class ServerAddress:
         try:
             if self.ca_file is not None:
                 read_plain_file(self.ca_file, MAX_CA_BYTES)  # OpenSSL would wait for a FIFO's writer
-            # The system's store, not the one that a package brought: a device's image decides whom to trust.
+            # The system's store, not a package's: the device's image decides which authorities to trust.
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ServerAddressError(
@@ -115,7 +115,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A good answer: 2xx, its body as it came (b"" for 204), and the server's clock if it was told."""
+    """A good answer: 2xx, its body as received (b"" for 204), and the server's clock if it was sent."""
 
     status: int
     body: bytes = field(repr=False)
@@ -126,7 +126,7 @@ class Answer:
 class CloudClient:
     """Signed requests to one service. `wall_ms` is epoch milliseconds; several requests may run at once.
 
-    A device whose clock is off by more than the signature allows would be locked out for good: after a 401
+    A device whose clock is off by more than the signature allows would be locked out for ever: after a 401
     that shows such a difference, the request is repeated once with `created` taken from the server's clock.
     """
 
@@ -184,7 +184,7 @@ class CloudClient:
         return await self._post("/v1/verdicts/batch", body, idempotency_key)
 
     async def enroll(self, body: bytes, idempotency_key: str) -> Answer:
-        """POST /v1/enrollments: 201 completed, 202 under review, 200 failed as told."""
+        """POST /v1/enrollments: 201 completed, 202 under review, 200 failed as reported."""
         return await self._post("/v1/enrollments", body, idempotency_key)
 
     async def redeem(self, body: bytes, idempotency_key: str) -> Answer:
@@ -237,7 +237,7 @@ class CloudClient:
             headers=headers,
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S, read=wait_s + _READ_S),
         )
-        # Signed is what will be sent, not what was meant: httpx has the last word on the target's spelling.
+        # Sign what is sent: httpx decides on the target's spelling.
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
         created_s = (self._wall_ms() + self._clock_offset_ms) // 1000
         authority = request.headers["Host"]
@@ -294,7 +294,7 @@ class _RawAnswer:
 
     def accepted(self) -> Answer:
         if self.status != 204 and not self._is(JSON_TYPE):
-            # A captive portal answers 200 with a page of its own.
+            # A captive portal answers 200 with its login page.
             raise CloudAnswerError(f"an answer {self.status} is not JSON; is there a proxy in between?")
         replayed = self.headers.get(IDEMPOTENT_REPLAYED_HEADER) == "true"
         return Answer(self.status, self.body, self.server_time_ms, replayed)

@@ -1,6 +1,6 @@
 """Names that both ends of the HTTP contract use: patterns, header names, words, limits.
 
-Everything here stands in the partner API v1 or in the device surface; nothing else belongs here.
+Everything here is named in the partner API v1 or in the device surface; nothing else belongs here.
 """
 
 import re

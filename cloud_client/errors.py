@@ -5,7 +5,7 @@ CloudError
 ├── ServerAddressError    the configured address or CA file cannot be used
 ├── CloudUnreachable      no whole answer came: name, route, TLS, time-out, cut connection
 ├── CloudAnswerError      an answer came that is outside the contract
-└── CloudProblem          the service refused, and said so in its own words (RFC 9457)
+└── CloudProblem          the service refused, with a problem document (RFC 9457)
 """
 
 
@@ -16,12 +16,12 @@ class CloudError(Exception):
 class HttpSignatureError(CloudError):
     """An HTTP message signature is absent, malformed, stale, or does not verify.
 
-    The message is for the log of a developer; a server never tells the sender which it was.
+    The message is for the log of a developer; a server never reports the reason to the sender.
     """
 
 
 class ServerAddressError(CloudError):
-    """The configured address of the service, or the CA file beside it, cannot be used."""
+    """The configured address of the service, or its CA file, cannot be used."""
 
 
 class CloudUnreachable(CloudError):

@@ -106,7 +106,7 @@ def sign_request(
 ) -> dict[str, str]:
     """The headers that sign this request: Signature-Input, Signature and, with a body, Content-Digest.
 
-    ``authority`` is the Host header's value, ``path`` as it stands in the request line (percent-encoding
+    ``authority`` is the Host header's value, ``path`` as in the request line (percent-encoding
     kept), ``query`` what follows ``?`` ("" for none), ``created_s`` epoch seconds.
     """
     digest = content_digest(body) if body else ""
@@ -135,7 +135,7 @@ def verify_request(
     key_of: Callable[[str], PublicKey | None],
     now_s: int,
 ) -> VerifiedRequest:
-    """Check the signature of a received request; HttpSignatureError when anything at all is wrong.
+    """Check the signature of a received request; HttpSignatureError when anything is wrong.
 
     ``headers`` may be in any case; a caller that can see repeated headers refuses those beforehand.
     ``key_of`` answers the key of a kid, None when there is none. ``created`` may differ from ``now_s`` by

@@ -1,7 +1,7 @@
 """When to ask again: exponential backoff with jitter, and which failures are worth repeating.
 
 Pure: the random source is handed in, nothing sleeps here. One `Backoff` belongs to one thing that is
-retried; it starts anew after a success.
+retried; it starts again after a success.
 """
 
 from collections.abc import Callable
@@ -41,12 +41,12 @@ class Backoff:
         return max(at_least_s, full_s * (1.0 - self._random() / 2.0))
 
     def succeeded(self) -> None:
-        """Start anew."""
+        """Start again."""
         self._failures = 0
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same request, with the same key and body, may succeed later without anybody's help."""
+    """Whether the same request, with the same key and body, may succeed later without intervention."""
     if isinstance(error, CloudProblem):
         return error.retryable or error.status in (429, 500, 502, 503, 504)
     return isinstance(error, CloudUnreachable)

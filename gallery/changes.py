@@ -64,7 +64,7 @@ def templates_of(entries: Sequence[Entry], coder: Coder) -> list[Template]:
 def carry_out(store: Store, generation: int, count: int, deltas: Sequence[Delta], coder: Coder) -> Changes:
     """Write what the deltas say, in their order, inside the caller's transaction.
 
-    `count` is the number of templates before. A delta about a person of whom nothing is held (their
+    `count` is the number of templates before. A delta about a person without templates here (their
     earlier deltas were compacted) changes nothing.
     """
     changes = Changes(count)

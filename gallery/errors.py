@@ -1,12 +1,12 @@
 """What can go wrong in the gallery.
 
     GalleryError
-    ├── PageRefused    something the service (or whoever carried it) sent is not taken; `code` says why
+    ├── PageRefused    something from the service, or from its carrier, is refused; `code` says why
     ├── StoreError     the store on the disk cannot be opened or read, or does not hold together
     ├── Overtaken      a search found the rows it wanted to read changed, however often it began again
     └── ProbeError     a caller asked for a search with something that is no set of probe vectors
 
-A refused page changes nothing: the gallery stands where it stood.
+A refused page changes nothing: the gallery keeps its position.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 Everything is a pure function of what is held and of `GalleryNow`. The rules, in order:
 
-1. Age counts from `issued_at_ms` of the newest head that was verified AND that stands for what the store
-   holds: the same epoch, seq and count. Any other head shows that something is missing; were it to make old
-   contents fresh, a carrier that withholds an erasure could keep the erased person recognised for ever.
+1. Age counts from `issued_at_ms` of the newest verified head that describes what the store holds:
+   the same epoch, seq and count. Any other head shows that something is missing; if it made old contents
+   fresh, a carrier that withholds an erasure could keep the erased person recognised for ever.
 2. While the machine runs, age grows with CLOCK_BOOTTIME alone. Steps of the wall clock do not matter.
 3. When a head is verified, the time is the later of the wall clock and the floor: a time that certainly
    has passed, carried on with CLOCK_BOOTTIME. Only a head issued later than the one that age counts
-   from starts it anew; the same head shown again does not.
+   from restarts it; the same head shown again does not.
 4. After a reboot, age grows by how far the later of the wall clock and the last time known has moved.
    Where the wall clock lies before a time that was already known, or the board has no clock that runs on
-   without power (so that the wall clock begins where a file says it stopped), nobody can say how long the
-   power was off: nothing is fresh until a new head comes.
+   without power (so that the wall clock begins where a file says it stopped), the length of the power cut
+   is unknown: nothing is fresh until a new head comes.
 5. A head issued before the newest one verified is refused (freeze). One absurd date in the future must
    not shut the door for ever: where the newest head lies further ahead of the time than `MAX_SKEW_MS`,
    a head is taken that agrees with the time. Such a date does not move the floor, and gives at most one
@@ -122,8 +122,8 @@ class HeldTime:
             time_lost=lost,
         )
 
-    def with_head(self, issued_at_ms: int, now: GalleryNow, *, stands: bool) -> HeldTime:
-        """A head was verified; `stands` when it is the head of what the store then holds (rule 1).
+    def with_head(self, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> HeldTime:
+        """A head was verified; `complete`: the store then holds exactly what it describes (rule 1).
 
         Raises PageRefused(freeze).
         """
@@ -141,7 +141,7 @@ class HeldTime:
             counted_from_ms=counted_ms,
             floor_ms=held.floor_ms if absurd else max(held.floor_ms, issued_at_ms),
         )
-        if stands and (counted_ms is None or issued_at_ms > counted_ms):
+        if complete and (counted_ms is None or issued_at_ms > counted_ms):
             held = replace(
                 held, age_ms=max(0, known_ms - issued_at_ms), time_lost=False, counted_from_ms=issued_at_ms
             )

@@ -1,7 +1,7 @@
 """The gallery of one device: takes what the service signed, and answers who a palm belongs to.
 
 A delta's way through it reads top to bottom in `Gallery.apply_deltas`:
-`page → signed head → chain from where we stand → one transaction → index → one reference swapped`.
+`page → signed head → chain from our position → one transaction → index → one reference swapped`.
 
 Invariants
 
@@ -9,11 +9,11 @@ Invariants
    transaction commits first, then one reference is swapped. After power loss a page is there whole, or
    not at all. A search that a commit overtakes begins again (`gallery.reader`).
 2. The position never moves to a smaller epoch, nor to a smaller seq inside one, and no head is taken that
-   was issued before the newest one held. A damaged file may take it back: then nobody is recognised until
+   was issued before the newest one held. A damaged file may take it back: then no palm is recognised until
    it is where it was (`gallery.witness`).
-3. A snapshot is staged beside the gallery in use and takes its place in one transaction, once what was
+3. A snapshot is staged next to the gallery in use and takes its place in one transaction, once what was
    staged has the state that its head signs. Interrupted, it goes on where it was.
-4. With templates of another model in it, the match set is empty: nobody is served.
+4. With templates of another model in it, the match set is empty: no palm is recognised.
 
 `apply_*` may be called from any thread and take their turns; `search`, `position` and `freshness` never
 wait for them. A search reads the few rows it scores from the disk, and fails where that does.
@@ -129,11 +129,11 @@ class Gallery:
     ) -> Gallery:
         """Open the store in `folder`, making it where there is none, and build the match set.
 
-        `data_key` has 32 bytes. `stream` and `epoch` are what registration gave; a store that is further
-        on keeps its epoch. `boot_id` (/proc/sys/kernel/random/boot_id) tells a restart of the program from
-        one of the machine; without it, every start counts as the latter. `clock_kept`: this machine has a
-        clock that runs on without power. `pause` is called between the pieces of whatever takes long, and may
-        wait: for something that must not be held up by it.
+        `data_key` has 32 bytes. `stream` and `epoch` are from the registration; a store that is further
+        on keeps its epoch. `boot_id` (/proc/sys/kernel/random/boot_id) distinguishes a restart of the program
+        from a reboot; without it, every start counts as a reboot. `clock_kept`: this machine has a clock that
+        runs on without power. `pause` is called between the pieces of long work, and may wait, so that urgent
+        work is not delayed.
         Raises StoreError (wrong key, damage, another stream), GalleryError when FAISS does not compute
         rightly here.
         """
@@ -164,7 +164,7 @@ class Gallery:
 
     @property
     def position(self) -> Position:
-        """Where the gallery stands; the acknowledgement of what was applied."""
+        """The gallery's position; it acknowledges what was applied."""
         return self._view.held.position
 
     @property
@@ -193,7 +193,7 @@ class Gallery:
             try:
                 found = view.index.search(probes, partial(self._read, view.held))
             except (Overtaken, StoreError) as error:
-                # A store that was destroyed meanwhile cannot be read either: nobody is in its newest view.
+                # A store that was destroyed meanwhile cannot be read either: its newest view is empty.
                 overtaken = isinstance(error, Overtaken) or self._view.index is not view.index
                 if not overtaken or monotonic() > give_up_s:
                     raise
@@ -243,14 +243,14 @@ class Gallery:
                     f"epoch {held.position.epoch} is held; epoch {head.epoch} is taken by snapshot only",
                 )
             deltas = follow_chain(page, seq=held.position.seq, head=held.position.head)
-            time = held.time.with_head(head.issued_at_ms, now, stands=False)
+            time = held.time.with_head(head.issued_at_ms, now, complete=False)
             if not deltas and head.seq != held.position.seq:
                 self._save(replace(held, time=time))
                 return Applied(held.position, behind=True)
             with self._store.transaction():
                 changes = carry_out(self._store, held.generation, held.count, deltas, view.index.coder)
                 if changes.count == head.count:
-                    time = held.time.with_head(head.issued_at_ms, now, stands=True)
+                    time = held.time.with_head(head.issued_at_ms, now, complete=True)
                 elif not page.has_more:
                     raise PageRefused(
                         RefusalCode.STATE_MISMATCH,
@@ -282,7 +282,7 @@ class Gallery:
             held, head = view.held, page.head
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
-            time = held.time.with_head(head.issued_at_ms, now, stands=False)
+            time = held.time.with_head(head.issued_at_ms, now, complete=False)
             with self._store.transaction():
                 staging = stage_page(
                     self._store, view.index.coder, page, self._staging, held.generation, pause=self._piece
@@ -303,7 +303,7 @@ class Gallery:
                     RefusalCode.STATE_MISMATCH,
                     f"the snapshot of seq {staging.seq} is not what its head signs; begin it again",
                 )
-            time = time.with_head(head.issued_at_ms, now, stands=True)
+            time = time.with_head(head.issued_at_ms, now, complete=True)
             switched = Held(_position(head), staging.generation, staging.count, time)
             self._piece()
             fresh = built(self._store, switched, Index(view.index.coder), self._model_id, self._piece)
@@ -317,7 +317,7 @@ class Gallery:
         return Applied(switched.position)
 
     def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
-        """Take a signed head by itself, for its freshness. Raises PageRefused, StoreError.
+        """Take a signed head without a page, for its freshness. Raises PageRefused, StoreError.
 
         A head ahead of this gallery, or that counts other templates, is noted and makes nothing fresh.
         """
@@ -327,9 +327,9 @@ class Gallery:
             _check_not_older(head, held.position)
             _check_no_fork(head, held.position)
             here = (held.position.epoch, held.position.seq, held.count)
-            stands = (head.epoch, head.seq, head.count) == here
-            self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, stands=stands)))
-        return Applied(held.position, behind=not stands)
+            complete = (head.epoch, head.seq, head.count) == here
+            self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, complete=complete)))
+        return Applied(held.position, behind=not complete)
 
     def remember_time(self, now: GalleryNow) -> None:
         """Note the time on the disk when the last note is a minute old; to be called about that often, from
@@ -365,7 +365,7 @@ class Gallery:
                 self._store.close()
 
     def destroy(self) -> None:
-        """Delete the store and forget the match set; nobody is found any more."""
+        """Delete the store and empty the match set."""
         with self._lock:
             self._closed = True
             start = Position.start(self.position.stream, self.position.epoch)

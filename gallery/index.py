@@ -1,13 +1,13 @@
 """The match set in memory: coarse codes scanned by FAISS, and the number of each one's row in the store.
 
-Who a template is of, and its fine code, stay on the disk. One search, top to bottom, is `Index.search`: turn
-the probes, take what everybody has in common from them (`gallery.population`), scan the segments, pool the
+A template's person and its fine code stay on the disk. One search, top to bottom, is `Index.search`: turn
+the probes, subtract what all palms have in common (`gallery.population`), scan the segments, pool the
 best rows, have these read from the disk, score them with all 16 bits, reduce to distinct people, take the
 first two. Of the coarse scores nothing but the choice of rows is used: both bytes of a score come out of one
 sealed row, with the person they are of.
 
 Everything here is immutable. A change makes a new `Index` that shares every untouched segment with the
-old one; whoever searches keeps the one it took. (FAISS crashes when one index is added to and searched at
+old one; a running search keeps the one it took. (FAISS crashes when one index is added to and searched at
 the same time, so nothing is ever added to an index that another thread could hold.)
 
 FAISS's kernels for `QT_8bit_direct_signed` cut the query off to integers on some processors and not on
@@ -63,7 +63,7 @@ class NearestPerson:
     score: float
     second_score: float | None
     probe: int = 0
-    """Which of the probes was the nearest to them."""
+    """Index of the nearest probe."""
 
 
 class Segment:
@@ -219,7 +219,7 @@ def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: L
 
 def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:
     """Full segments, and what is left; each template is held only while its coarse code is copied."""
-    # One buffer for all: what each segment took anew and gave back would stay in pieces in the heap.
+    # One buffer for all segments: a buffer for each would fragment the heap.
     codes = bytearray(min(length_hint(templates, SEGMENT_ROWS), SEGMENT_ROWS) * VECTOR_LENGTH)
     numbers: list[int] = []
     for number, template in templates:

@@ -1,4 +1,4 @@
-"""What a search came to: who is nearest, and how far ahead of everybody else."""
+"""The result of a search: the nearest person, and their lead over the second."""
 
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ class Match:
 def joined(first: Match, second: Match, rows: int) -> Match:
     """The answer to the probes of two searches at one position, where `rows` probes were in the first.
 
-    Nobody is scanned again for it: the second person of both is the first or the second of one of them.
+    Nothing is scanned again: the second person of both is the first or the second of one of them.
     """
     ahead, behind = first, replace(second, probe=rows + second.probe)
     if behind.score > ahead.score:

@@ -1,4 +1,4 @@
-"""Long runs of small work, with pauses between pieces, for whatever must not be held up by it."""
+"""Long runs of small pieces of work, with pauses between them so that urgent work is not delayed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

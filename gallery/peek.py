@@ -1,4 +1,4 @@
-"""What a gallery on the disk is of, without building its match set."""
+"""The stream and the model of a gallery on the disk, without building its match set."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
 """What the templates of a match set have in common, and cosines that leave it out.
 
 Strangers' palms are alike: the same creases run across all of them, and one camera sees them and one cutter
-cuts them. A cosine counts what everybody shares as evidence that two captures are of one palm. So the mean of
-the templates is taken from every vector, and directions in which they all differ much count for less: the
-Mahalanobis cosine. Few templates do not tell that mean: what of it is to be expected all the same is taken
-from the score. What it brings is in docs/lab/SCORES.md.
+cuts them. A cosine counts what all palms share as evidence that two captures are of one palm. So the mean of
+the templates is subtracted from every vector, and directions in which they all differ much count for less:
+the Mahalanobis cosine. With few templates the mean is poorly estimated, so a constant prior for stranger
+similarity is subtracted from the score. docs/lab/SCORES.md has the gain.
 
 Both come from the match set at hand and from nothing else. They are sums of whole numbers over coarse codes,
 so that a template taken out leaves exactly nothing behind in them; they are in memory alone.
@@ -26,11 +26,11 @@ MOST_ROWS: Final = 16_384
 """Templates that take part; with more of them a start would take longer, and nothing else would change."""
 
 _MEAN_PRIOR: Final = 60
-"""So many templates without a direction stand beside the real ones: few people do not make a mean."""
+"""Templates without a direction that are added to the real ones: few people do not make a mean."""
 _SPREAD_PRIOR: Final = 600
 _SPREAD_SHARE: Final = 0.3
-"""What the spread counts for beside an even one, where templates are many: captures of one palm differ along
-the same directions as palms do, so that taking all of it away would take the palm away."""
+"""Weight of the spread against an even one, where templates are many: captures of one palm differ along
+the same directions as palms do, so that removing all of it would remove the palm."""
 
 _STRANGERS: Final = 0.07
 """Mean plain cosine of strangers on Tongji; 0.10 on CASIA multispectral, 0.19 on IITD."""
@@ -50,7 +50,7 @@ class Likeness:
     spread: NDArray[np.float32]
     """(512, 512): the inverse of the spread is this times its transpose."""
     left: float
-    """What strangers still have in common, in expectation, because few templates do not tell their mean."""
+    """Expected similarity of strangers that is left because few templates estimate the mean poorly."""
 
     def units(self, turned: NDArray[np.float32]) -> NDArray[np.float32]:
         """Turned vectors (n, 512), of length 1 → (n, 512) of length 1, for ``scores``."""

@@ -1,11 +1,11 @@
-"""Rows of the gallery as searches need them: read from the disk beside the writer, who is never waited for.
+"""Rows of the gallery as searches need them, read from the disk without waiting for the writer.
 
-A search found row numbers in an index that was made when the stream stood at some seq. Meanwhile pages may
+A search found row numbers in an index that was made when the stream was at some seq. Meanwhile pages may
 have been committed. A row is what the index knew exactly when it is there, in the generation of that index,
 and was written at that seq or before: every change of a row gives it the seq of the delta that asked for it,
 and a number is used again only for a later one. Any other row was erased, replaced, suspended or resumed, or
 its generation is gone. Scoring what is left would make the lead over the second person too large, and what
-stands there now was not in the gallery whose position the answer names; so all of it is given up as
+is there now was not in the gallery whose position the answer names; so the whole search is given up as
 `Overtaken`, and the search begins again in the index that has the change.
 """
 
@@ -26,7 +26,7 @@ _ROWS_A_READ: Final = 512
 
 
 class RowReader:
-    """A connection for reading alone, beside that of a Store that is open; for any thread, one at a time."""
+    """A read-only connection next to that of an open Store; for any thread, one at a time."""
 
     def __init__(self, folder: Path, sealer: Sealer) -> None:
         """Raises sqlite3.Error."""
@@ -39,7 +39,7 @@ class RowReader:
         self._connection.execute("PRAGMA cache_size = -64")
 
     def read(self, generation: int, seq: int, numbers: Sequence[int]) -> list[Template]:
-        """The templates of these rows, each number once, as they were when the stream stood at `seq`.
+        """The templates of these rows, each number once, as they were when the stream was at `seq`.
 
         Raises Overtaken when one of them has changed since, StoreError when one cannot be read.
         """

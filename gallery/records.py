@@ -1,4 +1,4 @@
-"""What the gallery holds besides templates: where it stands, what it knows about time, what is staged."""
+"""What the gallery holds apart from templates: its position, what it knows about time, what is staged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Where the gallery stands; saved in the transaction that brings it there.
+    """The gallery's position; saved in the transaction that moves it.
 
     `generation` is that of the rows in use, `count` their number, suspended ones included.
     """

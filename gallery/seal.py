@@ -1,4 +1,4 @@
-"""What lies on the disk lies there sealed: keys out of the data key, and the sealed form of one template.
+"""What is on the disk is sealed: the keys derived from the data key, and the sealed form of one template.
 
 Three keys are derived from the data key (HKDF-SHA256, RFC 5869), so that none serves two purposes: one
 seals (ChaCha20-Poly1305, RFC 8439: fast on processors without AES instructions), one turns subject_ref

@@ -1,4 +1,4 @@
-"""A snapshot being taken: its pages are put beside the gallery in use, in a generation of rows of their own.
+"""A snapshot being taken: its pages go into a separate generation of rows, next to the gallery in use.
 
 What is staged is a set of entries known by their hashes, so pages may come again, or all over again from the
 first, before and after a restart. A page of another point of the stream, or one that contradicts what is

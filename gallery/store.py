@@ -1,16 +1,16 @@
 """The gallery on the disk: one SQLite file, every row of a palm sealed before it is inserted.
 
 Two tables. `template` has one row for each template; `state` has one sealed row for each thing that must
-change together with templates (where the device stands, what it knows about time, which snapshot is being
-taken). Rows belong to a generation: a snapshot fills the next one beside the one in use, and the switch is
-one row of `state`.
+change together with templates (the device's position, what it knows about time, which snapshot is being
+taken). Rows belong to a generation: a snapshot fills the next one while the current one is in use, and the
+switch is one row of `state`.
 
-In the clear stand: template_id (random), seq, generation, and hashes of snapshot entries while one is being
-taken. Sealed: vector, subject_ref, hand, model_id, onboard_ref, suspension. A person's rows are found by a
+In the clear: template_id (random), seq, generation, and hashes of snapshot entries while one is being taken.
+Sealed: vector, subject_ref, hand, model_id, onboard_ref, suspension. A person's rows are found by a
 keyed hash of subject_ref.
 
 SQLite's VFS `unix-excl` locks the file against every other process, and lets several connections of this one
-share it, with their index of the write-ahead log in memory: `gallery.reader` reads beside the writer.
+share it, with their index of the write-ahead log in memory: `gallery.reader` reads next to the writer.
 
 WAL with synchronous=FULL: what `transaction` has committed is there after power loss. secure_delete and
 `scrub` (a truncating checkpoint) overwrite what was removed, in the file and in its write-ahead log; on
@@ -109,7 +109,7 @@ class Store:
             raise StoreError(f"the {name} of the gallery store is not readable: {error}") from error
 
     def save_state(self, name: str, seq: int, obj: JsonObject) -> None:
-        """Replace what stands under a name."""
+        """Replace the state saved under a name."""
         sealed = self._sealer.seal(b"state\x00", name.encode(), seq, canonical_bytes(obj))
         self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", [name, seq, sealed])
 
@@ -121,7 +121,7 @@ class Store:
             raise StoreError(f"the gallery's witness cannot be written ({error}); check the disk") from error
 
     def drop_state(self, name: str) -> None:
-        """Forget what stands under a name."""
+        """Delete the state saved under a name."""
         self._db.execute("DELETE FROM state WHERE name = ?", [name])
 
     def put(self, generation: int, template: Template, seq: int) -> tuple[int, bool]:
@@ -221,7 +221,7 @@ class Store:
         self.witness.close()
 
     def destroy(self) -> None:
-        """Close and delete every file of the store, for good once this returns."""
+        """Close the store and delete its files; they are gone once this returns."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)

@@ -305,7 +305,7 @@ def read_delta_page(data: bytes, key_of: KeyOf) -> DeltaPage:
     """Parse and check an answer of the deltas route (or the same out of a mail record).
 
     Checked here: size, shape, the head's signature, every digest, consecutive seqs, and that the head
-    is that of the last delta. What depends on where the device stands is `follow_chain`'s.
+    is that of the last delta. What depends on the device's position is checked by `follow_chain`.
     Raises PageRefused: `malformed`, `bad_signature`, `gap` or `bad_chain`.
     """
     try:
@@ -338,7 +338,7 @@ def read_snapshot_page(data: bytes, key_of: KeyOf, pause: Pause = at_once) -> Sn
             for item in paced(items, pause, ENTRIES_A_PIECE)
         )
         if any(b.entry.template_id <= a.entry.template_id for a, b in pairwise(entries)):
-            raise FormatError("the entries do not stand by rising template_id")
+            raise FormatError("the entries are not in order of template_id")
     except FormatError as error:
         raise PageRefused(RefusalCode.MALFORMED, f"page of a snapshot: {error}") from error
     return SnapshotPage(head, entries, has_more)

@@ -1,10 +1,10 @@
-"""How far the gallery has been, kept beside its database: a damaged write-ahead log takes it back unseen.
+"""The furthest position of the gallery, kept outside its database: a damaged log takes that back unseen.
 
 SQLite takes a damaged frame for the end of its log, so after a power cut the store may be at an earlier page,
-whole in itself, in which somebody is found who was erased since. The position that was committed therefore
-is kept in a file of its own as well, in two sealed slots that take turns, with what was known about time. It
-is written after the database and before anybody is told. A gallery behind it recognises nobody until the
-stream has brought it there again.
+consistent but with a person in it who was erased since. The committed position is therefore also kept in
+a separate file, in two sealed slots that take turns, with what was known about time. It is written after the
+database and before the page is acknowledged. A gallery behind it recognises no palm until the stream has
+brought it there again.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Witness:
                 self._writes = number
                 self._held = Held.from_obj(read_strict(plain, max_bytes=_SLOT_BYTES))
         if self._held is None and any(slots):
-            _log.error("%s is damaged or of another gallery; it is filled anew", folder / FILE_NAME)
+            _log.error("%s is damaged or of another gallery; it is filled again", folder / FILE_NAME)
 
     def behind(self, held: Held) -> bool:
         """Whether the gallery has been further on than `held`."""

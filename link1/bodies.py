@@ -140,7 +140,7 @@ class MailChunk:
 
 
 class MailState(StrEnum):
-    """What became of the inbox record that a chunk belongs to."""
+    """The state of the inbox record that a chunk belongs to."""
 
     MORE = "more"
     APPLIED = "applied"

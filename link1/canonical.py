@@ -25,7 +25,7 @@ import rfc8785
 from link1.errors import FormatError
 
 JsonObject = dict[str, Any]
-"""A JSON object as the standard reader gives it; members are checked by whoever parses it further."""
+"""A JSON object as the standard reader gives it; the caller checks its members."""
 
 MAX_INTEGER = 2**53 - 1
 """Largest magnitude of an integer that every JSON reader holds exactly (RFC 7493 §2.2)."""
@@ -72,7 +72,7 @@ def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> J
     """Parse one JSON object from `data`, refusing everything that two readers could see differently.
 
     `max_bytes` is checked before anything is parsed; `max_depth` counts the outermost object as 1.
-    Raises FormatError, whose message says what was wrong but repeats nothing that was received.
+    Raises FormatError; its message names the fault and repeats nothing that was received.
     """
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")

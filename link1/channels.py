@@ -135,7 +135,7 @@ class ChannelSender:
         return flight.transmissions == 1
 
     def acknowledged(self, mid: int) -> Outgoing | None:
-        """End the message that this ACK settles. One that never went out whole cannot have arrived.
+        """End the message that this ACK settles. A message that was never sent whole cannot have arrived.
 
         Returns the message if nothing said before that it had left: a port that was not asked yet may still
         count as its own what the peer has.
@@ -165,7 +165,7 @@ class ChannelSender:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a DATA frame."""
+    """The outcome of a DATA frame."""
 
     acknowledge: bool = False
     message: bytes | None = None

@@ -87,7 +87,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         self._validator_keys = validator_keys
         self._once_pinned = once_pinned or self._pinned_now
         self.bad_signatures = 0
-        """Decisions and passages whose signature did not hold, since this end was made."""
+        """Decisions and passages with a wrong signature, since this end was made."""
         identity = Identity(Role.DEVICE, device_id, gate_id, verdict_key)
         super().__init__(Session(identity, dbd_id, validator_keys, random))
         self._complained: OrderedDict[str, None] = OrderedDict()
@@ -123,7 +123,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
     def send_verdict(self, wrapper: JsonObject) -> bool:
         """Send a signed verdict that is durable already, before everything that waits.
 
-        Of those that find no room, repeats are one, and the newest MAX_HELD_VERDICTS go out.
+        Where there is no room, repeats count once, and the newest MAX_HELD_VERDICTS are kept.
         """
         if not self.proven:
             return False
@@ -153,7 +153,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         return self._session.send(MessageType.GUIDE, Guide(txn_id, hint).to_obj())
 
     def send_resolve(self, verdict_refs: Iterable[str]) -> bool:
-        """Ask what became of 1 to 32 verdicts. Of several questions that find no room the newest goes out."""
+        """Ask for the outcomes of 1 to 32 verdicts. Where there is no room, the newest question is kept."""
         refs = list(verdict_refs)
         if not 1 <= len(refs) <= MAX_REFS:
             raise FormatError(f"resolve asks about 1 to {MAX_REFS} verdicts")
@@ -276,8 +276,8 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
             return []
 
     def _weigh(self, kind: Kind, wrapper: JsonObject) -> tuple[Backing | None, JsonObject]:
-        """What stands behind a decision or passage that completes nothing, None when it may; and the signed
-        object. Raises FormatError for a wrapper outside the contract."""
+        """The backing of a decision or passage that completes nothing, None when it may complete one; and the
+        signed object. Raises FormatError for a wrapper outside the contract."""
         kid, peer = signer_kid_of(kind, wrapper), self._session.peer
         known = self._once_pinned(kid)
         key: PublicKey | None = None if known is None else known.public
@@ -302,7 +302,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
 
 
 def _txn_id_of(obj: Mapping[str, Any]) -> str | None:
-    """The txn_id of a request whose signature held but whose other members may not."""
+    """The txn_id of a request with a good signature, whatever its other members."""
     txn_id = obj.get("txn_id")
     return txn_id if isinstance(txn_id, str) and HEX32.fullmatch(txn_id) else None
 

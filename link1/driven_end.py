@@ -32,8 +32,8 @@ class DrivenEnd(ABC, Generic[EventT]):
         return self._follow(self._session.port_closed(now_ms))
 
     def receive(self, data: bytes, now_ms: int) -> list[EventT]:
-        told = self._session.receive(data, now_ms)
-        return self._follow(told) if told else []
+        reported = self._session.receive(data, now_ms)
+        return self._follow(reported) if reported else []
 
     def tick(self, now_ms: int) -> list[EventT]:
         return self._follow(self._session.tick(now_ms))
@@ -50,8 +50,8 @@ class DrivenEnd(ABC, Generic[EventT]):
         return self._session.link.data_to_send(now_ms, max_bytes)
 
     def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[EventT]:
-        told = self._session.sent(count, now_ms, in_port)
-        return self._follow(told) if told else []
+        reported = self._session.sent(count, now_ms, in_port)
+        return self._follow(reported) if reported else []
 
     @abstractmethod
     def _follow(self, session_events: Sequence[SessionEvent]) -> list[EventT]:

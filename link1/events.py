@@ -42,7 +42,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A request whose signature holds and whose gate is ours."""
+    """A request with a good signature, for our gate."""
 
     request: Request
     wrapper: JsonObject
@@ -62,7 +62,7 @@ class VerdictLeft:
 
 @dataclass(frozen=True, slots=True)
 class DecisionReceived:
-    """A decision whose signature holds; whether it fits a verdict is for the transaction engine."""
+    """A decision with a good signature; the transaction engine judges whether it fits a verdict."""
 
     decision: Decision
     wrapper: JsonObject
@@ -70,21 +70,21 @@ class DecisionReceived:
 
 @dataclass(frozen=True, slots=True)
 class PassageReceived:
-    """A passage whose signature holds; whether it fits a verdict is for the transaction engine."""
+    """A passage with a good signature; the transaction engine judges whether it fits a verdict."""
 
     passage: Passage
     wrapper: JsonObject
 
 
 class Backing(StrEnum):
-    """What stands behind a wrong decision or passage."""
+    """How far a wrong decision or passage is authenticated."""
 
     SIGNED = "signed"
-    """The signature holds, under a key of the validator's that is not revoked."""
+    """The signature is good, under a key of the validator that is not revoked."""
     REVOKED = "revoked"
-    """The signature holds, under a revoked key."""
+    """The signature is good, under a revoked key."""
     UNSIGNED = "unsigned"
-    """The signature does not hold, so that anybody in the cable may have made it."""
+    """The signature is wrong: anyone with access to the cable may have made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class GuideReceived:
 
 @dataclass(frozen=True, slots=True)
 class VerdictReceived:
-    """A verdict whose signature, gate and device hold; whether to act on it is for the desk."""
+    """A verdict with the right signature, gate and device; the desk judges whether to act on it."""
 
     verdict: Verdict
     wrapper: JsonObject
@@ -176,7 +176,7 @@ class VerdictReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResolveReceived:
-    """What became of these verdicts? Not signed."""
+    """A question for the outcomes of these verdicts. Not signed."""
 
     verdict_refs: tuple[str, ...]
 

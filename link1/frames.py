@@ -1,9 +1,9 @@
 """Frames on the wire (LINK/1 §1): `COBS(header ‖ payload ‖ crc) ‖ 0x00`.
 
 Invariants
-1. `FrameDecoder.feed` never raises, whatever the bytes; what is no frame is dropped whole and counted.
+1. `FrameDecoder.feed` never raises, whatever the bytes; anything that is not a frame is dropped and counted.
 2. It holds at most one maximal encoded frame between calls, and the next 0x00 always ends a damaged one.
-3. A `Frame` that exists is well-formed: every member is one that its kind allows. What a frame means in a
+3. A `Frame` that exists is well-formed: its kind allows every member. What a frame means in a
    session (its sess, a mid out of turn, a count that changes) is judged by `link1.link`.
 
 >>> encode_frame(Frame(FrameKind.PING, sess=1)).hex()
@@ -193,7 +193,7 @@ def cobs_decode(encoded: bytes) -> bytes | None:
 
 
 def decode_frame(encoded: bytes) -> Frame:
-    """The frame in what stood between two 0x00; raises BadFrameError.
+    """The frame encoded between two 0x00; raises BadFrameError.
 
     The checksum comes first: in damaged bytes the other members mean nothing.
     """
@@ -246,7 +246,7 @@ class FrameDecoder:
         return frames
 
     def clear(self) -> None:
-        """Forget a frame begun, as when the port was opened anew."""
+        """Forget a frame begun, as when the port was opened again."""
         self._held.clear()
         self._overrun = False
 

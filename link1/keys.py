@@ -58,7 +58,7 @@ class PublicKey:
         return kid_of(self.raw)
 
     def verify(self, message: bytes, signature: bytes) -> None:
-        """Raise SignatureError unless `signature` (64 bytes, S < L, canonical R) is good for `message`."""
+        """Raise SignatureError unless `signature` (64 bytes, S < L, canonical R) signs `message`."""
         if len(signature) != SIGNATURE_BYTES:
             raise SignatureError("an Ed25519 signature has 64 bytes")
         if int.from_bytes(signature[32:], "little") >= _GROUP_ORDER:

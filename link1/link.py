@@ -1,4 +1,4 @@
-"""A LINK/1 session over bytes that may be lost, repeated or damaged (LINK/1 §1): the cable's floor.
+"""A LINK/1 session over bytes that may be lost, repeated or damaged (LINK/1 §1).
 
 Two rules:
 1. A frame counts only when it carries the first byte of our current tag, and our tag is fresh after
@@ -55,7 +55,7 @@ PING_AFTER_MS = 500
 SILENCE_MS = 2_000
 """An end that has received no valid frame for so long declares the link down."""
 HINT_SPACING_MS = 200
-"""At most five hints a second; of those that come faster the newest goes out."""
+"""At most five hints a second; of faster ones the newest is sent."""
 MAX_PENDING_REPLIES = 16
 """ACKs and PONGs not yet sent. A peer has at most one message a channel unanswered; more is a flood."""
 MAX_FRAMES_AHEAD_OF_MAIL = 1
@@ -145,7 +145,7 @@ class Link:
         """The frames that `data` completes, each of which is then to be given to `take`.
 
         For an owner that answers events: what it says to one frame must be queued before the next is taken,
-        because a reset that stands in the same bytes would let an answer out into the session after it.
+        because a reset in the same bytes would send an answer into the session after it.
         """
         if self._state is LinkState.CLOSED:
             return []
@@ -275,7 +275,7 @@ class Link:
     def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[LinkEvent]:
         """The port took `count` bytes more and now holds `in_port` bytes that have not left it.
 
-        Ports that cannot tell say 0. With `count` 0 it only tells that the port has drained further.
+        Ports without this figure say 0. With `count` 0 it only reports that the port has drained further.
         """
         if count:
             self._last_sent_ms = now_ms
@@ -290,7 +290,7 @@ class Link:
 
     @property
     def waits_for_port(self) -> bool:
-        """True while a frame lies in the port whose departure changes what goes next."""
+        """True while the port holds a frame that blocks what goes next."""
         port = self._port
         return (
             port.frames_unsent > 0

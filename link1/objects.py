@@ -1,7 +1,7 @@
 """The signed objects of a passage as typed values (LINK/1 §4).
 
 `from_obj` parses what `verify_object` returned and raises FormatError; members that the contract does
-not name are left out (they stay under the signature of the wrapper, which is kept beside the value).
+not name are left out (they stay under the signature of the wrapper, which is kept next to the value).
 `to_obj` gives the object to sign.
 """
 
@@ -50,7 +50,7 @@ class VerdictResult(StrEnum):
 
     @property
     def decision(self) -> VerdictDecision:
-        """The one decision that a result stands with."""
+        """The decision that goes with a result."""
         if self is VerdictResult.MATCH:
             return VerdictDecision.ACCEPT
         if self in (VerdictResult.NO_MATCH, VerdictResult.AMBIGUOUS, VerdictResult.SPOOF):
@@ -163,7 +163,7 @@ class GalleryMark:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the device says about one hand. subject_ref, onboard_ref and hand stand only in accept."""
+    """What the device says about one hand. Only accept has subject_ref, onboard_ref and hand."""
 
     txn_id: str
     gate_id: str
@@ -191,9 +191,9 @@ class Verdict:
     def __post_init__(self) -> None:
         accepted = self.result is VerdictResult.MATCH
         if accepted != (self.subject_ref is not None) or accepted != (self.hand is not None):
-            raise FormatError("subject_ref and hand stand in an accept verdict and in no other")
+            raise FormatError("an accept verdict has subject_ref and hand, and no other verdict has them")
         if self.onboard_ref is not None and not accepted:
-            raise FormatError("onboard_ref stands only in an accept verdict")
+            raise FormatError("only an accept verdict has onboard_ref")
 
     @property
     def decision(self) -> VerdictDecision:
@@ -207,7 +207,7 @@ class Verdict:
             raise FormatError("members decision and result do not belong together")
         accepted = result is VerdictResult.MATCH
         if not accepted and not {"subject_ref", "onboard_ref", "hand"}.isdisjoint(obj):
-            raise FormatError("subject_ref, onboard_ref and hand stand only in an accept verdict")
+            raise FormatError("only an accept verdict has subject_ref, onboard_ref and hand")
         return cls(
             txn_id=members.text(obj, "txn_id", HEX32),
             gate_id=members.text(obj, "gate_id", NAME),
@@ -313,7 +313,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Whether somebody went through, at a gate with a turn sensor."""
+    """Whether a person went through, at a gate with a turn sensor."""
 
     txn_id: str
     dbd_id: str
@@ -369,7 +369,7 @@ class MailMarks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """status_obj: what the device tells its validator about itself, signed over the validator's nonce."""
+    """status_obj: the device's report about itself, signed over its validator's nonce."""
 
     device_id: str
     nonce_b64: str

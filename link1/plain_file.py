@@ -1,7 +1,7 @@
 """Reading a whole file whose path a person, a configuration or a stick has named.
 
-A path can name anything: a FIFO that nobody writes to, a device that never ends, a folder, a film. Here it
-is a plain file of a size that makes sense, or an OSError whose `strerror` says what it is instead.
+A path can name anything: a FIFO without a writer, a device that never ends, a folder, a film. Here it
+is a plain file of a sensible size, or an OSError; its `strerror` says what was found instead.
 """
 
 import errno
@@ -28,7 +28,7 @@ def read_plain_file(path: Path, max_bytes: int) -> bytes:
     anything but a plain file, EFBIG for one of over `max_bytes`. Never waits for a writer.
     """
     with open_plain_file(path) as file:
-        # Of its own size, not of the limit: what is asked for is allocated first, and overwritten when freed.
+        # Its size, not the limit: what is asked for is allocated first, and overwritten when freed.
         data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
         while len(data) <= max_bytes and (more := file.read(min(_GROWN_BYTES, max_bytes + 1 - len(data)))):
             data += more

@@ -1,4 +1,4 @@
-"""Sealed records (the mail between service and device) and the certificates of those who sign them.
+"""Sealed records (the mail between service and device) and the certificates of its signers.
 
 A record is `{post, ct_b64, alg, signer_kid, sig_b64, signer_cert_b64?}`. Its ciphertext is
 `enc (32 bytes) ‖ HPKE ciphertext`: RFC 9180 base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256,
@@ -269,7 +269,7 @@ def _check_addressing(post: Post, box: Box, *, src: str, dst: str) -> None:
     if post.src != src:
         raise SealError("wrong_source", "src is not who may write here")
     if post.dst != dst:
-        raise SealError("wrong_destination", "dst is somebody else")
+        raise SealError("wrong_destination", "dst is another recipient")
 
 
 def _check_ciphertext(post: Post, ciphertext: bytes) -> None:

@@ -52,7 +52,7 @@ class PeerProven:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """`proven` tells whether both ends had proven who they are."""
+    """`proven`: both ends had proven who they are."""
 
     reason: DownReason
     proven: bool
@@ -108,13 +108,13 @@ class Session:
     def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
         events: list[SessionEvent] = []
         for frame in self.link.frames_in(data):
-            if told := self.link.take(frame, now_ms):
-                events += self._follow(told, now_ms)
+            if reported := self.link.take(frame, now_ms):
+                events += self._follow(reported, now_ms)
         return events
 
     def sent(self, count: int, now_ms: int, in_port: int) -> list[SessionEvent]:
-        told = self.link.sent(count, now_ms, in_port)
-        return self._follow(told, now_ms) if told else []
+        reported = self.link.sent(count, now_ms, in_port)
+        return self._follow(reported, now_ms) if reported else []
 
     def tick(self, now_ms: int) -> list[SessionEvent]:
         events = self._follow(self.link.tick(now_ms), now_ms)
@@ -215,7 +215,7 @@ class Session:
         try:
             message = read_message(data, self._identity.role.peer, channel)
         except MessageRefused as refused:
-            # An error is never answered, not even one that cannot be read.
+            # An error is never answered, not even an unreadable one.
             if refused.about != MessageType.ERROR:
                 proven_code = refused.code if self._may_say(refused) else ErrorCode.UNPAIRED
                 self.send_error(proven_code, refused.about)
@@ -230,7 +230,7 @@ class Session:
         return [Served(message)]
 
     def _may_say(self, refused: MessageRefused) -> bool:
-        """Before the proofs only unreadable and foreign messages are told apart from `unpaired`."""
+        """Before the proofs only unreadable and foreign messages get an answer other than `unpaired`."""
         return self.peer is not None or refused.code is not ErrorCode.UNSUPPORTED_TYPE
 
     def _read_hint(self, data: bytes) -> list[SessionEvent]:

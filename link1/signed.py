@@ -54,7 +54,7 @@ def sign_object(kind: Kind, obj: Mapping[str, Any], key: SigningKey) -> JsonObje
 
 
 def signer_kid_of(kind: Kind, wrapper: object) -> str:
-    """Check the shape of a wrapper and return whose signature it claims; raises FormatError."""
+    """Check the shape of a wrapper and return the kid of its claimed signer; raises FormatError."""
     return _parse(kind, wrapper)[1]
 
 

@@ -1,4 +1,4 @@
-"""Finding a serial port by what is plugged in rather than by the number that the kernel gave it today.
+"""Finding a serial port by what is plugged in, not by the number that the kernel gave it.
 
     serial:1d6b:0104            # the tty of the device with these USB ids
     serial:1d6b:0104:SERIAL     # where several of a kind are plugged in
@@ -18,7 +18,7 @@ SPEC = re.compile(r"serial:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
 
 
 class PortInfo(Protocol):
-    """What pyserial tells of one serial port; the ids are None where it is not on USB."""
+    """What pyserial reports about one serial port; the ids are None where it is not on USB."""
 
     device: str
     vid: int | None

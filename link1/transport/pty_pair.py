@@ -1,8 +1,8 @@
 """A virtual cable: two pseudo-terminals joined by a copying loop.
 
-Whoever opens one of the paths may close and open it as often as it likes. The other end then sees silence,
+A program may open and close one of the paths any number of times. The other end then sees silence,
 as on a UART or at a gadget tty; with `show_close` it sees a hang-up, as when a USB cable is pulled. What is
-sent while nobody reads waits in the kernel's buffers, which are bounded: after that the port is full.
+sent without a reader waits in the kernel's buffers, which are bounded: after that the port is full.
 
     with PtyPair() as pair:
         use(pair.left, pair.right)
@@ -24,7 +24,7 @@ from typing import Self
 COPY_BYTES = 4_096
 """What a tty buffers at most in one direction, and so what one read can give."""
 _ABSENT_POLL_S = 0.02
-"""How often a side that nobody has open is looked at: the kernel has no event for it."""
+"""How often a side that no program has open is polled: the kernel has no event for it."""
 
 
 class _Side:
@@ -52,7 +52,7 @@ class _Side:
             os.close(slave)
 
     def hang_up(self) -> None:
-        """Let whoever has the path open see its end; the path leads to a new pty at once."""
+        """End the pty for the program that has it open; the path leads to a new pty at once."""
         os.close(self.master)
         self.pending = b""
         self.seen_open = False
@@ -64,7 +64,7 @@ class _Side:
                 os.close(descriptor)
 
     def read(self) -> bytes | None:
-        """What the user of this side has sent; empty when nothing, None when nobody has it open."""
+        """What the user of this side has sent; empty when nothing, None when no program has it open."""
         try:
             data = os.read(self.master, COPY_BYTES)
         except BlockingIOError:
@@ -85,7 +85,7 @@ class _Side:
 
 
 class PtyPair:
-    """Two joined ports at `left` and `right`, served by a thread of their own until `close`."""
+    """Two joined ports at `left` and `right`, served by a thread until `close`."""
 
     def __init__(
         self,
@@ -139,14 +139,14 @@ class PtyPair:
         os.close(self._stop_writer)
 
     def _copy(self) -> None:
-        """Carry bytes until told to stop."""
+        """Carry bytes until `close` asks for the end."""
         while True:
             absent = [self._serve(side, other) is None for side, other in self._both_ways()]
             with selectors.DefaultSelector() as selector:
                 selector.register(self._stop_reader, selectors.EVENT_READ)
-                for (side, other), nobody in zip(self._both_ways(), absent, strict=True):
-                    wanted = (0 if nobody or other.pending else selectors.EVENT_READ) | (
-                        selectors.EVENT_WRITE if side.pending and not nobody else 0
+                for (side, other), closed in zip(self._both_ways(), absent, strict=True):
+                    wanted = (0 if closed or other.pending else selectors.EVENT_READ) | (
+                        selectors.EVENT_WRITE if side.pending and not closed else 0
                     )
                     if wanted:
                         selector.register(side.master, wanted)
@@ -159,7 +159,7 @@ class PtyPair:
         return (left, right), (right, left)
 
     def _serve(self, side: _Side, other: _Side) -> bool | None:
-        """Move what can be moved from `side` to `other`; None when nobody has `side` open."""
+        """Move what can be moved from `side` to `other`; None when no program has `side` open."""
         side.write_pending()
         if other.pending:
             return True

@@ -59,7 +59,7 @@ class CablePump(Generic[EventT]):
         on_port: Callable[[TransportError | None], None] = lambda _error: None,
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """`on_port` is told None when the port was opened, and the error when it is not there."""
+        """`on_port` is called with None when the port was opened, and with the error when it is not there."""
         self._end = end
         self._open_port = open_port
         self._on_event = on_event
@@ -88,7 +88,7 @@ class CablePump(Generic[EventT]):
             await asyncio.sleep(backoff_ms / 1000)
 
     def kick(self) -> None:
-        """Send what has been queued since, and set the timer anew."""
+        """Send what has been queued since, and set the timer again."""
         if self._port is not None and not self._busy:
             self._guard(lambda: ())
 

@@ -36,7 +36,7 @@ class Port(Protocol):
         ...
 
     def unsent(self) -> int:
-        """Bytes taken that have not left yet; 0 where the port cannot tell."""
+        """Bytes taken that have not left yet; 0 where the port has no such figure."""
         ...
 
     def close(self) -> None: ...
@@ -80,7 +80,7 @@ class SerialPort:
         return int(struct.unpack("i", held)[0])
 
     def close(self) -> None:
-        # Closing a tty waits until what it holds has gone out, up to 30 s with nobody at the other end.
+        # Closing a tty waits until what it holds has gone out, up to 30 s when the other end does not read.
         with contextlib.suppress(OSError, termios.error):  # a port that went away is closed enough
             termios.tcflush(self._fd, termios.TCOFLUSH)
         with contextlib.suppress(OSError):

@@ -5,11 +5,11 @@
 
 Linux only, and no library: devices are found in /sys, and driven by `link1.transport.usbfs`.
 
-A thread stands between the endpoints and the caller, joined to him by a socket pair: it gives a descriptor
-that selectors can watch both ways, partial writes, and bounded buffers. When nobody reads here, the thread
-asks for no more packets and the other end is NAKed: nothing is lost, nothing grows.
+A thread between the endpoints and the caller, joined to the caller by a socket pair, gives a descriptor
+that selectors can watch both ways, partial writes, and bounded buffers. When the caller does not read, the
+thread asks for no more packets and the other end is NAKed: nothing is lost, nothing grows.
 
-Packets have no meaning but for their bytes. Each packet that comes is taken by itself, so that nothing waits
+Packets have no meaning but for their bytes. Each incoming packet is taken on arrival, so that nothing waits
 for the short or empty packet that a gadget may or may not send after a full one. Each transfer that leaves
 ends with a short or an empty packet, for gadgets that wait for one.
 """

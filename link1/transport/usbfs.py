@@ -73,7 +73,7 @@ class Ended:
     error: int
     data: bytes
     left_bytes: int
-    """How much of one that went out was taken by the device."""
+    """How many bytes of an outgoing transfer the device took."""
 
 
 class Endpoints(Protocol):
@@ -137,7 +137,7 @@ class Usbfs:
             try:
                 self._call(_REAP_NOW, address)
             except OSError as error:
-                if error.errno == errno.EAGAIN or ended:  # ENODEV comes again after what was still to be told
+                if error.errno == errno.EAGAIN or ended:  # ENODEV comes again after the last reports
                     return ended
                 raise
             urb, buffer = self._under_way.pop(address.value or 0)
@@ -165,7 +165,7 @@ class Usbfs:
         self._under_way[ctypes.addressof(urb)] = urb, buffer
 
     def _call(self, code: int, argument: "ctypes._CDataType") -> None:
-        # fcntl.ioctl would hand over a copy: the kernel writes to the structure whose address it was given.
+        # fcntl.ioctl would hand over a copy: the kernel writes to the structure at the address it was given.
         if _libc.ioctl(self._fd, ctypes.c_ulong(code), ctypes.byref(argument)) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

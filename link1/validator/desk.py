@@ -2,9 +2,9 @@
 
 The one rule that everything here serves: the turnstile is actuated only for the desk's own open request,
 on the first copy of a verdict that fits it in every member, in time, and with a verdict_seq above every one
-acted on before. Every verdict is answered; one that may not be acted on gets `stale`, not actuated.
+acted on before. Every verdict is answered; a verdict that may not be acted on gets `stale`, not actuated.
 
-A `ValidatorDesk` stands on a `ValidatorEnd` and is driven in its place; it reads no clock but the wall clock
+A `ValidatorDesk` wraps a `ValidatorEnd` and is driven in its place; it reads no clock but the wall clock
 handed in, and writes nothing: `save` makes its memory durable before anything leaves or moves.
 """
 
@@ -39,7 +39,7 @@ MAX_HELD_ANSWERS = 2 * MAX_ANSWERED
 """Messages that wait for room on the channel: what one `resolve` can ask for. A decision or a passage that
 finds no place among them is remembered as far as `DeskMemory` goes, and said when the device asks for it."""
 MAX_HINTS = 64
-"""Hints remembered of one request: at five a second, more than anybody stands before a gate."""
+"""Hints remembered of one request: at five a second, longer than a person waits at a gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class ValidatorDesk:
         turn_after_ms: int | None,
         mail: ValidatorMail | None = None,
     ) -> None:
-        """`turn_after_ms`: how long after opening the turn sensor reports somebody; None without a sensor.
-        `mail`: what this validator carries besides; None for one that carries none."""
+        """`turn_after_ms`: how long after opening the turn sensor reports a person; None without a sensor.
+        `mail`: the mail that this validator carries; None where it carries none."""
         self._end = end
         self._mail = mail
         self._dbd_id = dbd_id
@@ -275,7 +275,7 @@ class ValidatorDesk:
                 case ResolveReceived(verdict_refs):
                     self._resolve(verdict_refs)
                 case ErrorReceived(code, about, txn_id):
-                    # A device that could not read the type says `message`; then the txn_id tells.
+                    # A device that could not read the type says `message`; then the txn_id decides.
                     known = {
                         MessageType.REQUEST: (None, self.open_txn_id),
                         ABOUT_MESSAGE: (self.open_txn_id,),
@@ -298,7 +298,7 @@ class ValidatorDesk:
         return self._send_request(now_ms) if self._request_due else []
 
     def _send_request(self, now_ms: int) -> list[DeskEvent]:
-        """Send the open request, or the identical bytes again in a new session: its ttl runs anew."""
+        """Send the open request, or the identical bytes again in a new session: its ttl starts again."""
         if self._open is None or not self._end.send_request(self._open.wrapper):
             return []
         self._request_due = False
@@ -384,7 +384,7 @@ class ValidatorDesk:
         self._save(memory)
         self.memory = memory
 
-    # ---- what became of these?
+    # ---- outcomes of verdicts
 
     def _resolve(self, verdict_refs: tuple[str, ...]) -> None:
         for ref in verdict_refs:

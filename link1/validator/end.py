@@ -1,6 +1,6 @@
 """The validator's end of the cable: the other half of `link1.device_end`.
 
-It sends `ready` by itself as soon as the device has proven who it is. Verdicts and statuses are checked in
+It sends `ready` as soon as the device has proven who it is. Verdicts and statuses are checked in
 the order wrapper (`malformed`), signature (`bad_signature`), contract (`malformed`), ids (`wrong_gate`);
 what passes becomes an event. Whether a verdict may move a turnstile is for `link1.validator.desk`.
 """

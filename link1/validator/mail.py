@@ -36,7 +36,7 @@ from link1.events import (
 )
 
 ANSWER_WITHIN_MS: Final = 10_000
-"""A whole page takes the device a second or two; after this the question is asked anew."""
+"""A whole page takes the device a second or two; after this the question is asked again."""
 PULL_EVERY_MS: Final = 1_000
 """How long after `mail_none` the outbox is asked for again."""
 NO_ROOM_MS: Final = 200
@@ -51,7 +51,7 @@ MAX_OFFERED: Final = 8
 class InboxSettled:
     """What the device says of an offered record: `applied`, `refused` (with a code; it is kept and offered
     again later, unless another one is offered under its seq) or `gap` (everything from `applied_seq` + 1 on
-    has to be offered anew).
+    has to be offered again).
     """
 
     seq: int
@@ -161,7 +161,7 @@ class ValidatorMail:
         return min(self._offer_from_ms, self._pull_from_ms) if self._offered else self._pull_from_ms
 
     def tick(self, now_ms: int) -> None:
-        """Ask anew what was not answered in time, or ask the next question."""
+        """Ask again what was not answered in time, or ask the next question."""
         if self._asked is not None and now_ms >= self._answer_by_ms:
             if isinstance(self._asked, MailPull):
                 # It may be what we asked that cannot be answered: the record from its beginning.
@@ -197,8 +197,8 @@ class ValidatorMail:
         return said
 
     def _meet(self, device_kid: str) -> None:
-        """With another device, or new keys, both boxes begin anew; what was offered before any device was met
-        is for the first one."""
+        """With another device, or new keys, both boxes start again; what was offered before any device was
+        met is for the first device."""
         if device_kid == self._device_kid:
             return
         if self._device_kid:
@@ -271,7 +271,7 @@ class ValidatorMail:
             return []
         self._asked = None
         if asked.after_seq != self._after_seq:
-            return []  # begun anew meanwhile (`pull_again`): this would be counted as the first record
+            return []  # started again meanwhile (`pull_again`): this would be counted as the first record
         if incoming.data is None or (chunk.seq, chunk.total) != (incoming.seq, incoming.total):
             incoming.seq, incoming.total, incoming.data = chunk.seq, chunk.total, bytearray()
         if chunk.offset != len(incoming.data):

@@ -1,4 +1,4 @@
-"""What a validator must not forget when it restarts (LINK/1 §4): its counters, and what it has answered."""
+"""What a validator must remember across a restart (LINK/1 §4): its counters, and what it has answered."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class DeskMemory:
         return next((item for item in self.answered if item.verdict_ref == verdict_ref), None)
 
     def for_device(self, kid: str) -> "DeskMemory":
-        """A device with new keys starts its verdict_seq anew."""
+        """A device with new keys restarts its verdict_seq."""
         if kid == self.device_kid:
             return self
         return replace(self, device_kid=kid, highest_verdict_seq=0)

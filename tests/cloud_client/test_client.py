@@ -107,8 +107,8 @@ def test_a_repeated_post_has_the_same_key_and_body_and_another_nonce() -> None:
 
 def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
     async def scenario() -> None:
-        told = {"Svc-Server-Time": "2027-01-15T08:00:00.000Z"}
-        refused = problem(401, "unauthenticated", headers=told)
+        clock = {"Svc-Server-Time": "2027-01-15T08:00:00.000Z"}
+        refused = problem(401, "unauthenticated", headers=clock)
         async with scripted([refused, http(200, {})]) as double, client(double.origin, wall_ms=0) as cloud:
             await cloud.device_status()
             await cloud.device_status()
@@ -123,8 +123,8 @@ def test_a_clock_that_is_years_off_is_corrected_by_the_servers_own() -> None:
 
 def test_a_401_with_a_good_clock_is_not_tried_again() -> None:
     async def scenario() -> None:
-        told = {"Svc-Server-Time": "2027-01-15T08:04:00.000Z"}
-        async with scripted([problem(401, "unauthenticated", headers=told)]) as double:
+        clock = {"Svc-Server-Time": "2027-01-15T08:04:00.000Z"}
+        async with scripted([problem(401, "unauthenticated", headers=clock)]) as double:
             async with client(double.origin) as cloud:
                 with pytest.raises(CloudProblem) as caught:
                     await cloud.device_status()

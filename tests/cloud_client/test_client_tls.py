@@ -1,4 +1,4 @@
-"""Whom the client believes over TLS: the CA it was given, for the host it was given, and nobody else."""
+"""What the client trusts over TLS: the CA it was given, for the host it was given, and nothing else."""
 
 import asyncio
 import datetime

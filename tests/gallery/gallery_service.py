@@ -113,7 +113,7 @@ class Service:
         self._append(Op.NOOP)
 
     def head(self, seq: int | None = None, issued_at_ms: int = NOW_MS, **members: object) -> JsonObject:
-        """A signed head; `members` replace what would stand in it."""
+        """A signed head; `members` replace its members."""
         seq = self.seq if seq is None else seq
         head = Head(self.stream, self.epoch, seq, self.heads[seq], len(self.live), issued_at_ms)
         return sign_object(Kind.GALLERY_HEAD, {**head.to_obj(), **members}, self.key)

@@ -25,7 +25,7 @@ spans = st.one_of(st.integers(0, 5 * MINUTE), st.integers(0, 8 * HOUR))
 
 
 class Clocks(RuleBasedStateMachine):
-    """`true` is what nobody on the device can read; `wall_off` is what was done to the wall clock."""
+    """`true` is the time that nothing on the device can read; `wall_off` is the error of the wall clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class Clocks(RuleBasedStateMachine):
     def _take(self, issued_at_ms: int) -> bool:
         before = self.held.counted_from_ms
         try:
-            # As a snapshot does: its head is noted with each page, and stands once the last one is there.
-            noted = self.held.with_head(issued_at_ms, self.now, stands=False)
-            self.held = noted.with_head(issued_at_ms, self.now, stands=True)
+            # As a snapshot does: its head is noted with each page, and is complete with the last one.
+            noted = self.held.with_head(issued_at_ms, self.now, complete=False)
+            self.held = noted.with_head(issued_at_ms, self.now, complete=True)
         except PageRefused:
             return False
         self.disk = self.held
@@ -109,7 +109,7 @@ class Clocks(RuleBasedStateMachine):
             self.wall_off = stopped_at_wall + began_s * SECOND - self.true
         self.kept = kind == "right"
         self.held = self.disk.after_restart(self.now, f"boot-{self.boots}", clock_kept=self.kept)
-        assert self.kept or not self.fresh(), "nobody knows how long the power was off"
+        assert self.kept or not self.fresh(), "the length of the power cut is unknown"
 
     @invariant()
     def nobody_is_recognised_longer_than_the_ttl(self) -> None:

@@ -1,4 +1,4 @@
-"""The TTL, told as stories with two clocks."""
+"""The TTL, in stories with two clocks."""
 
 import pytest
 
@@ -21,19 +21,19 @@ def reason(held: HeldTime, when: GalleryNow, ttl_ms: int = MAX_TTL_MS) -> Freshn
 
 
 def started() -> HeldTime:
-    return HeldTime("boot-1", 5_000).with_head(T, now(0), stands=True)
+    return HeldTime("boot-1", 5_000).with_head(T, now(0), complete=True)
 
 
 def test_nothing_is_fresh_before_the_first_head() -> None:
     assert reason(HeldTime("boot-1", 5_000), now(0)) is FreshnessReason.NO_HEAD
     assert (
-        reason(HeldTime("boot-1", 5_000).with_head(T, now(0), stands=False), now(0))
+        reason(HeldTime("boot-1", 5_000).with_head(T, now(0), complete=False), now(0))
         is FreshnessReason.NO_HEAD
     )
 
 
 def test_six_hours_from_when_the_head_was_issued() -> None:
-    held = HeldTime("boot-1", 5_000).with_head(T - 2 * HOUR, now(0), stands=True)
+    held = HeldTime("boot-1", 5_000).with_head(T - 2 * HOUR, now(0), complete=True)
     assert held.freshness(now(0), MAX_TTL_MS).left_ms == 4 * HOUR
     assert reason(held, now(4 * HOUR - 1)) is FreshnessReason.FRESH
     assert reason(held, now(4 * HOUR)) is FreshnessReason.EXPIRED
@@ -54,25 +54,25 @@ def test_steps_of_the_wall_clock_change_nothing_while_the_machine_runs(wall_ms: 
 
 
 def test_the_same_head_again_does_not_make_it_younger() -> None:
-    held = started().with_head(T, now(3 * HOUR), stands=True)
+    held = started().with_head(T, now(3 * HOUR), complete=True)
     assert reason(held, now(6 * HOUR)) is FreshnessReason.EXPIRED
-    held = started().with_head(T + 3 * HOUR, now(3 * HOUR), stands=True)
+    held = started().with_head(T + 3 * HOUR, now(3 * HOUR), complete=True)
     assert reason(held, now(6 * HOUR)) is FreshnessReason.FRESH
 
 
 def test_a_head_held_back_is_as_old_as_it_is() -> None:
     """A carrier that kept a head for ten hours gains nothing, even where the wall clock was set back."""
     held = started()
-    late = held.with_head(T + 1, now(10 * HOUR), stands=True)
+    late = held.with_head(T + 1, now(10 * HOUR), complete=True)
     assert reason(late, now(10 * HOUR)) is FreshnessReason.EXPIRED
-    late = held.with_head(T + 1, now(10 * HOUR, wall_ms=T), stands=True)
+    late = held.with_head(T + 1, now(10 * HOUR, wall_ms=T), complete=True)
     assert reason(late, now(10 * HOUR)) is FreshnessReason.EXPIRED
 
 
 def test_a_head_ahead_of_the_store_makes_nothing_fresh() -> None:
-    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), stands=False)
+    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), complete=False)
     assert reason(held, now(6 * HOUR)) is FreshnessReason.EXPIRED
-    held = held.with_head(T + 5 * HOUR, now(6 * HOUR), stands=True)
+    held = held.with_head(T + 5 * HOUR, now(6 * HOUR), complete=True)
     assert held.freshness(now(6 * HOUR), MAX_TTL_MS).left_ms == 5 * HOUR
 
 
@@ -104,48 +104,48 @@ def test_a_reboot_that_lost_the_time_is_closed_until_a_new_head_comes(wall_ms: i
     assert not held.freshness(GalleryNow(10, wall_ms), MAX_TTL_MS).clock_trusted
     again = held.at(GalleryNow(20, wall_ms)).after_restart(GalleryNow(10, wall_ms), "boot-3")
     assert reason(again, GalleryNow(10, wall_ms)) is FreshnessReason.TIME_UNKNOWN
-    same = held.with_head(T, GalleryNow(20, wall_ms), stands=True)
+    same = held.with_head(T, GalleryNow(20, wall_ms), complete=True)
     assert reason(same, GalleryNow(20, wall_ms)) is FreshnessReason.TIME_UNKNOWN
-    fresh = held.with_head(T + 9 * HOUR, GalleryNow(20, wall_ms), stands=True)
+    fresh = held.with_head(T + 9 * HOUR, GalleryNow(20, wall_ms), complete=True)
     assert reason(fresh, GalleryNow(20, wall_ms)) is FreshnessReason.FRESH
 
 
 def test_an_earlier_head_is_refused() -> None:
     with pytest.raises(PageRefused, match="freeze"):
-        started().with_head(T - 1, now(HOUR), stands=True)
+        started().with_head(T - 1, now(HOUR), complete=True)
 
 
 def test_an_earlier_head_is_refused_with_the_clock_set_back_too() -> None:
-    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), stands=True)
+    held = started().with_head(T + 5 * HOUR, now(5 * HOUR), complete=True)
     with pytest.raises(PageRefused, match="freeze"):
-        held.with_head(T + HOUR, now(6 * HOUR, wall_ms=T + HOUR), stands=True)
+        held.with_head(T + HOUR, now(6 * HOUR, wall_ms=T + HOUR), complete=True)
 
 
 def test_a_clock_that_was_never_set_takes_heads_and_still_refuses_older_ones() -> None:
-    held = HeldTime("boot-1", 0).with_head(T, GalleryNow(1_000, 2_000), stands=True)
+    held = HeldTime("boot-1", 0).with_head(T, GalleryNow(1_000, 2_000), complete=True)
     assert reason(held, GalleryNow(1_000 + 6 * HOUR - 1, 2_000)) is FreshnessReason.FRESH
     with pytest.raises(PageRefused, match="freeze"):
-        held.with_head(T - YEAR, GalleryNow(2_000, 3_000), stands=True)
+        held.with_head(T - YEAR, GalleryNow(2_000, 3_000), complete=True)
     rebooted = held.at(GalleryNow(3_000, 4_000)).after_restart(GalleryNow(1_000, HOUR), "boot-2")
     assert reason(rebooted, GalleryNow(1_000, HOUR)) is FreshnessReason.TIME_UNKNOWN
 
 
 def test_one_absurd_date_does_not_shut_the_door_for_ever() -> None:
-    absurd = started().with_head(T + 70 * YEAR, now(HOUR), stands=True)
+    absurd = started().with_head(T + 70 * YEAR, now(HOUR), complete=True)
     assert reason(absurd, now(2 * HOUR)) is FreshnessReason.FRESH
     assert reason(absurd, now(7 * HOUR)) is FreshnessReason.EXPIRED
-    again = absurd.with_head(T + 70 * YEAR, now(7 * HOUR), stands=True)
+    again = absurd.with_head(T + 70 * YEAR, now(7 * HOUR), complete=True)
     assert reason(again, now(7 * HOUR)) is FreshnessReason.EXPIRED
-    right = absurd.with_head(T + 2 * HOUR, now(2 * HOUR), stands=True)
+    right = absurd.with_head(T + 2 * HOUR, now(2 * HOUR), complete=True)
     assert right.freshness(now(2 * HOUR), MAX_TTL_MS).left_ms >= 6 * HOUR - MAX_SKEW_MS
     with pytest.raises(PageRefused, match="freeze"):
-        right.with_head(T + HOUR, now(2 * HOUR), stands=True)
+        right.with_head(T + HOUR, now(2 * HOUR), complete=True)
     with pytest.raises(PageRefused, match="freeze"):
-        absurd.with_head(T - 6 * HOUR, now(2 * HOUR), stands=True)
+        absurd.with_head(T - 6 * HOUR, now(2 * HOUR), complete=True)
 
 
 def test_a_wall_clock_far_ahead_closes_and_opens_again_once_it_is_right() -> None:
-    held = started().with_head(T + HOUR, now(HOUR, wall_ms=T + YEAR), stands=True)
+    held = started().with_head(T + HOUR, now(HOUR, wall_ms=T + YEAR), complete=True)
     assert reason(held, now(HOUR)) is FreshnessReason.EXPIRED
-    held = held.with_head(T + 2 * HOUR, now(2 * HOUR), stands=True)
+    held = held.with_head(T + 2 * HOUR, now(2 * HOUR), complete=True)
     assert reason(held, now(2 * HOUR)) is FreshnessReason.FRESH

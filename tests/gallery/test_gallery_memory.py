@@ -1,4 +1,4 @@
-"""What a process still has of people who were erased, as somebody finds out who reads its memory."""
+"""What the memory of a process still has of people who were erased."""
 
 import base64
 import struct

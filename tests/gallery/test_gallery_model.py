@@ -77,7 +77,7 @@ class GalleryMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 2), limit=st.integers(1, 6))
     def follow(self, back: int, limit: int) -> None:
-        """A page from where the gallery stands, or from a little before."""
+        """A page from the gallery's position, or from a little before."""
         after = max(0, self.gallery.position.seq - back)
         page = self.service.deltas(after, limit, self._issued())
         reached = min(after + limit, self.service.seq)
@@ -142,7 +142,7 @@ class GalleryMachine(RuleBasedStateMachine):
             return
         matrix = np.stack([one.values() for one in live])
         owners = [one.subject_ref for one in live]
-        # One palm of a live person, one of whoever was last heard of: live, suspended, erased or unknown.
+        # One palm of a live person, one of the last person mentioned: live, suspended, erased or unknown.
         for probe in (live[-1].values(), palm(max(1, self.templates))):
             scores = exact_scores(gallery._view.index.coder, matrix, probe[np.newaxis])[:, 0]
             best = int(scores.argmax())

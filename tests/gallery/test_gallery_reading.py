@@ -1,4 +1,4 @@
-"""Searches that read the disk: overtaken by commits, beside a writer, on a disk that fails, over a wipe."""
+"""Searches that read the disk: overtaken by commits, next to a writer, on a disk that fails, over a wipe."""
 
 import sqlite3
 import threading
@@ -241,7 +241,7 @@ def test_a_damaged_row_is_never_scored(service: Service, tmp_path: Path) -> None
             search(gallery, 3)  # not its own palm: among eight, every row is scored
     with pytest.raises(StoreError, match="does not open"):
         gallery.reread()
-    service.upsert(entry(101, 1, vector=palm(77).tobytes()))  # the row is written anew
+    service.upsert(entry(101, 1, vector=palm(77).tobytes()))  # the row is written again
     gallery.apply_deltas(service.deltas(8), at())
     gallery.reread()
     assert who(gallery, 77) == subject_ref(101)
@@ -271,7 +271,7 @@ def test_a_wipe_during_searches_ends_them_with_nobody(
             while not wiped.is_set():
                 who(gallery, 1)
             ends.append(who(gallery, 1))
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - reported by the test
             failed.append(error)
 
     threads = [threading.Thread(target=keep_searching) for _ in range(3)]

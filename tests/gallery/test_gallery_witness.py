@@ -1,4 +1,4 @@
-"""A gallery whose files went back, by damage: it recognises nobody until it is where it was."""
+"""A gallery whose files went back, by damage: it recognises no palm until it is where it was."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_who_was_erased_is_not_recognised_out_of_a_store_that_went_back(
     for _again in range(2):
         gallery = service.open(folder, now=at(2_000))
         assert gallery.position.seq == 3
-        assert who(gallery, 2) == subject_ref(2), "it is there, and nobody may ask"
+        assert who(gallery, 2) == subject_ref(2), "it is there, and may not be asked"
         fresh = gallery.freshness(at(2_000))
         assert (fresh.fresh, fresh.reason) == (False, FreshnessReason.WENT_BACK)
         gallery.apply_head(service.head(3, at(2_000).wall_ms, count=3), at(2_000))

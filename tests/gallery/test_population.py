@@ -90,7 +90,7 @@ def test_without_anybody_a_score_is_the_plain_cosine_less_what_strangers_have() 
 
 
 def test_strangers_score_no_higher_where_few_are_enrolled() -> None:
-    """Few templates do not tell what everybody has in common; nobody may pass on that."""
+    """Few templates estimate poorly what all palms have in common; no stranger may pass for that."""
     rng = np.random.default_rng(8)
     held, strangers = alike(rng, 400, shared=0.33), alike(rng, 2_000, shared=0.33)
     means = [float(scores(of(held[:n]), held[:n], strangers).mean()) for n in (1, 3, 10, 30, 100, 400)]

@@ -171,7 +171,7 @@ class Story:
                 cable.left_events.clear()
                 cable.left_events += cable.left.port_opened(cable.now_ms)
             case 7:
-                # Ports are opened anew in the middle of whatever was said.
+                # Ports are opened again in the middle of a conversation.
                 for event in self.gate.port_opened(cable.now_ms):
                     self._note(event)
             case 8 | 9:

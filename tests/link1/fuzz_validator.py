@@ -1,7 +1,7 @@
 """The validator's end under the same fire as the device's: a desk with mail, fed by a device gone mad.
 
-The device that is played here knows its own key. So besides garbage there are messages that are signed and
-well-formed and wrong: verdicts that nobody asked for, twice, out of order, for another nonce, long after.
+The device that is played here knows its own key. So apart from garbage there are messages that are signed and
+well-formed and wrong: verdicts without a request, twice, out of order, for another nonce, long after.
 Whatever comes, only the declared errors come out, nothing held grows without bound, the turnstile is opened
 once for a request and never for a verdict_seq that is not above the last, and the next honest device is
 served.
@@ -71,7 +71,7 @@ class Gate:
         assert memory.dbd_event_seq >= self.saved.dbd_event_seq, "a counter went back"
         self.saved = memory
 
-    # Driven like the desk, so that it can stand at the end of a Script or a Cable.
+    # Driven like the desk, so that it can be the end of a Script or a Cable.
     def port_opened(self, now_ms: int) -> list[Any]:
         return self._note(self.desk.port_opened(now_ms))
 
@@ -197,7 +197,7 @@ class MadDevice:
         return sign_object(Kind.VERDICT, verdict.to_obj(), DEVICE_KEY)
 
     def ask_again(self) -> None:
-        """`resolve` about verdicts of its own, and about others."""
+        """`resolve` about verdicts of this device, and about others."""
         rng = self._rng
         refs = [object_ref(wrapper) for wrapper in self._verdicts] or ["0" * 32]
         self.script.send("resolve", {"verdict_refs": [rng.choice(refs) for _ in range(rng.randrange(1, 33))]})

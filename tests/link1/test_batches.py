@@ -1,4 +1,4 @@
-"""What stands in one read is dealt with frame by frame: a reset in the middle is a reset in the middle."""
+"""The frames of one read are handled one by one: a reset in the middle is a reset in the middle."""
 
 from link1.frames import Frame, FrameKind, encode_frame
 from tests.link1.cable import Script, make_device

@@ -1,6 +1,6 @@
 """The validator in C against a device played by hand, and its readers against those of this package.
 
-What it may open for is tried rule by rule; its frames and its JSON are judged beside ours on the same bytes.
+What it may open for is tried rule by rule; its frames and its JSON are judged against ours on the same bytes.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ def test_it_opens_for_its_own_open_request_and_for_nothing_else(setting: Setting
     async def story() -> None:
         async with setting.joined("--manual") as (device, validator):
             await device.saw(ReadyReceived)
-            # Nobody asked.
+            # Without a request.
             device.say(verdict_for(request(9), seq=1))
             assert (await told_verdict(validator))["said"] == "not_open"
             stale = (await device.saw(DecisionReceived)).decision
@@ -380,7 +380,7 @@ def verdict_of_ours(data: bytes) -> str:
     try:
         return read_message(data, Role.DEVICE, Channel.CONTROL).type.value
     except MessageRefused as refused:
-        # What is only on the wrong channel is a readable envelope; the judge is not told the channel.
+        # What is only on the wrong channel is a readable envelope; the judge does not know the channel.
         return (
             refused.about
             if refused.about in ("guide", "mail", "mail_ack", "mail_none")

@@ -26,7 +26,7 @@ CONTROL, MAIL = Channel.CONTROL, Channel.MAIL
 
 
 def up() -> tuple[Link, Script]:
-    """A link whose session stands, and the script at its other end."""
+    """A link with a session, and the script at its other end."""
     link = Link(seeded(1))
     script = Script(link)
     script.open()

@@ -1,4 +1,4 @@
-"""Files that a path names are read whole, up to a limit, at the cost of their own size."""
+"""Files that a path names are read whole, up to a limit, at the cost of their size."""
 
 import errno
 import tracemalloc

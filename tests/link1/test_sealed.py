@@ -116,7 +116,7 @@ def test_the_post_is_under_the_signature_and_pins_the_ciphertext() -> None:
 
 
 def test_a_ciphertext_does_not_open_under_other_addressing() -> None:
-    """Whoever holds the signing key still cannot readdress what was sealed."""
+    """The holder of the signing key still cannot readdress what was sealed."""
     record = inbox_record()
     post = record["post"] | {"seq": 5}
     record |= {"post": post, "sig_b64": b64_encode(MAILMAN.sign(Kind.POST.signed_bytes(post)))}

@@ -79,7 +79,7 @@ SIGNATURE: Final = {
     "signer_kid": "21fe31dfa154a261626bf854046fd227",
     "sig_b64": "A" * 86 + "==",
 }
-"""What an example of a signed object has besides the object."""
+"""The members of an example of a signed object, next to the object."""
 
 
 T = TypeVar("T")

@@ -85,7 +85,7 @@ class OutboxRecordBody(Body, title="OutboxRecord"):
     alg: Literal["ed25519"]
     signer_kid: Kid
     sig_b64: base64_of(64, 64)  # type: ignore[valid-type]
-    # Devices have no certificate; one that is there anyway says nothing.
+    # Devices have no certificate; the member is ignored.
     signer_cert_b64: Absent[base64_of(CERTIFICATE_BYTES, CERTIFICATE_BYTES)] = None  # type: ignore[valid-type]
 
 

@@ -26,7 +26,7 @@ class Parameter:
     default: Any = None
     required: bool = field(default=False)
     refused_with: ProblemCode = ProblemCode.INVALID_REQUEST
-    """The code for a value outside its format (the inbox has one of its own)."""
+    """The code for a value outside its format (the inbox has another)."""
 
 
 def read_query(raw: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a handler is given and what it answers with."""
+"""What a handler takes and returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,8 +54,8 @@ class ApiAnswer:
 
     ``subject_id`` names the person that a recorded copy of this answer would concern, so that erasing the
     person deletes the copy. ``wakes`` names a device (tenant_id, device_id) whose long-poll must look again.
-    ``unfinished`` is more of the work than one transaction should hold the store for: it is called, each
-    time in a transaction of its own, until it says False; then the answer goes out.
+    ``unfinished`` is work that would hold the store for too long in one transaction: it is called in one
+    transaction after another until it returns False; then the answer is sent.
     """
 
     status: int

@@ -1,13 +1,13 @@
 """Lists: keyset pages with opaque cursors.
 
 A cursor is base64url of ``version ‖ made_s ‖ position ‖ MAC``. The MAC covers tenant, environment, list
-and filters too, so a cursor is good for exactly the list it came from; the filters themselves are not in
+and filters too, so a cursor is valid for exactly the list it came from; the filters themselves are not in
 it. ``limit`` may change from page to page.
 
-What a page costs is bounded whatever is asked for and however much there is. With one filter, or none, an
+The cost of a page is bounded, whatever the query and the size of the list. With one filter, or none, an
 index has the list in its order. With several, the index of the filter that leaves the fewest rows is walked
-for at most SCAN_ROWS of them, so such a page may hold fewer items than ``limit``, or none, and have a next
-one all the same.
+for at most SCAN_ROWS of them, so such a page may hold fewer items than ``limit``, or none, and still have a
+next page.
 """
 
 import base64
@@ -79,7 +79,7 @@ class Listed:
 
 
 def read_cursor(call: Call, list_name: str, *, max_age_ms: int | None) -> Position | None:
-    """The position that the request's cursor stands for, None without one.
+    """The position in the request's cursor, None without a cursor.
 
     Problem 400 ``invalid_cursor`` for anything that is not a cursor of this list with these filters, 410
     ``cursor_expired`` when it is older than ``max_age_ms``.

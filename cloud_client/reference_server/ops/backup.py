@@ -1,9 +1,9 @@
 """A copy of a SQLite database as it is at one moment, taken while others read and write it.
 
-The copy is made from one snapshot, in steps, so that it can be interrupted. Nobody waits for it: in SQLite's
-WAL mode a reader stops neither readers nor writers. The one thing that it holds up is the emptying of the
-write-ahead log, which is done when the copy is complete. Steps that let go of the snapshot in between would
-not hold that up, but would begin again after each write of somebody else, and a server writes all the time.
+The copy is made from one snapshot, in steps, so that it can be interrupted. It blocks no one: in SQLite's
+WAL mode a reader stops neither readers nor writers. It only delays the emptying of the write-ahead log until
+the copy is complete. Steps that release the snapshot in between would not delay that, but would start again
+after each write of another process, and a server writes all the time.
 """
 
 import hashlib
@@ -94,13 +94,13 @@ def _copy(database: Path, part: Path, on_step: Callable[[], None]) -> None:
         closing(sqlite3.connect(database, isolation_level=None)) as source,
         closing(sqlite3.connect(part, isolation_level=None)) as target,
     ):
-        # The file is nobody's until it is complete; it is synced then.
+        # The file is not used until it is complete; it is synced then.
         target.execute("PRAGMA synchronous=OFF")
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         source.backup(target, pages=_STEP_PAGES, progress=lambda *_: on_step(), sleep=0)
         source.execute("COMMIT")
-        # One file, whatever reads it: without the mark of a database that has a log beside it.
+        # One file for every reader: without the mark of a database with a write-ahead log.
         target.execute("PRAGMA journal_mode=DELETE")
 
 

@@ -169,10 +169,10 @@ def unblock_subject(
 
 
 def cancel_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
-    """``session cancel``: of one that is open or in review."""
+    """``session cancel``: of a session that is open or in review."""
     row = _session(tx, environment, session_id)
     if sessions.status_of(row, now_ms) not in (SessionStatus.OPEN, SessionStatus.REVIEW):
-        raise OperatorError("the session has ended: only one that is open or in review can be cancelled")
+        raise OperatorError("the session has ended: only an open session, or one in review, can be cancelled")
     sessions.end(tx, row["session_id"], SessionStatus.CANCELLED)
     return sessions.session_object(_session(tx, environment, session_id), now_ms).plain()
 
@@ -185,14 +185,14 @@ def approve_session(tx: Tx, vault: Vault, environment: Environment, session_id: 
 
 
 def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: int) -> Printed:
-    """``session reject``: nobody is enrolled."""
+    """``session reject``: the session ends without enrolment."""
     _session(tx, environment, session_id)
     row = enrollments.reject(tx, environment, session_id.lower())
     return sessions.session_object(row, now_ms).plain()
 
 
 def new_epoch(tx: Tx, environment: Environment, model_id: str) -> Printed:
-    """``epoch new``: devices take the gallery anew, by snapshot."""
+    """``epoch new``: devices take the gallery again, by snapshot."""
     _known(tx, environment)
     if not NAME_64.fullmatch(model_id):
         raise OperatorError("a model_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")

@@ -1,7 +1,7 @@
-"""``bundle create``: a registration that came on a stick, answered with a signed file.
+"""``bundle create``: a registration from a stick, answered with a signed file.
 
-The operator stands for what TLS and a token are online: the verdict key's id is compared with the one that
-the device shows. From there on it is the registration of the route, with the token that names the request.
+The operator replaces TLS and the token of an online registration: the verdict key's id is compared with the
+id that the device shows. The rest is the registration of the route, with the token that names the request.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ REQUEST_TYPE: Final = "palm-access.registration.request"
 ANSWER_TYPE: Final = "palm-access.registration.answer"
 MAX_REQUEST_BYTES: Final = 64 * 1024
 COUNTS_FOR_MS: Final = 3600 * 1000
-"""How long the same request may be answered again without being taken in anew."""
+"""How long the same request may be answered again without being registered again."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 

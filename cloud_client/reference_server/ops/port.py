@@ -1,6 +1,6 @@
 """Moving a store from SQLite to PostgreSQL, with a proof that nothing was lost.
 
-All of it is one transaction on either side: nobody writes to the file meanwhile, and a target that is not
+All of it is one transaction on either side: no process writes to the file meanwhile, and a target that is not
 complete and equal is not committed. The proof is, for each table, the number of rows and one hash over all
 of them in the order of the primary key, taken while reading the source and again by reading the target back.
 """

@@ -12,7 +12,7 @@ from cloud_client.reference_server.web.api import idempotency
 
 EVENT_MS: Final = 30 * DAY_MS
 TOKEN_MS: Final = 30 * DAY_MS
-"""Provisioning tokens that have expired are kept this long, for whoever asks why one was refused."""
+"""Provisioning tokens that have expired are kept this long, to explain why a token was refused."""
 
 
 def sweep(tx: Tx, now_ms: int) -> dict[str, int]:

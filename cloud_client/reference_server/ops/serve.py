@@ -45,7 +45,7 @@ log = logging.getLogger("palm.cloud")
 
 SWEEP_EVERY_S = 3600.0
 Ready = Callable[[str, str | None], None]
-"""Is told the base URL, and that of the admin bind where there is one."""
+"""Called with the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
 _SWITCH_S = 0.001
 
@@ -74,7 +74,7 @@ class DataDirectory:
     def served(self) -> Iterator[None]:
         """Be the one server process on a SQLite file. OperatorError when there is another.
 
-        Commands that work on the store beside a server do not ask for this. PostgreSQL takes several.
+        Commands that work on the store next to a server do not ask for this. PostgreSQL takes several.
         """
         if not isinstance(self.database, Path):
             yield
@@ -88,7 +88,7 @@ class DataDirectory:
                 f"{path} cannot be made ({error.strerror}): give --data a directory of your own"
             ) from error
         try:
-            # On a file of its own: closing any descriptor of the database drops SQLite's locks on it.
+            # On a separate file: closing any descriptor of the database drops SQLite's locks on it.
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OperatorError(
@@ -122,7 +122,7 @@ class DataDirectory:
 
 
 def _check_keys(tx: Tx, vault: Vault) -> None:
-    """OperatorError when ``secrets/`` belongs to another database (a second server with keys of its own)."""
+    """OperatorError when ``secrets/`` belongs to another database (a second server with other keys)."""
     row = tx.one("SELECT kid, seed_ct FROM signers LIMIT 1")
     if row is None:
         return
@@ -170,7 +170,7 @@ def build(
 ) -> tuple[ASGIApp, Api]:
     """The application over a data directory; the caller closes ``api.store``.
 
-    ``monotonic_s`` stands in for the clock of the rate limits (of the database, where processes share it).
+    ``monotonic_s`` replaces the clock of the rate limits (of the database, where processes share it).
     """
     store, vault = data.open(now_ms())
     store.close()

@@ -1,4 +1,4 @@
-"""The store as the server uses it: its threads, and the one that purges."""
+"""The store as the server uses it: its threads, and the thread that purges."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ class _Crew:
         """Work given and not yet done."""
 
     async def run(self, work: Callable[[CloudStore], T]) -> T:
-        """Do ``work`` on one of the threads. Once given it is done, even if nobody waits for it any more."""
+        """Do ``work`` on one of the threads. Once given it is done, even if the caller is cancelled."""
         self.queued += 1
         try:
             return await asyncio.shield(
@@ -112,7 +112,7 @@ class AsyncStore:
     def __init__(self, database: Database) -> None:
         self._store = open_store(database)
         if not self._store.on_loop:
-            self._store.close()  # it has seen to the tables; the threads have connections of their own
+            self._store.close()  # it has made the tables; each thread opens its connection
         self._writers = _Crew(database, self._store.writers, "store-writer")
         self._readers = _Crew(database, self._store.readers, "store-reader")
         self._purger = _Purger(database, self._store.purge_every_s)

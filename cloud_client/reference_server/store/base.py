@@ -1,4 +1,4 @@
-"""The database: what the tables are reached through, on either engine.
+"""The database: access to the tables, on either engine.
 
 Invariants
 1. SQL is written once, with ``:name`` parameters and in the dialect that SQLite and PostgreSQL share
@@ -7,10 +7,10 @@ Invariants
 2. Work that reads and then writes never meets other work on the same rows. SQLite has one writer at a time
    (BEGIN IMMEDIATE). On PostgreSQL a writing transaction holds a lock: of one tenant when the caller names
    it, else of the whole database.
-3. A process never fails half-way because another one wrote in between: it waits, or begins anew.
-4. What an erasure deletes is cleared from the files too, as far as the engine can (``Store.purge``): after
-   the commit, beside the work of others, tried until it is done. A server begins with it, so that what
-   another process left undone is not forgotten.
+3. A process never fails half-way because another one wrote in between: it waits, or starts again.
+4. What an erasure deletes is cleared from the files too, as far as the engine can (``CloudStore.purge``):
+   after the commit, alongside other work, tried until it is done. A server begins with it, so that what
+   another process left undone is completed.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Cursor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that other connections are told of when a transaction commits.
+    """A change that other connections are notified of when a transaction commits.
 
     ``stream`` (stream): a gallery stream has moved. ``device`` (tenant_id, device_id): a device must look
     again. ``wait`` (tenant_id, device_id, turn): a device has begun to wait. ``palm`` (stream, subject_id):
@@ -81,9 +81,9 @@ class Tx:
     def __init__(self, execute: Callable[[str, Mapping[str, Any]], Cursor]) -> None:
         self._execute = execute
         self.purge_after_commit = False
-        """Set by whoever deletes a person's data: the store's owner is to ``Store.purge`` then."""
+        """Set when a person's data is deleted: the store's owner then calls ``CloudStore.purge``."""
         self.announced = False
-        """Whether there is something that waiting devices may have to be told."""
+        """Whether waiting devices may have to be woken."""
 
     def run(self, sql: str, **params: Any) -> int:
         """Execute one statement; the number of rows it changed."""
@@ -144,7 +144,7 @@ class CloudStore(ABC):
     def writing(self, *, durable: bool = True, lock: str | None = WHOLE) -> AbstractContextManager[Tx]:
         """A transaction that may change rows; committed at the end, rolled back on any exception.
 
-        ``durable=False`` lets a power loss take it back (never used for what somebody was promised).
+        ``durable=False`` lets a power loss take it back (never used for what a client was promised).
         ``lock`` is the tenant whose rows may be read and changed, WHOLE, or UNLOCKED.
         """
 
@@ -153,7 +153,7 @@ class CloudStore(ABC):
         """One consistent view of the database."""
 
     def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
-        """Run ``work`` in a writing transaction; more than once where an engine makes it begin anew."""
+        """Run ``work`` in a writing transaction; more than once where an engine makes it start again."""
         with self.writing(durable=durable, lock=lock) as tx:
             return work(tx)
 
@@ -166,7 +166,7 @@ class CloudStore(ABC):
     def purge(self) -> bool:
         """Clear deleted rows from the files, as far as the engine can; False when it must be tried again.
 
-        Holds nobody up for more than some hundredths of a second.
+        Blocks other work for no more than some hundredths of a second.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Whether the service can do its work: the store reads, and takes writes.
 
-A disk that is full, or a file system that has become read-only, refuses writes while every read still
-answers. So a row is really written. That is done when somebody asks, at most every ``EVERY_S``. A SQLite
-file that was deleted under the server takes writes that nobody will find again; its place is looked at too.
+A full disk, or a file system that has become read-only, refuses writes while every read still answers. So a
+row is really written: when the health is asked for, at most every ``EVERY_S``. A SQLite file that was
+deleted under the server takes writes that are lost; so its path is checked too.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class StoreHealth:
 
 
 def _write(tx: Tx) -> None:
-    # Any row would do that nobody misses: a nonce of no key, which is swept as soon as it is there.
+    # Any row without a use would do: a nonce of no key, which expires at once.
     tx.run(
         """INSERT INTO nonces (kid, nonce, expires_ms) VALUES ('health', 'health', 1)
            ON CONFLICT (kid, nonce) DO UPDATE SET expires_ms = 1 - nonces.expires_ms"""

@@ -1,9 +1,9 @@
-"""PostgreSQL: for an operator who outgrows one machine; several server processes over one database.
+"""PostgreSQL: for more than one machine; several server processes over one database.
 
 - Writing transactions are READ COMMITTED under an advisory lock, shared for the database and exclusive for
   one tenant (or exclusive for the database), so that what is read before a write still holds at the write,
-  in every process. Reads are one REPEATABLE READ view and wait for nobody.
-- What other processes must hear of goes by NOTIFY, in the transaction that made it so; each process has one
+  in every process. Reads are one REPEATABLE READ view and do not wait.
+- Changes that concern other processes go by NOTIFY, in the transaction that made them; each process has one
   connection that listens. A waiting device holds none.
 - Text is compared by its bytes (COLLATE "C"), as SQLite does, so that lists and hashes come out alike.
 """
@@ -31,10 +31,10 @@ CHANNEL: Final = "palm_cloud"
 _APPLICATION: Final = "palm-cloud"
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_TIMEOUT_MS: Final = 5000
-"""Longer than any write of ours takes; beyond this somebody hangs, and the client is told to come back."""
+"""Longer than any write of ours takes; beyond this another process hangs, and the client gets a 503."""
 _STATEMENT_TIMEOUT_MS: Final = 60_000
 _LISTEN_S: Final = 30.0
-"""A listening connection that was silent this long makes everybody look once: no wake is lost for longer."""
+"""After so long a silence of the listening connection every waiting device looks: no wake is lost longer."""
 _RECONNECT_S: Final = 0.5
 _ATTEMPTS: Final = 4
 _SERVER_OPTIONS: Final = (
@@ -54,8 +54,8 @@ _PERSONAL: Final = ("subjects", "consents", "sessions", "templates", "deltas", "
 """The tables that rows of a person are deleted from."""
 
 _Connection = psycopg.Connection[Any]
-# What may go right when it is begun anew: a deadlock, and two transactions that made the same thing at once
-# under different locks, of which the second now sees the first's.
+# What may succeed when it is started again: a deadlock, and two transactions that inserted the same row at
+# once under different locks; the second then sees the first's.
 _AGAIN: Final = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
@@ -170,7 +170,7 @@ class PostgresStore(CloudStore):
             try:
                 return super().write(work, durable=durable, lock=lock)
             except _AGAIN as error:
-                log.info("a transaction begins anew: %s", type(error).__name__)
+                log.info("a transaction starts again: %s", type(error).__name__)
             except StoreUnavailable as error:
                 if not isinstance(error.__cause__, _AGAIN):
                     raise
@@ -224,7 +224,7 @@ class PostgresStore(CloudStore):
         return re.sub(r"\b(BLOB|REAL|TEXT)\b", lambda found: _WORDS[found.group()], statement)
 
     async def changes(self, local: asyncio.Event) -> AsyncGenerator[list[Change], None]:
-        """What any process has committed, this one included, by LISTEN on a connection of its own."""
+        """What any process has committed, this one included, by LISTEN on a separate connection."""
         del local
         while True:
             try:
@@ -243,7 +243,7 @@ def _changes(texts: list[str]) -> list[Change]:
     try:
         return [Change.from_text(text) for text in texts]
     except (ValueError, TypeError):
-        return []  # somebody else's notification: look at everything
+        return []  # a notification that is not ours: look at everything
 
 
 def check_encoding(tx: Tx) -> None:

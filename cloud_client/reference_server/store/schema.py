@@ -287,7 +287,7 @@ _VERDICTS = (
     # Conflicts are few, and looked for among all.
     """CREATE INDEX verdicts_conflicts ON verdicts (tenant_id, livemode, decided_ms, verdict_id)
         WHERE reconciliation = 'conflict'""",
-    # Signed objects that do not agree with the record kept: shown to nobody, kept as evidence.
+    # Signed objects that do not agree with the record kept: not shown, kept as evidence.
     """CREATE TABLE verdict_evidence (
         evidence_ref TEXT NOT NULL,
         verdict_id TEXT NOT NULL REFERENCES verdicts ON DELETE CASCADE,
@@ -308,7 +308,7 @@ _VERDICTS = (
 )
 
 _MAIL = (
-    # One row a device. `first_seq` is the inbox seq that its registration was told to begin with;
+    # One row a device. `first_seq` is the inbox seq that its registration begins with;
     # `outbox_seq` is received without a gap and applied; (`mailed_epoch`, `mailed_seq`) is where the gallery
     # records that are on their way will have brought the device.
     """CREATE TABLE mail_boxes (
@@ -324,7 +324,7 @@ _MAIL = (
         PRIMARY KEY (tenant_id, device_id),
         FOREIGN KEY (tenant_id, device_id) REFERENCES devices)""",
     "INSERT INTO mail_boxes (tenant_id, device_id) SELECT tenant_id, device_id FROM devices",
-    # `body` is what a record is sealed from anew when a device refuses it; none for pages and chunks.
+    # `body` is what a record is sealed from again when a device refuses it; none for pages and chunks.
     """CREATE TABLE inbox (
         tenant_id TEXT NOT NULL,
         device_id TEXT NOT NULL,
@@ -424,7 +424,7 @@ ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
     "sqlite": {},
     "postgresql": {
         # Token buckets that several server processes share; what a crash of the database loses is only that
-        # they are full again. A bucket's name is a MAC: it stands for an address or a token.
+        # they are full again. A bucket's name is a MAC: of an address or a token.
         1: (
             """CREATE UNLOGGED TABLE rate_buckets (
                 bucket BYTEA PRIMARY KEY,
@@ -434,4 +434,4 @@ ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
         ),
     },
 }
-"""What one engine needs besides, in its own words, with the version it came with."""
+"""What one engine needs in addition, in its dialect, with the version it came with."""

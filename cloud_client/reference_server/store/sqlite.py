@@ -22,7 +22,7 @@ T = TypeVar("T")
 POLL_S: Final = 0.05
 """How often commits of other processes are looked for."""
 _BUSY_TIMEOUT_MS: Final = 2000
-"""Four busy writer processes wait 0.3 s for one another at worst; beyond this somebody hangs."""
+"""Four busy writer processes wait 0.3 s for one another at worst; beyond this another process hangs."""
 _PURGE_WAIT_MS: Final = 20
 _PURGE_FRAMES: Final = 1000
 """Pages of the log that are moved in some hundredths of a second, while writers are kept out."""
@@ -101,12 +101,12 @@ class SqliteStore(CloudStore):
     def purge(self) -> bool:
         """Empty the write-ahead log into the main file, so that nothing deleted is left in it.
 
-        Needs a moment in which nobody reads what is in the log. SQLite keeps writers out while it waits for
-        that, so it waits no longer than a short read takes; a long one (a backup) is waited for outside.
+        Needs a moment in which no connection reads the log. SQLite keeps writers out while it waits for that,
+        so it waits no longer than a short read takes; the caller waits for a long read (a backup).
         """
         try:
             with _as_unavailable():
-                # The most of a long log goes without keeping anybody out.
+                # Most of a long log is moved without keeping writers out.
                 _, frames, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 if frames - moved > _PURGE_FRAMES:
                     return False

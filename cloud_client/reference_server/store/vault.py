@@ -2,7 +2,7 @@
 
 Three 32-byte files of mode 0600 in ``secrets/`` of the data directory:
 
-- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). It stands for an
+- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). It replaces an
   operator's key-management service: ``KeyManagement`` is the interface where a real one goes.
 - ``server.key`` is the origin of MACs and of the keys that recorded answers are sealed under.
 - ``root.key`` is the Ed25519 root that devices pin. It is needed only to issue signer certificates.
@@ -66,7 +66,7 @@ class Vault:
         return cls(SigningKey.from_seed(root), KeyFile(kms), server)
 
     def mac(self, purpose: str, *parts: bytes) -> bytes:
-        """HMAC-SHA256 under a key of its own for ``purpose``; parts are kept apart by their lengths."""
+        """HMAC-SHA256 under a separate key for each ``purpose``; parts are delimited by their lengths."""
         key = self._mac_keys.get(purpose)
         if key is None:
             key = self._mac_keys[purpose] = self.derive(f"mac:{purpose}", b"")
@@ -119,7 +119,7 @@ def _load_or_make(path: Path) -> bytes:
         key = path.read_bytes()
     except FileNotFoundError:
         key = os.urandom(KEY_BYTES)
-        # Two first commands at once: the one that links its file first wins, the other reads it.
+        # Two first commands at once: the first to link its file wins, the other reads it.
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(handle, "wb") as file:

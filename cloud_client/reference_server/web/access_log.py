@@ -20,7 +20,7 @@ class ServedRequest:
         """Write the line to standard error; a record of ``logging`` costs as much as ten of them."""
         at_ms = time.time_ns() // 1_000_000
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms // 1000))
-        # Where the log's own disk is full the line is lost; the request is answered all the same.
+        # Where the log's own disk is full the line is lost; the request is still answered.
         with contextlib.suppress(OSError):
             sys.stderr.write(
                 f"{stamp},{at_ms % 1000:03d} palm.cloud.access {self.method} {self.template} "

@@ -14,7 +14,7 @@ from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.web.routing import RequestTarget
 
 AUTHENTICATED: Final = "authenticated"
-"""The member of ``scope["state"]`` that is called once it is known who asks."""
+"""The member of ``scope["state"]`` that is called once the caller is authenticated."""
 
 DRAINED_BYTES: Final = 64 * 1024
 """A body of a refused request is read to its end up to this size, so that its connection goes on."""
@@ -86,7 +86,7 @@ class HttpRequest:
     def check_framing(self) -> None:
         """Problem 400, and the connection ends, when two headers say where the body does (RFC 9112 §6.1).
 
-        What we and a proxy in front of us read differently would be somebody else's request.
+        Bytes that we and a proxy in front of us delimit differently would be another client's request.
         """
         if "transfer-encoding" in self.headers and "content-length" in self.headers:
             raise Problem(ProblemCode.INVALID_REQUEST, headers={"Connection": "close"})
@@ -144,7 +144,7 @@ class HttpRequest:
 
 
 def is_drained(lengths: Sequence[str]) -> bool:
-    """Whether a body with these Content-Length headers is read to its end when nobody asks for it."""
+    """Whether a body with these Content-Length headers is read to its end when no handler reads it."""
     return (
         len(lengths) == 1
         and 0 < len(lengths[0]) < 8

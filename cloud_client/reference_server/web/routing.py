@@ -2,7 +2,7 @@
 
 Paths are matched as they were sent, segment by segment, each percent-decoded by itself: an encoded slash
 never becomes one, and nothing is merged, redirected or resolved. A target in absolute form (RFC 9112 §3.2.2)
-is taken apart into its authority, which then stands for Host, and its path.
+is taken apart into its authority, which then replaces Host, and its path.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ class _Pattern:
 
 
 class Routes:
-    """The path templates of a table; one that spells a segment out comes before one that takes any."""
+    """The path templates of a table; a literal segment comes before a parameter."""
 
     def __init__(self, templates: Iterable[str]) -> None:
         self._literal: dict[tuple[str, ...], str] = {}

@@ -10,7 +10,7 @@ from tests.cloud_client.server.server_process import Running, start
 
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """One server for all tests: each has a tenant of its own in it, and its clock only goes forward."""
+    """One server for all tests: each has a separate tenant in it, and its clock only goes forward."""
     cloud = Cloud(tmp_path_factory.mktemp("cloud"))
     yield cloud
     cloud.close()
@@ -18,7 +18,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 @pytest.fixture
 def own_cloud(tmp_path: Path) -> Iterator[Cloud]:
-    """A server of one's own, for tests that look at all that is in it."""
+    """A separate server, for tests that look at everything in it."""
     cloud = Cloud(tmp_path / "data")
     yield cloud
     cloud.close()

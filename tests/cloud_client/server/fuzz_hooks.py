@@ -1,7 +1,7 @@
-"""What schemathesis has to be told about this contract (loaded by the runs that test_server_openapi starts).
+"""What schemathesis has to know about this contract (loaded by the runs that test_server_openapi starts).
 
 Rules that a schema cannot state are followed here for calls that are meant to be good: check digits, times
-that are not in the future, cursors that nobody but the service can make. The environment has the credential:
+that are not in the future, cursors that only the service can make. The environment has the credential:
 an API key, or the seed of a registered device's http key.
 """
 

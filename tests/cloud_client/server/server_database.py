@@ -1,4 +1,4 @@
-"""The databases that test servers stand on: SQLite files, or a PostgreSQL cluster of this test run's own.
+"""The databases of test servers: SQLite files, or a PostgreSQL cluster of this test run.
 
 PALM_TEST_ENGINE says which engine the whole suite runs on (sqlite, the default, or postgresql). The cluster
 is real: it listens on a socket in a temporary directory, without fsync, and ends with the process.

@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class Clock:
-    """A wall clock and a monotonic clock that go only when told to."""
+    """A wall clock and a monotonic clock that move only when a test moves them."""
 
     def __init__(self) -> None:
         self.ms = START_MS
@@ -183,7 +183,7 @@ class Partner:
 
 
 class SimDevice:
-    """A device with keys of its own, as far as the HTTP surface goes."""
+    """A device with its keys, as far as the HTTP surface goes."""
 
     def __init__(self, tenant: Tenant, device_id: str, mode: str = "test", **facts: Any) -> None:
         self.tenant, self.cloud = tenant, tenant.cloud
@@ -294,7 +294,7 @@ class SimDevice:
         return body | changes
 
     def enrol(self, partner: Partner, subject_id: str, seed: int = 1) -> Any:
-        """Both palms of a person, through a session of their own."""
+        """Both palms of a person, through a new session."""
         session = partner.session(subject_id)
         vectors = {"L": vector(2 * seed), "R": vector(2 * seed + 1)}
         return self.post("/v1/enrollments", self.enrolment(session["token"], vectors), 201)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, and a partner and a device that reach it over real HTTP."""
+"""A server in a separate process, and a partner and a device that reach it over real HTTP."""
 
 import copy
 import hashlib
@@ -57,7 +57,7 @@ class Running:
 
 
 def new_account() -> str:
-    """An external_ref nobody has; without digits, for a run of eleven may be a CPF."""
+    """An unused external_ref; without digits, for a run of eleven may be a CPF."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 
 
@@ -67,7 +67,7 @@ def start(
     """Start a server and wait until it accepts connections; ``files`` are its soft and hard limit of them."""
     where = ["--data", str(data), *database_words(database)]
     words = ["-m", "tools.palmctl.main", "cloud", "serve", *where, "--port", "0", *more]
-    # A log nobody reads would fill a pipe and stop the server.
+    # A log that is not read would fill a pipe and stop the server.
     with log.open("w") as errors:
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=errors, text=True)
         if files is not None:
@@ -114,7 +114,7 @@ class Board:
         self.verdict_seq, self.last_ref = 0, "0" * 32
 
     def outbox_report(self) -> dict[str, Any]:
-        """A first outbox record: the device is well and stands at the beginning of the gallery."""
+        """A first outbox record: the device is well and at the beginning of the gallery."""
         report = {
             "health": [],
             "refused": [],
@@ -142,12 +142,12 @@ class Board:
         return other
 
     def upload_verdict(self) -> str:
-        """Hand in a first verdict, of a hand that nobody's is; its verdict_id."""
+        """Hand in a first verdict, of an unknown hand; its verdict_id."""
         (verdict_id,) = self.send("POST", "/v1/verdicts/batch", self.batch(1)).json()["accepted"]
         return str(verdict_id)
 
     def batch(self, count: int) -> bytes:
-        """The body of a batch: the next verdicts of this device's chain, of hands that nobody's are."""
+        """The body of a batch: the next verdicts of this device's chain, of unknown hands."""
         items = []
         for _ in range(count):
             self.verdict_seq += 1

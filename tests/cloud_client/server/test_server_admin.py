@@ -220,7 +220,7 @@ def test_empty_pages_say_so(desk: Desk, partner: Partner) -> None:
     assert "No verdict has been uploaded yet" in desk.page("/operator/verdicts")
     assert "No verdict is listed under" in desk.page("/operator/verdicts?reconciliation=conflict")
     assert "No enrollment session has been opened" in desk.page("/operator/enrollment")
-    assert "Nobody has been erased" in desk.page("/operator/erasures")
+    assert "No one has been erased" in desk.page("/operator/erasures")
     for odd in ("0", "-1", "x", "9" * 12, "²"):
         assert "No device is registered yet" in desk.page(f"/operator/devices?page={odd}")
     assert "nothing on this page" in desk.page("/operator/devices?page=7")

@@ -50,7 +50,7 @@ class Wire:
 
 
 class Scene:
-    """The server, the gate, and what the page's variables stand for."""
+    """The server, the gate, and the values of the page's variables."""
 
     def __init__(self, running: Running) -> None:
         tenant_id = running.palmctl("tenant", "create", "acme")["tenant_id"]

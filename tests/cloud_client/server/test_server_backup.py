@@ -1,4 +1,4 @@
-"""`palmctl cloud backup`: complete, of one moment, in nobody's way, and never half a file."""
+"""`palmctl cloud backup`: complete, of one moment, without blocking the server, and never half a file."""
 
 import hashlib
 import json

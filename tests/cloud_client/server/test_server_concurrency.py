@@ -72,7 +72,7 @@ def test_erasing_during_enrolments(running: Running, tenant_id: str, threads: Th
 
 
 def test_four_writers_on_one_store(running: Running, tenant_id: str, threads: ThreadPoolExecutor) -> None:
-    """Commands write beside the server; nobody loses, nobody is told that the store is busy."""
+    """Commands write next to the server; no write is lost, and none is refused because the store is busy."""
     partner = running.partner(tenant_id)
 
     def through_server(_: int) -> int:
@@ -136,7 +136,7 @@ def test_revoking_a_device_during_its_uploads(
 
 
 def test_four_processes_lose_no_update(running: Running, tenant_id: str) -> None:
-    """Writers of one row beside the server: every one of their changes is there in the end."""
+    """Writers of one row next to the server: every one of their changes is there in the end."""
     count = 60
     # Each step reads, then writes what it has read and one: a lost update would show in the sum.
     program = (
@@ -184,8 +184,8 @@ def test_a_key_in_use_is_told_so(running: Running, tenant_id: str, threads: Thre
 
     with stopped_writers(running, tenant_id):
         pending = {threads.submit(create), threads.submit(create)}
-        told = next(as_completed(pending))
-    second, first = told.result(), (pending - {told}).pop().result()
+        answered = next(as_completed(pending))
+    second, first = answered.result(), (pending - {answered}).pop().result()
     assert second.json()["code"] == "idempotency_in_progress"
     assert second.json()["retryable"] is True
     assert first.status_code == 201

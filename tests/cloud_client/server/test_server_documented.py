@@ -1,4 +1,4 @@
-"""The requests of the reference page are run as they stand, so each of them does what it says."""
+"""The requests of the reference page are run unchanged, so each of them does what it says."""
 
 import json
 import os

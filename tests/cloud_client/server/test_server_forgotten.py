@@ -2,7 +2,7 @@
 
 A whole journey over real HTTP; then every file of the data directory is searched byte by byte, the
 write-ahead log included, for every value of the person in every spelling, and for the very ciphertexts and
-MACs that stood in the tables.
+MACs from the tables.
 """
 
 import base64
@@ -87,7 +87,7 @@ class Journey:
         self.board.send("POST", "/v1/enrollments", json.dumps(body).encode()).raise_for_status()
 
     def said(self) -> dict[str, bytes]:
-        """What must not stand readable in any file, erased or not: by name."""
+        """What must not be readable in any file, erased or not: by name."""
         secret = self.partner.headers["Authorization"].removeprefix("Bearer ")
         values = {
             "external_ref": EXTERNAL_REF,
@@ -167,12 +167,12 @@ def test_after_an_erasure_nothing_is_left(journey: Journey) -> None:
     needles["the key of the erasure"] = b"erase-Zacarias"
     journey.log_is_emptied()
     assert journey.found(needles) == []
-    # The id stands in the receipt (the column and the signed object), the pseudonym in the tombstone.
+    # The receipt has the id (as a column and in the signed object), the tombstone the pseudonym.
     everything = b"".join(journey.files().values())
     assert everything.count(journey.subject_id.encode()) == 2
     assert everything.count(journey.person["subject_ref"].encode()) == 1
     assert everything.count(bytes.fromhex(journey.subject_id.replace("-", ""))) == 0
-    # The tombstone goes with its seven days; the receipt stays.
+    # The tombstone is deleted after seven days; the receipt stays.
     journey.running.palmctl("sweep", "--now", "2099-01-01T00:00:00Z")
     journey.log_is_emptied()
     everything = b"".join(journey.files().values())

@@ -71,7 +71,7 @@ def test_a_snapshot_is_one_state_under_writes(tenant: Tenant, partner: Partner) 
     subject_id = partner.person()["subject_id"]
     device.enrol(partner, subject_id, seed=1)
     first = device.send("GET", "/v1/gallery/snapshot")
-    # While it is read: somebody new, somebody suspended, somebody enrolled anew.
+    # While it is read: one person new, one suspended, one enrolled again.
     device.enrol(partner, partner.person()["subject_id"], seed=2)
     partner.delete(f"/v1/subjects/{subject_id}/consents/identification")
     environment = tenant.environment("test")

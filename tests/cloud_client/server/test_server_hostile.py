@@ -38,7 +38,7 @@ class Target:
         return f"Authorization: {self.partner.headers['Authorization']}"
 
     def send(self, line: str, *headers: str, body: bytes = b"", quiet_s: float | None = None) -> Reply:
-        """One request on a connection of its own, signed in as the partner."""
+        """One request on a new connection, with the partner's key."""
         data = request(self.url, line, [self.authorization, *headers], body)
         return exchange(self.url, data, quiet_s=quiet_s)
 
@@ -116,7 +116,7 @@ def test_json_outside_the_contract(target: Target, body: str) -> None:
 
 
 def test_values_that_only_look_right(target: Target) -> None:
-    """A CPF is refused, wherever it stands, and not repeated."""
+    """A CPF is refused in every member, and not repeated."""
     for body, code in (
         ({"external_ref": "529.982.247-25"}, "external_ref_looks_like_cpf"),
         ({"external_ref": "a", "onboard_ref": "529-982-247/25"}, "onboard_ref_looks_like_cpf"),
@@ -403,7 +403,7 @@ def test_what_is_no_request_is_refused(target: Target, head: str) -> None:
     reply = exchange(target.url, head.encode("latin-1"), quiet_s=3)
     assert (reply.status, reply.closed, reply.answers) == (400, True, 1)
     check_problem(reply)
-    # Whoever asks about it names the request id; lines are written a few times a second.
+    # A question about it names the request id; lines are written a few times a second.
     wanted = re.compile(rf"palm.cloud.access \? \(no request\) 400 .* {reply.json['instance']}\n")
     deadline_s = time.monotonic() + 10
     while not wanted.search(target.running.log.read_text()):
@@ -451,7 +451,7 @@ def test_cursors_open_one_list_only(target: Target) -> None:
 
 
 def test_other_tenants_and_environments(target: Target) -> None:
-    """What is somebody else's is as missing as what never was; one's own other environment says so."""
+    """Another tenant's resource answers like a missing one; the caller's other environment says so."""
     made = post(target.partner, "/v1/subjects", {"external_ref": new_account()}).json()
     path = f"/v1/subjects/{made['subject_id']}"
     missing = target.stranger.get("/v1/subjects/00000000-0000-4000-8000-000000000000").json()

@@ -328,7 +328,7 @@ def test_new_keys_close_the_old_outbox_and_void_the_inbox(
     assert rejection(second.hand_in(partner, mail.report(seq=1))) == ["unknown_signer"]
     assert second.hand_in(partner, second.report(health=["LINK_DOWN"]))["acked_upto_seq"] == 1
     assert second.fetch(partner)[0][0] == RECEIPT
-    # The same keys once more are told the same seq, whatever has come meanwhile.
+    # The same keys once more get the same seq, whatever has come meanwhile.
     again = second.device.register(tenant.token("gate-1"))
     assert again.json()["mail"]["inbox_next_seq"] == last_seq + 1
 

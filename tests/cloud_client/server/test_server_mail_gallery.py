@@ -232,7 +232,7 @@ def test_an_erasure_also_clears_what_was_delivered(
 def test_a_revoked_device_gets_no_more_of_the_gallery(
     tenant: Tenant, partner: Partner, mail: Mailbox
 ) -> None:
-    """Nor a head, which would keep what it has fresh: the wipe stands in their places."""
+    """Nor a head, which would keep what it has fresh: the wipe takes their places."""
     mail.hand_in(partner, mail.report())
     fill(tenant, partner, 1)
     mail.hand_in(partner, mail.report())
@@ -244,7 +244,7 @@ def test_a_revoked_device_gets_no_more_of_the_gallery(
 def test_a_refused_page_is_answered_anew(
     tenant: Tenant, partner: Partner, mail: Mailbox, tmp_path: Path
 ) -> None:
-    """A page that a device cannot use takes the pages behind it with it; the line never stands still."""
+    """A page that a device cannot use is replaced with the pages behind it; the inbox is never blocked."""
     mailed = open_gallery(tmp_path, tenant)
     fill(tenant, partner, 2)
     mail.hand_in(partner, mail.report())

@@ -27,7 +27,7 @@ from tests.cloud_client.server.server_process import Board, Running, start
 HERE = Path(__file__).parent
 WHOLE = pytest.param(10, id="whole", marks=pytest.mark.long)
 A_SHARE = pytest.param(2, id="share")
-"""Examples of each operation, beside those that the document's own limits make."""
+"""Examples of each operation, in addition to those from the document's limits."""
 
 
 def test_the_document_is_valid() -> None:
@@ -61,7 +61,7 @@ def test_the_examples_shown_fit_their_schemas() -> None:
 
 @pytest.fixture(scope="module")
 def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server that limits nobody."""
+    """A server without rate limits."""
     folder = tmp_path_factory.mktemp("generous")
     server = start(folder / "data", folder / "server.log", None, "--rate-scale", "100000")
     try:

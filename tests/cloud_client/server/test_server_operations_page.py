@@ -1,4 +1,4 @@
-"""docs/howto/OPERATIONS.md, rehearsed: the marked commands are run as they stand there."""
+"""docs/howto/OPERATIONS.md, rehearsed: the marked commands are run unchanged."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class Story:
         self.device.get("/v1/gallery/deltas?epoch=1&after_seq=2")
 
     def check_restored(self, cloud: Cloud, **where: object) -> None:
-        """The store stands where the backup was, and devices come along once there is a new epoch."""
+        """The store is as it was at the backup, and devices follow once there is a new epoch."""
         self.move(cloud)
         partner, device = self.partner, self.device
         assert [person["external_ref"] for person in partner.get("/v1/subjects")["data"]] == ["kept"]

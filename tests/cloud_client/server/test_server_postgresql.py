@@ -119,7 +119,7 @@ def test_one_person_is_erased_once(servers: Pair, tenant_id: str) -> None:
 def test_enrolments_at_both_keep_one_chain(servers: Pair, tenant_id: str) -> None:
     partner, board = servers[0].partner(tenant_id), Board(servers[0], tenant_id)
     pairs = [(partner, board), (at(servers[1], partner), board.at(servers[1]))]
-    # The same palm for everybody: the second person already is a duplicate, whoever enrols them.
+    # The same palm for every person: the second is a duplicate, whichever process enrols it.
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda n: enrol_anybody(*pairs[n % 2]), range(6)))
     answer = board.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=0").json()
@@ -227,7 +227,7 @@ def test_a_database_that_is_away_is_a_503(postgresql: Cluster, on_postgresql: Cl
         assert on_postgresql.send("GET", "/v1/health").status_code in {200, 503}
     finally:
         postgresql.start()
-    # Every connection is made anew, and nothing was half-written.
+    # Every connection is made again, and nothing was half-written.
     assert [partner.send("GET", "/v1/subjects").status_code for _ in range(8)] == [200] * 8
     assert partner.send("POST", "/v1/subjects", {"external_ref": "p"}, key="k").status_code == 201
 
@@ -335,7 +335,7 @@ def test_a_newer_schema_is_refused(on_postgresql: Cloud) -> None:
 
 
 def test_two_that_make_the_same_at_once(on_postgresql: Cloud) -> None:
-    """Under different locks the second finds out at the write, and begins anew with the first's in sight."""
+    """Under different locks the second finds out at the write, and starts again with the first's in sight."""
     tenant = on_postgresql.new_tenant()
     store = connect_store(on_postgresql.data.database)
     runs = []

@@ -1,4 +1,4 @@
-"""The server as a process: real HTTP, commands beside it, long-poll, a locked database, its end."""
+"""The server as a process: real HTTP, commands next to it, long-poll, a locked database, its end."""
 
 import json
 import signal

@@ -29,9 +29,9 @@ sys.stdin.read()
 
 @contextmanager
 def long_reader(running: Running) -> Iterator[None]:
-    """Somebody has begun to read the database, and does not end.
+    """A reader of the database that does not end.
 
-    In a process of its own: this one opens and closes the files, which would take SQLite's locks away.
+    In a separate process: this one opens and closes the files, which would take SQLite's locks away.
     """
     words = [sys.executable, "-c", _READER, str(running.data / "cloud.db")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -85,11 +85,11 @@ def test_a_long_reader_delays_no_answer(running: Running, partner: httpx.Client)
     alone = sorted(erase(subject_id) for subject_id in subjects[:4])
     await_emptied(running)
     with long_reader(running):
-        beside = sorted(erase(subject_id) for subject_id in subjects[4:8])
+        together = sorted(erase(subject_id) for subject_id in subjects[4:8])
         # Writers go on, too.
         person(partner)
         assert wal(running).stat().st_size > 0
-    assert beside[1] < 5 * alone[1] + 0.1
+    assert together[1] < 5 * alone[1] + 0.1
     await_emptied(running)
     files = b"".join(path.read_bytes() for path in running.data.glob("cloud.db*"))
     assert [key in files for key in keys] == [False] * 8 + [True]

@@ -113,7 +113,7 @@ def test_one_view_for_a_whole_read(database: Database, store: CloudStore) -> Non
 
 
 def test_what_is_read_before_a_write_holds_at_the_write(database: Database, store: CloudStore) -> None:
-    """Counting and then inserting the count loses nothing, whoever else does the same."""
+    """Counting and then inserting the count loses nothing, however many do the same."""
 
     def add(tx: Tx) -> int:
         return tx.run(INSERT, nonce=f"{tx.scalar(COUNT):04}")

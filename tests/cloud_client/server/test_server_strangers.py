@@ -167,7 +167,7 @@ def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
 
 
 def test_strangers_push_out_strangers_only(tmp_path: Path) -> None:
-    """With fewer places than connections everybody with a credential is served, and the log stays short."""
+    """With fewer places than connections every known caller is served, and the log stays short."""
     with served(tmp_path, "--rate-scale", "1000", files=(256, 256)) as running, ExitStack() as stack:
         tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
         partner, board = running.partner(tenant), Board(running, tenant)
@@ -345,7 +345,7 @@ def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (1, "")
             assert "another server is serving" in done.stderr
             assert "Traceback" not in done.stderr
-        # Commands work beside it.
+        # Commands work next to it.
         assert running.palmctl("tenant", "create", "acme")["tenant_id"]
     # The lock ends with the process, however that ends.
     with DataDirectory.of(running.data).served():

@@ -255,9 +255,9 @@ def test_erasing_and_idempotency(partner: Partner) -> None:
     assert receipt["erased"] == ["external_ref"]
     assert "retained" not in receipt
     assert erased.json()["propagation"]["status"] == "complete"
-    anew = partner.send("POST", "/v1/subjects", {"external_ref": "p-1"}, key="create")
-    assert anew.status_code == 201
-    assert anew.json()["subject_id"] != subject_id
+    again = partner.send("POST", "/v1/subjects", {"external_ref": "p-1"}, key="create")
+    assert again.status_code == 201
+    assert again.json()["subject_id"] != subject_id
 
 
 def test_blocking(tenant: Tenant, partner: Partner) -> None:

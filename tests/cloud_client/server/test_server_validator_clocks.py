@@ -1,4 +1,4 @@
-"""A validator whose clock is wrong, or whose key is made known late: what it signed counts all the same."""
+"""A validator whose clock is wrong, or whose key is made known late: what it signed still counts."""
 
 from link1.keys import SigningKey
 from link1.signed import object_ref

@@ -55,7 +55,7 @@ class X509Evidence(Body):
 
 
 class _NotVerified(Exception):
-    """The evidence proves nothing; why is nobody's business."""
+    """The evidence proves nothing; the reason is not disclosed."""
 
 
 def attest_device(call: Call, tx: Tx) -> ApiAnswer:
@@ -75,7 +75,7 @@ def attest_device(call: Call, tx: Tx) -> ApiAnswer:
 
 
 def key_digest(verdict: bytes, http: bytes, seal: bytes) -> bytes:
-    """What stands for all keys of a device: SHA-256 over the three raw public keys."""
+    """The digest of all keys of a device: SHA-256 over the three raw public keys."""
     return hashlib.sha256(verdict + http + seal).digest()
 
 

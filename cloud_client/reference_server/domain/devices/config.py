@@ -1,4 +1,4 @@
-"""What devices are told besides the gallery: signed configuration, validator keys, and their own status."""
+"""What devices fetch apart from the gallery: signed configuration, validator keys, and their own status."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def _store_config(tx: Tx, environment: Environment, config: JsonObject, last_seq
 
 
 def signed_config(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> JsonObject:
-    """The signed config_obj of an environment, its signer's certificate beside it."""
+    """The signed config_obj of an environment, with its signer's certificate."""
     return sign_bundle(tx, vault, Kind.CONFIG, current_config(tx, environment), now_ms)
 
 

@@ -57,7 +57,7 @@ def _acknowledge(call: Call, tx: Tx, turn: Turn) -> None:
 
 
 def _seq_now(call: Call, tx: Tx) -> int:
-    """Where the stream stands now; looks again at everything that a long wait may have changed."""
+    """The stream's position now; reads again everything that a long wait may have changed."""
     device = row_by_id(tx, call.environment, call.caller.device_id)
     if device["status"] != DeviceStatusWord.ACTIVE:
         raise unauthenticated()

@@ -25,7 +25,7 @@ KEEP_DELTAS_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Where a stream stands now."""
+    """The present state of a stream."""
 
     stream: str
     epoch: int
@@ -36,7 +36,7 @@ class StreamState:
 
 
 def state_of_stream(tx: Tx, environment: Environment) -> StreamState:
-    """Where the environment's stream stands now."""
+    """The present state of the environment's stream."""
     row = tx.row(
         "SELECT stream, epoch, seq, head, count, model_id FROM streams WHERE stream = :stream",
         stream=environment.stream,
@@ -264,7 +264,7 @@ def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
     """Begin an epoch made with ``model_id``; the old log and its templates of another model go.
 
     Templates of the same model move into the new epoch (a rebuild); persons whose templates were made
-    with another model wait for their enrolment anew.
+    with another model must be enrolled again.
     """
     state = state_of_stream(tx, environment)
     epoch = state.epoch + 1

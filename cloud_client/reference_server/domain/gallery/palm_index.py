@@ -1,4 +1,4 @@
-"""Is this palm somebody else's already? The 1:N search at enrolment.
+"""Is this palm enrolled for another person? The 1:N search at enrolment.
 
 One matrix for each environment, loaded when first needed and brought up to date before every search by
 comparing template ids with the database, so that what other processes changed is seen too. A person who is

@@ -46,7 +46,7 @@ class Shared:
         self._being_made: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def made(self, same: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of ``make``, or of the one that is under way for an equal ``same``."""
+        """The result of ``make``, or of the call already under way for an equal ``same``."""
         making = self._being_made.get(same)
         if making is None:
             making = self._being_made[same] = asyncio.ensure_future(make())
@@ -65,7 +65,7 @@ class Waiters:
         self._streams: dict[str, dict[_Who, Turn]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
         self._changes = 0
-        """Counts everything that may concern somebody who is about to wait."""
+        """Counts everything that may concern a device that is about to wait."""
 
     @property
     def count(self) -> int:
@@ -127,7 +127,7 @@ class Waiters:
             _end(turn, Woken.CHANGED)
 
     def wake_stream(self, stream: str) -> None:
-        """Let everybody look again who waits for a stream."""
+        """Wake every device that waits for a stream."""
         self._changes += 1
         for turn in self._streams.get(stream, {}).values():
             _end(turn, Woken.CHANGED)
@@ -140,7 +140,7 @@ class Waiters:
                 self.wake_stream(stream)
 
     def end_all(self) -> None:
-        """The server stops: everybody is answered."""
+        """The server stops: every waiting device is answered."""
         for turn in list(self._turns.values()):
             self._supersede(turn)
 

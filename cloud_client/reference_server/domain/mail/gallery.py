@@ -1,8 +1,8 @@
-"""The gallery by mail, for a device that may have no network at all.
+"""The gallery by mail, for a device that may have no network.
 
-A report says where the device stands. What is missing goes into its inbox at once: deltas where they are
-still kept, else a whole snapshot; and when nothing is missing a head, by which the device knows that its
-gallery is fresh. Records that are on their way count as there, so that reports never fill an inbox twice.
+A report gives the device's position. What is missing goes into its inbox at once: deltas where they are
+still kept, else a whole snapshot; and when nothing is missing a head, which proves that the gallery is
+fresh. Records that are on their way count as delivered, so that reports never fill an inbox twice.
 """
 
 import json
@@ -29,13 +29,13 @@ STEP: Final = 4
 """Records in a transaction: about 0.2 s of sealing."""
 
 REISSUES: Final = 3
-"""How often a refused record is sealed anew before something harmless takes its place."""
+"""How often a refused record is sealed again before a harmless one takes its place."""
 
 
 def answer_report(call: Call, tx: Tx, device: Row, report: DeviceReport) -> "Filling | None":
-    """What a report calls for: refused records anew, then the gallery.
+    """Answer a report: refused records again, then the gallery.
 
-    The first records of the gallery are there when this returns; what it answers with makes the rest.
+    The first records of the gallery are posted when this returns; the result posts the rest.
     """
     if device["status"] != DeviceStatusWord.ACTIVE:
         return None
@@ -51,7 +51,7 @@ class Filling:
     """Fills an inbox with what the device misses, some records a transaction, so that others can write too.
 
     It gives up when something else has changed what is on its way meanwhile (an erasure, new keys); the
-    next report begins anew.
+    next report starts again.
     """
 
     call: Call
@@ -116,8 +116,8 @@ class Filling:
 
 
 def withdraw(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> None:
-    """Somebody's palms are gone: records that may carry them become heads, under the same seqs."""
-    # What the device has applied already is of no use to anybody.
+    """A person's palms are deleted: records that may carry them become heads, under the same seqs."""
+    # Records that the device has applied are of no further use.
     tx.run(
         f"""DELETE FROM inbox
             WHERE tenant_id = :tenant_id AND acked_ms IS NOT NULL AND kind IN ({PALMS_SQL})
@@ -183,10 +183,10 @@ def _head(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> InboxM
 
 
 def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
-    """Seal the record at which the line stands anew, by the signer in force now.
+    """Seal the record that blocks the inbox again, by the signer in force now.
 
-    Refused again and again it gives way to a receipt, so that what is behind it arrives; the refusal stays
-    in the device's box for the operator to see.
+    After repeated refusals a receipt replaces it, so that what is behind it arrives; the refusal stays in
+    the device's box for the operator to see.
     """
     box = mail_inbox.box_of(tx, device)
     next_seq = box["applied_seq"] + 1
@@ -203,7 +203,7 @@ def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
         return
     kind = MailKind(row["kind"])
     if kind.is_gallery:
-        # The pages behind it would not fit any more: all of them go, and the report is answered anew.
+        # The pages behind it would not fit any more: all of them go, and the report is answered again.
         waiting = tx.all(
             f"""SELECT d.*, i.seq AS inbox_seq
                 FROM inbox i JOIN devices d ON d.tenant_id = i.tenant_id AND d.device_id = i.device_id

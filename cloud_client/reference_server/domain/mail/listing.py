@@ -12,7 +12,7 @@ from link1.canonical import JsonObject, b64_encode
 
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 _RECORD_ROOM: Final = 1024
-"""More than what a record has besides its ciphertext."""
+"""More than the members of a record without its ciphertext take."""
 
 
 async def list_device_inbox(call: Call, store: AsyncStore) -> ApiAnswer:

@@ -1,8 +1,8 @@
 """``POST /v1/devices/{device_id}/outbox``: sealed records of a device, carried here by the partner.
 
-A record is judged when it comes: whose it is, for whom, and whether what is inside can be used at all. A
-good one is stored whatever its seq, and its contents are applied when every seq before it has been; both
-happen in the transaction that answers. So `acked_upto_seq` never promises what could still be lost.
+A record is checked when it arrives: its sender, its recipient, and whether its contents can be used. A good
+record is stored whatever its seq, and its contents are applied when every seq before it has been; both
+happen in the transaction that answers. So `acked_upto_seq` never covers what could still be lost.
 """
 
 import hashlib
@@ -228,7 +228,7 @@ def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms
     mail_inbox.acknowledge(tx, device, report.mail.in_applied_seq, call.now_ms)
     if report.gallery is not None and report.gallery.stream == call.environment.stream:
         state = gallery_log.state_of_stream(tx, call.environment)
-        # Nobody has applied what does not exist yet, and another epoch is made good by a snapshot only.
+        # A device cannot have applied what does not exist yet, and only a snapshot repairs another epoch.
         exists = report.gallery.epoch == state.epoch and report.gallery.seq <= state.seq
         if device["kind"] == "access" and exists:
             position = (report.gallery.epoch, report.gallery.seq)

@@ -3,7 +3,7 @@
 Invariants
 1. A seq is given out once: a registration with new keys voids what was not acknowledged and goes on.
 2. What is in the inbox can be opened by the device alone. A record that has to change (an erasure, a
-   refusal) is replaced under its seq by another one, sealed anew.
+   refusal) is replaced under its seq by another, sealed again.
 3. A record stays until the device has acknowledged it through its outbox, and then 30 days.
 """
 
@@ -26,7 +26,7 @@ KEEP_ACKNOWLEDGED_MS: Final = 30 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What became of a body that was put into an inbox."""
+    """A body after it was put into an inbox."""
 
     seq: int
     rid: str
@@ -51,7 +51,7 @@ def open_box(tx: Tx, device: Row) -> None:
 
 
 def box_of(tx: Tx, device: Row) -> Row:
-    """Where both boxes of a device stand."""
+    """The positions of both boxes of a device."""
     return tx.row(
         "SELECT * FROM mail_boxes WHERE tenant_id = :tenant_id AND device_id = :device_id", **_of(device)
     )
@@ -96,7 +96,7 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now
 
 
 def announce_wipe(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> None:
-    """The device is revoked: it is told as soon as can be, and gets no more of the gallery.
+    """The device is revoked: the order to wipe is posted at once, and no more of the gallery.
 
     The wipe also takes the place of every record that would still bring palms or keep those it has fresh.
     """
@@ -132,7 +132,7 @@ def acknowledge(tx: Tx, device: Row, applied_seq: int, now_ms: int) -> None:
 
 
 def void(tx: Tx, device: Row) -> None:
-    """Nobody can open what waits here any more."""
+    """What waits here can no longer be opened."""
     tx.run(
         """DELETE FROM inbox
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND acked_ms IS NULL""",

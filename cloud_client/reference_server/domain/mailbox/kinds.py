@@ -27,7 +27,7 @@ class MailKind(StrEnum):
 
     @property
     def is_kept(self) -> bool:
-        """Whether its body is kept, to be sealed anew: never palms, and not the bulk of an update."""
+        """Whether its body is kept, to be sealed again: never palms, and not the bulk of an update."""
         return not self.is_gallery and self is not MailKind.UPDATE_CHUNK
 
 

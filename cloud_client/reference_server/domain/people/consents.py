@@ -66,7 +66,7 @@ def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
         tx, call.environment, persons.load(call.vault, row), call.now_ms, destroy=True
     )
     mail_gallery.withdraw(tx, call.vault, call.environment, call.now_ms)
-    # A session that waits, for the palm or for an operator, has lost what it was for.
+    # A session that waits, for the palm or for an operator, has lost its purpose.
     tx.run(
         """UPDATE sessions SET status = 'cancelled', token_hash = NULL, token_ct = NULL,
                   short_code_mac = NULL, review_ct = NULL
@@ -119,7 +119,7 @@ def current(tx: Tx, subject_id: str, purpose: str) -> Row | None:
 
 
 def latest(tx: Tx, subject_id: str, purpose: str) -> Row | None:
-    """The consent recorded last for a purpose, whatever became of it."""
+    """The consent recorded last for a purpose, granted or revoked."""
     return tx.one(
         """SELECT * FROM consents WHERE subject_id = :subject_id AND purpose = :purpose
            ORDER BY recorded_no DESC LIMIT 1""",

@@ -51,7 +51,7 @@ def read_enrollment(value: object) -> Body:
 
 
 def redeem_short_code(call: Call, tx: Tx) -> ApiAnswer:
-    """The session that a typed short code stands for, and its token; as often as asked while it is open."""
+    """The session of a typed short code, and its token; repeatable while the session is open."""
     body: RedeemBody = call.body
     code = sessions.normal_short_code(body.short_code)
     row = tx.one(
@@ -144,7 +144,7 @@ def approve(tx: Tx, vault: Vault, environment: Environment, session_id: str, now
 
 
 def reject(tx: Tx, environment: Environment, session_id: str) -> Row:
-    """End a review without enrolling anybody; what was held is deleted."""
+    """End a review without enrolment; the held palms are deleted."""
     _in_review(tx, environment, session_id)
     sessions.end(tx, session_id, SessionStatus.FAILED)
     tx.purge_after_commit = True
@@ -199,7 +199,7 @@ def _take_consents(call: Call, tx: Tx, body: CompleteEnrollment, row: Row) -> No
                 given.purpose,
                 terms_version=given.terms_version,
                 method=given.method,
-                # A device's clock may be ahead; nobody can have agreed after this moment.
+                # A device's clock may be ahead; no consent is later than now.
                 granted_ms=min(given.accepted_at_ms, call.now_ms),
                 evidence_sha256=None,
             )
@@ -210,7 +210,7 @@ def _take_consents(call: Call, tx: Tx, body: CompleteEnrollment, row: Row) -> No
 def _enrol(tx: Tx, vault: Vault, environment: Environment, session: Row, *, palms: Palms, now_ms: int) -> str:
     """Replace a person's templates by ``palms`` and complete the session; the enrollment_id."""
     subject_id = session["subject_id"]
-    # The status first: somebody who was suspended before may have consented anew on the screen.
+    # The status first: a suspended person may have given consent again on the screen.
     row = standing.settle(tx, vault, environment, subject_id, now_ms)
     person = persons.load(vault, row)
     gallery_log.remove_templates(tx, environment, person, now_ms, destroy=False)

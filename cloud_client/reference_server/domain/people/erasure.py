@@ -102,7 +102,7 @@ def _propagation(tx: Tx, row: Row) -> shown.Propagation:
         tenant_id=row["tenant_id"],
         receipt_id=row["receipt_id"],
     )
-    # A device that was revoked since recognises nobody; nothing more is to be waited for from it.
+    # A device that was revoked since recognises no palm; there is nothing to wait for.
     waiting = [device for device in devices if device["status"] == "active" and not device["acknowledged"]]
     return shown.Propagation(
         status="pending" if waiting else "complete",
@@ -157,7 +157,7 @@ def _retained(tx: Tx, row: Row) -> list[str]:
 
 
 def _delete(tx: Tx, environment: Environment, subject_id: str) -> None:
-    """Everything that is the person's or leads to them. Their key goes with the row."""
+    """Delete everything about the person and every link to them. Their key is part of the row."""
     tx.run(
         """UPDATE verdicts SET subject_id = NULL
            WHERE tenant_id = :tenant_id AND livemode = :livemode AND subject_id = :subject_id""",

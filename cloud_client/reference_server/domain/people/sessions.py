@@ -28,7 +28,7 @@ _READ_AS = str.maketrans({"I": "1", "L": "1", "O": "0", "-": None})
 
 
 def create_session(call: Call, tx: Tx) -> ApiAnswer:
-    """createEnrollmentSession: a token, a QR payload and a short code, told this once."""
+    """createEnrollmentSession: a token, a QR payload and a short code, returned only here."""
     body: CreateEnrollmentSession = call.body
     environment, vault = call.environment, call.vault
     row = _subject(call, tx, body)
@@ -140,7 +140,7 @@ def counts(tx: Tx, now_ms: int, environment: Environment | None = None) -> dict[
 
 
 def session_object(row: Row, now_ms: int) -> shown.EnrollmentSession:
-    """The EnrollmentSession of the contract, without what only its creator is told."""
+    """The EnrollmentSession of the contract, without what only its creator receives."""
     return shown.EnrollmentSession.of(row, **_of_now(row, now_ms))
 
 
@@ -162,7 +162,7 @@ def short_code_mac(vault: Vault, environment: Environment, short_code: str) -> b
 
 
 def token_key(vault: Vault, short_code: str) -> bytes:
-    """The key that a session's token is kept under for whoever knows the short code."""
+    """The key, derived from the short code, that a session's token is kept under."""
     return vault.derive("enrollment-token", short_code.encode())
 
 

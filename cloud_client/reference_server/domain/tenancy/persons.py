@@ -13,7 +13,7 @@ from cloud_client.reference_server.store.vault import KEY_BYTES, Vault, seal, un
 
 @dataclass(frozen=True, slots=True)
 class SubjectIdentity:
-    """What handlers need of a person besides the columns of the row."""
+    """What handlers need of a person apart from the columns of the row."""
 
     subject_id: str
     subject_ref: str

@@ -54,7 +54,7 @@ def sign(tx: Tx, vault: Vault, use: str, kind: Kind, obj: JsonObject, *, now_ms:
 
 
 def signing_key(tx: Tx, vault: Vault, use: str, now_ms: int) -> SigningKey:
-    """The key in force: of those that have begun, the youngest."""
+    """The key in force: the newest whose time has begun."""
     kid, seed = _seed(tx, use, now_ms)
     return vault.signing_key(kid, seed)
 
@@ -77,7 +77,7 @@ def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificat
     """The root's certificate for the key in force of a certified use."""
     kid, _ = _seed(tx, use, now_ms)
     row = tx.row("SELECT pub, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
-    # The root is at hand: a signer that is still in force is certified anew long before it runs out.
+    # The root is at hand: a signer in force gets a new certificate long before its certificate expires.
     renewals = max(0, now_ms - row["not_before_ms"]) // RENEWED_EVERY_MS
     not_after_ms = row["not_before_ms"] + CERTIFICATE_MS + renewals * RENEWED_EVERY_MS
     return SignerCertificate.issue(CERTIFIED[use], PublicKey(row["pub"]), not_after_ms, vault.root)
@@ -113,7 +113,7 @@ def _seed(tx: Tx, use: str, now_ms: int) -> tuple[str, bytes]:
         now_ms=now_ms,
     )
     if row is None:
-        # The clock stands before the first key was made: that key is still the only right one.
+        # The clock is before the first key's time: that key is still the only right one.
         row = tx.row(
             "SELECT kid, seed_ct FROM signers WHERE use_word = :use ORDER BY not_before_ms, kid LIMIT 1",
             use=use,

@@ -28,7 +28,7 @@ class Tenant:
         return hmac.digest(self.key, subject_id.encode(), "sha256").hex()[:32]
 
     def cpf_mac(self, environment: Environment, cpf: str) -> bytes:
-        """What tells two persons with one CPF, without telling the CPF."""
+        """A MAC that recognises a CPF without disclosing it."""
         return hmac.digest(self.key, f"cpf\0{environment.mode}\0{cpf}".encode(), "sha256")
 
 

@@ -134,7 +134,7 @@ def _verdict_key(take: _Upload, kid: str) -> PublicKey:
     row = take.tx.one(
         "SELECT pub, tenant_id, device_id FROM device_keys WHERE kid = :kid AND purpose = 'verdict'", kid=kid
     )
-    # A key of another tenant is as unknown as one that never was.
+    # A key of another tenant counts as unknown.
     if row is None or row["tenant_id"] != take.environment.tenant_id:
         raise _RefusedItem(BatchCode.UNKNOWN_SIGNER)
     if row["device_id"] != take.device_id:
@@ -255,7 +255,7 @@ _PASSAGE = _Part(
 
 
 def _take_outcome(take: _Upload, verdict_id: str, item: JsonObject) -> list[BatchCode]:
-    """What came of a verdict; the codes of the parts that are refused."""
+    """The outcome of a verdict; the codes of the refused parts."""
     if item.get("outcome_unknown"):
         take.tx.run("UPDATE verdicts SET outcome_unknown = 1 WHERE verdict_id = :id", id=verdict_id)
     refused = []
@@ -300,7 +300,7 @@ def _verified(take: _Upload, dbd_id: str, wrapper: object, part: _Part[V]) -> bo
     """True when a known key of the validator signed it, False when the key is not known.
 
     A key is good when it counts at the object's own time or at the time of receipt: a validator whose clock
-    is wrong has opened the gate all the same. FormatError or SignatureError when the contents or the
+    is wrong has still opened the gate. FormatError or SignatureError when the contents or the
     signature are wrong.
     """
     kid = signer_kid_of(part.kind, wrapper)

@@ -1,4 +1,4 @@
-"""Listening for the admin bind beside the partner surface, in the same process."""
+"""Listening for the admin bind next to the partner surface, in the same process."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ _CONNECTIONS: Final = 64
 class AdminBind:
     """Where the admin bind listens; without TLS on a loopback address.
 
-    ``asked``: the port was named by somebody, so being unable to listen on it ends the server. The usual
+    ``asked``: the operator named the port, so being unable to listen on it ends the server. The usual
     port is given up when another server has it.
     """
 

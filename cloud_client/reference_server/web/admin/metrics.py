@@ -32,13 +32,13 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFigures:
-    """How the service's data stands at one moment, over all tenants."""
+    """Figures of the service's data at one moment, over all tenants."""
 
     devices: dict[str, int]
     lags: list[int]
     """Deltas that each active access device is behind; -1 for one in another epoch."""
     stopped: int
-    """Active access devices past the gallery's time to live: they recognize nobody."""
+    """Active access devices past the gallery's time to live: they recognize no one."""
     templates: int
     sessions: dict[str, int]
     erasures: int

@@ -1,4 +1,4 @@
-"""What a server process does about commits, its own and those of others."""
+"""What a server process does about commits, its own and other processes'."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ log = logging.getLogger("palm.cloud")
 
 @asynccontextmanager
 async def followed(service: Service, store: AsyncStore) -> AsyncIterator[None]:
-    """Changes are noticed inside; at the end everybody who waits is answered."""
+    """Changes are noticed inside; at the end every waiting device is answered."""
     task = asyncio.create_task(_follow(service, store), name="changes")
     try:
         yield
@@ -50,7 +50,7 @@ def _apply(service: Service, change: Change) -> None:
         case "palm", (stream, subject_id):
             service.palms.forget(stream, subject_id)
         case _:
-            log.warning("a change of an unknown kind was announced: is a newer server running beside this?")
+            log.warning("a change of an unknown kind was announced: does a newer server use this database?")
 
 
 def _positions(tx: Tx) -> dict[str, tuple[int, int]]:

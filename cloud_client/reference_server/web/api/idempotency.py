@@ -1,13 +1,13 @@
-"""Idempotency-Key: a request is executed once, and its answer given again to whoever repeats it.
+"""Idempotency-Key: a request is executed once, and a repetition gets the same answer.
 
 Kept of a request: a MAC of its scope (credential, method, concrete path), a MAC of the key, a MAC of the
 raw body, and the answer, sealed under a key derived from the server key AND the Idempotency-Key itself.
 The database alone can therefore neither show an answer (an enrollment token, say) nor the key.
 
-Claim, effects and answer are committed together, so that whatever ends a request half-way leaves nothing of
-it and it may be repeated at once; answers with a status of 500 and above leave nothing either. A claim that
-stands without an answer all the same means "still running" for 60 s; after that the next request takes it
-over by compare-and-set on the time it was made.
+Claim, effects and answer are committed together, so that a request that ends half-way leaves nothing and may
+be repeated at once; answers with a status of 500 and above leave nothing either. A claim that
+is nevertheless without an answer means "still running" for 60 s; after that the next request takes it over
+by compare-and-set on the time it was made.
 """
 
 import json
@@ -37,9 +37,9 @@ class Claim:
 def claim(
     tx: Tx, vault: Vault, *, credential: str, method: str, path: str, key: str, body: bytes, now_ms: int
 ) -> Claim | ApiAnswer:
-    """Claim a request, or the recorded answer of the one that had the key before.
+    """Claim a request, or the recorded answer of the first request with the key.
 
-    Problem 409 while the first is running, 422 when its body was another one.
+    Problem 409 while the first is running, 422 when its body was different.
     """
     scope_hash = vault.mac("idempotency-scope", credential.encode(), method.encode(), path.encode())
     key_mac = vault.mac("idempotency-key", key.encode())

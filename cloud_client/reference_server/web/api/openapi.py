@@ -205,7 +205,7 @@ def codes_of(operation: Operation) -> set[ProblemCode]:
             ProblemCode.VALIDATION_FAILED,
         }
     if operation.paths:
-        # A value that holds a slash, or none at all, makes another path.
+        # A value with a slash, or an empty one, makes another path.
         codes |= {ProblemCode.ROUTE_NOT_FOUND, ProblemCode.LIVEMODE_MISMATCH}
         codes |= {rule.missing for rule in operation.paths.values()}
     if CURSOR_PARAMETER in operation.query:

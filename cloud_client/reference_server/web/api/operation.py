@@ -1,4 +1,4 @@
-"""What an operation is: one row of the table that routing, checks and the OpenAPI document come from."""
+"""An operation: one row of the table that routing, checks and the OpenAPI document come from."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +20,7 @@ from cloud_client.reference_server.web.api.rate_limit import Rate
 
 MAX_VALUES: Final = 2048
 MAX_VALUES_OF_A_BATCH: Final = 16_384
-"""A hundred verdicts with everything that their validators said have some 9,000."""
+"""A hundred verdicts with their decisions and passages have some 9,000."""
 
 Handler = Callable[[Call, Tx], ApiAnswer]
 """Does its work in one transaction."""
@@ -96,9 +96,9 @@ class Operation:
     """Success statuses and the model of their body (None: no body)."""
     surface: Surface = Surface.PARTNER
     note: str = ""
-    """What the reference says besides."""
+    """What the reference says in addition."""
     problems: tuple[ProblemCode, ...] = ()
-    """Codes of its own, besides those that follow from the rest of the entry."""
+    """Codes in addition to those that follow from the rest of the entry."""
     scope: Scope | None = None
     bodies: tuple[type[Body], ...] = ()
     """The model of its body, or the alternatives that ``body_of`` chooses from."""
@@ -110,7 +110,7 @@ class Operation:
     """What the parameters of ``path`` look like."""
     keyed: Keyed = Keyed.NO
     limits: tuple[Rate, ...] = ()
-    """Rate limits of its own, besides that of its surface."""
+    """Rate limits in addition to that of its surface."""
     first_page_cost: float = 1.0
     """What a request without a cursor costs at the limit of its surface."""
     located: bool = False
@@ -123,7 +123,7 @@ class Operation:
     """``handler`` is an AsyncHandler."""
     max_bytes: int = MAX_JSON_BYTES
     max_values: int = MAX_VALUES
-    """How many values a body may have before its JSON is looked at, about."""
+    """About how many values a body may have; counted before its JSON is parsed."""
     for_revoked: bool = False
     access_only: bool = False
     """Not for totems (403 ``forbidden``)."""

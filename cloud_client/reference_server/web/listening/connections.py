@@ -1,12 +1,12 @@
 """Who may be connected: how many, for how long, and who goes when there is no room.
 
 A connection is a stranger's until a request on it is authenticated. Strangers have a share of all places.
-When it is full, the address that holds most of it gives up its oldest connection for the newcomer, so one
-that takes many places pushes itself out. A connection that was authenticated is never pushed out: it lasts
-as long as its requests do, and their number has a limit of its own.
+When it is full, the address that holds most of it gives up its oldest connection for the newcomer, so an
+address that takes many places pushes itself out. An authenticated connection is never pushed out: it lasts
+as long as its requests do, and their number has a separate limit.
 
 Strangers also take turns: a few of their requests are begun in each pass of the loop, from one address after
-the other. So however many they send at once, a request of somebody who is known goes between them.
+the other. So however many they send at once, a request of an authenticated caller goes between them.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ WARN_EVERY_S: Final = 60.0
 SWEEPS: Final = 10
 """In so many calls of ``sweep`` every connection is looked at: many that end at once take a while."""
 _TURNS_A_PASS: Final = 2
-"""The dearest answer to a stranger takes some two milliseconds, and a request of somebody who is known waits
-for five to ten passes of the loop."""
+"""The dearest answer to a stranger takes some two milliseconds, and a request of an authenticated caller
+waits for five to ten passes of the loop."""
 
 
 class Connected(Protocol):

@@ -168,7 +168,7 @@ class Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def _ended(self, within_s: float) -> None:
-        """Wait until nobody is connected and nothing is being answered."""
+        """Wait until there is no connection and no request being answered."""
         for _ in range(round(within_s / _POLL_S)):
             if not self._connections and not self.server_state.tasks:
                 return

@@ -34,7 +34,7 @@ from cloud_client.reference_server.web.http import AUTHENTICATED, encode, is_dra
 from cloud_client.reference_server.web.listening.connections import Connections
 
 NO_REQUEST: Final = "(no request)"
-"""What stands for the route in the access log where no request could be read."""
+"""The route in the access log where no request could be read."""
 
 HEAD_S: Final = 10.0
 """From the beginning of a connection, or the answer before, to the end of a request's head."""
@@ -110,7 +110,7 @@ def _to_be_read(data: bytes) -> bool:
 
 
 class _Flow(FlowControl):
-    """Tells the connection when its application wants more of a body."""
+    """Asks the connection for more of a body when its application reads."""
 
     def __init__(self, transport: asyncio.Transport, wanted: Callable[[], None]) -> None:
         super().__init__(transport)
@@ -280,7 +280,7 @@ class HttpConnection(H11Protocol):
         self._begin_phase()
         super().on_response_complete()
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            # Nobody asked for the body. A small one is read and dropped, so that the connection goes on.
+            # No handler read the body. A small body is read and dropped, so that the connection goes on.
             lengths = [value.decode("latin-1") for name, value in self.headers if name == b"content-length"]
             if not is_drained(lengths):
                 self.transport.close()

@@ -2,7 +2,7 @@
 
 Nothing here changes anything. A page is one read of the store; what a key's scopes do not cover is not
 shown. Forms carry proof that they come from this page: the browser's own word on where a request started
-(Sec-Fetch-Site, Origin), and for signing out a token of the visit besides.
+(Sec-Fetch-Site, Origin), and for signing out also a token of the visit.
 """
 
 import hmac
@@ -163,7 +163,7 @@ class OperatorPage:
         *,
         scope: Scope | None = None,
     ) -> Response:
-        """A page for whoever is signed in; everybody else is sent to sign in."""
+        """A page for a signed-in visitor; others are sent to sign in."""
         visit = self._visits.find(_cookie(request))
         now_ms = self._service.now_ms()
 
@@ -201,7 +201,7 @@ class OperatorPage:
     async def _sign_in(self, request: Request) -> Response:
         context = {"title": "Sign in"}
         if not came_from_here(request):
-            error = "The form came from somewhere else. Open this page anew and sign in here."
+            error = "The form came from another site. Open this page again and sign in here."
             return self._html("sign_in.html", context | {"error": error}, 403)
         form = await _form(request)
         api_key = form.get("api_key", "").strip()

@@ -110,7 +110,7 @@ _UNWELL = """ AND d.status = 'active' AND (d.last_seen_ms < :out_of_touch_ms
 def devices(
     tx: Tx, environment: Environment, now_ms: int, number: int = 1, *, unwell: bool = False
 ) -> TablePage:
-    """Devices: active ones first, the furthest behind in front; ``unwell``: only those that need a look."""
+    """Devices: active ones first, the furthest behind in front; ``unwell``: only devices that need a look."""
     rows = tx.all(
         f"""SELECT d.*, s.epoch AS stream_epoch, s.seq AS stream_seq {_DEVICES}{_UNWELL if unwell else ""}
             ORDER BY CASE d.status WHEN 'active' THEN 0 WHEN 'revoked' THEN 1 ELSE 2 END,
@@ -173,7 +173,7 @@ def _device_state(row: Row, lag: int | None, now_ms: int) -> tuple[str, str, str
     if row["kind"] == "access" and row["synced_ms"] is None:
         return "warn", "new", "has no gallery yet"
     if row["kind"] == "access" and now_ms - row["synced_ms"] > GALLERY_TTL_MS:
-        return "bad", "stopped", "recognizes nobody"
+        return "bad", "stopped", "recognizes no one"
     if now_ms - row["last_seen_ms"] > OUT_OF_TOUCH_MS:
         return "warn", "out of touch", ""
     return ("good", "in touch", "") if lag == 0 else ("warn", "catching up", "")
@@ -265,7 +265,7 @@ _SESSION_TONES = {
 
 
 def enrollment_sessions(tx: Tx, environment: Environment, now_ms: int, number: int = 1) -> TablePage:
-    """Enrollment sessions: those that wait for somebody first, then the newest."""
+    """Enrollment sessions: open ones and reviews first, then the newest."""
     rows = tx.all(
         """SELECT * FROM sessions WHERE tenant_id = :tenant_id AND livemode = :livemode
            ORDER BY CASE WHEN status = 'review' THEN 0
@@ -306,7 +306,7 @@ def erasures(tx: Tx, environment: Environment, number: int = 1) -> TablePage:
 
 
 def _erasure_line(tx: Tx, environment: Environment, row: Row) -> ErasureLine:
-    told = tx.all(
+    devices = tx.all(
         """SELECT d.device_id, d.status, d.acked_epoch, d.acked_seq FROM erasure_devices e
            JOIN devices d ON d.tenant_id = :tenant_id AND d.device_id = e.device_id
            WHERE e.receipt_id = :receipt_id ORDER BY d.device_id""",
@@ -314,14 +314,14 @@ def _erasure_line(tx: Tx, environment: Environment, row: Row) -> ErasureLine:
         receipt_id=row["receipt_id"],
     )
     point = (row["epoch"], row["seq"])
-    behind = [device for device in told if (device["acked_epoch"], device["acked_seq"]) < point]
+    behind = [device for device in devices if (device["acked_epoch"], device["acked_seq"]) < point]
     return ErasureLine(
         receipt_id=row["receipt_id"],
         seq=row["seq"],
         erased_ms=row["erased_ms"],
         fail_closed_ms=row["erased_ms"] + GALLERY_TTL_MS,
-        devices_total=len(told),
-        devices_done=len(told) - len(behind),
+        devices_total=len(devices),
+        devices_done=len(devices) - len(behind),
         waiting_for=[device["device_id"] for device in behind if device["status"] == "active"],
     )
 

@@ -1,4 +1,4 @@
-"""Who is signed in: a random cookie in the browser, and here which API key it stands for.
+"""Who is signed in: a random cookie in the browser, and here the API key it belongs to.
 
 The key itself is not kept, only its id and the hash that the database has too. Every request compares the
 two again, so a key that is revoked signs its page out with the next click.
@@ -82,7 +82,7 @@ def _is_over(visit: Visit, now_s: float) -> bool:
 
 
 def key_of(tx: Tx, visit: Visit) -> PartnerCaller | None:
-    """The API key that a visit stands for, as it is now; None when it is revoked or gone."""
+    """The API key of a visit, as it is now; None when it is revoked or gone."""
     row = tx.one(
         "SELECT tenant_id, livemode, scopes, secret_sha256, revoked_ms FROM api_keys WHERE key_id = :key_id",
         key_id=visit.key_id,
