@@ -11,7 +11,6 @@ from typing import Final
 
 from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server.contract.mail import DeviceReport
-from cloud_client.reference_server.domain.call import Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
@@ -32,17 +31,19 @@ REISSUES: Final = 3
 """How often a refused record is sealed again before a harmless one takes its place."""
 
 
-def answer_report(call: Call, tx: Tx, device: Row, report: DeviceReport) -> "Filling | None":
+def answer_report(
+    tx: Tx, vault: Vault, environment: Environment, device: Row, report: DeviceReport, *, now_ms: int
+) -> "Filling | None":
     """Answer a report: refused records again, then the gallery.
 
     The first records of the gallery are posted when this returns; the result posts the rest.
     """
     if device["status"] != DeviceStatusWord.ACTIVE:
         return None
-    _reissue(call, tx, device, report)
+    _reissue(tx, vault, environment, device, report, now_ms=now_ms)
     if device["kind"] != "access":
         return None
-    filling = Filling(call, device, _standing(call, tx, device, report))
+    filling = Filling(vault, environment, now_ms, device, _position(tx, environment, device, report))
     return filling if filling.step(tx, first=True) else None
 
 
@@ -54,7 +55,9 @@ class Filling:
     next report starts again.
     """
 
-    call: Call
+    vault: Vault
+    environment: Environment
+    now_ms: int
     device: Row
     at: tuple[int, int]
     """(epoch, seq) of the device once it has applied what is in its inbox."""
@@ -63,12 +66,12 @@ class Filling:
 
     def step(self, tx: Tx, *, first: bool = False) -> bool:
         """Put the next records into the inbox; whether there are more."""
-        state = gallery_log.state_of_stream(tx, self.call.environment)
+        state = gallery_log.state_of_stream(tx, self.environment)
         if not first and not self._still(tx, state):
             return False
         for _ in range(STEP):
             mail, more = self._next(tx, state)
-            mail_inbox.post(tx, self.call.vault, self.device, mail, now_ms=self.call.now_ms)
+            mail_inbox.post(tx, self.vault, self.device, mail, now_ms=self.now_ms)
             if not more:
                 break
         _note_mailed(tx, self.device, self.at)
@@ -77,27 +80,27 @@ class Filling:
     def _next(self, tx: Tx, state: gallery_log.StreamState) -> tuple[InboxMail, bool]:
         epoch, seq = self.at
         if self.snapshot is None and self.at == (state.epoch, state.seq):
-            return _head(tx, self.call.vault, self.call.environment, self.call.now_ms), False
+            return _head(tx, self.vault, self.environment, self.now_ms), False
         kept = epoch == state.epoch and seq < state.seq and gallery_log.oldest_seq(tx, state) <= seq + 1
         if self.snapshot is None and kept:
             page = gallery_log.delta_page(
                 tx,
-                self.call.vault,
-                self.call.environment,
+                self.vault,
+                self.environment,
                 after_seq=seq,
                 limit=PAGE,
-                now_ms=self.call.now_ms,
+                now_ms=self.now_ms,
             )
             self.at = (epoch, page["data"][-1]["seq"])
             return InboxMail(MailKind.GALLERY_DELTAS, page), bool(page["has_more"])
         if self.snapshot is None:
-            self.snapshot = (snapshots.open_snapshot(tx, self.call.environment, self.call.now_ms), "")
+            self.snapshot = (snapshots.open_snapshot(tx, self.environment, self.now_ms), "")
         page = snapshots.snapshot_page(
             tx,
-            self.call.vault,
-            self.call.environment,
+            self.vault,
+            self.environment,
             *self.snapshot,
-            now_ms=self.call.now_ms,
+            now_ms=self.now_ms,
             page_size=PAGE,
         )
         if page["has_more"]:
@@ -108,7 +111,7 @@ class Filling:
 
     def _still(self, tx: Tx, state: gallery_log.StreamState) -> bool:
         box = mail_inbox.box_of(tx, self.device)
-        device = row_by_id(tx, self.call.environment, self.device["device_id"])
+        device = row_by_id(tx, self.environment, self.device["device_id"])
         same_keys = device["registration_no"] == self.device["registration_no"]
         untouched = (box["mailed_epoch"], box["mailed_seq"]) == self.at
         active = device["status"] == DeviceStatusWord.ACTIVE
@@ -157,7 +160,7 @@ def _note_mailed(tx: Tx, device: Row, position: tuple[int, int]) -> None:
     )
 
 
-def _standing(call: Call, tx: Tx, device: Row, report: DeviceReport) -> tuple[int, int]:
+def _position(tx: Tx, environment: Environment, device: Row, report: DeviceReport) -> tuple[int, int]:
     """(epoch, seq) of the device once it has applied what is on its way."""
     box = mail_inbox.box_of(tx, device)
     on_its_way = tx.exists(
@@ -170,7 +173,7 @@ def _standing(call: Call, tx: Tx, device: Row, report: DeviceReport) -> tuple[in
     gallery = report.gallery
     reported = (
         (gallery.epoch, gallery.seq)
-        if gallery is not None and gallery.stream == call.environment.stream
+        if gallery is not None and gallery.stream == environment.stream
         else (0, 0)
     )
     return max(reported, (box["mailed_epoch"], box["mailed_seq"])) if on_its_way else reported
@@ -182,7 +185,9 @@ def _head(tx: Tx, vault: Vault, environment: Environment, now_ms: int) -> InboxM
     return InboxMail(MailKind.GALLERY_HEAD, gallery_log.signed_head(tx, vault, head, now_ms))
 
 
-def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
+def _reissue(
+    tx: Tx, vault: Vault, environment: Environment, device: Row, report: DeviceReport, *, now_ms: int
+) -> None:
     """Seal the record that blocks the inbox again, by the signer in force now.
 
     After repeated refusals a receipt replaces it, so that what is behind it arrives; the refusal stays in
@@ -212,13 +217,13 @@ def _reissue(call: Call, tx: Tx, device: Row, report: DeviceReport) -> None:
             tenant_id=device["tenant_id"],
             device_id=device["device_id"],
         )
-        _to_heads(tx, call.vault, call.environment, waiting, call.now_ms)
+        _to_heads(tx, vault, environment, waiting, now_ms)
         return
     if row["body"] is None or row["reissues"] >= REISSUES:
         receipt = {"device_id": device["device_id"], "acked_upto_seq": box["outbox_seq"]}
         mail = InboxMail(MailKind.POST_RECEIPT, receipt)
     elif kind is MailKind.GALLERY_HEAD:
-        mail = _head(tx, call.vault, call.environment, call.now_ms)
+        mail = _head(tx, vault, environment, now_ms)
     else:
         mail = InboxMail(kind, json.loads(row["body"]))
-    mail_inbox.replace(tx, call.vault, device, next_seq, mail, now_ms=call.now_ms)
+    mail_inbox.replace(tx, vault, device, next_seq, mail, now_ms=now_ms)

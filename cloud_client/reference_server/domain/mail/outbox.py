@@ -23,6 +23,7 @@ from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind, OutboxKind
 from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, b64_decode, canonical_bytes
@@ -41,7 +42,7 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
     """submitDeviceOutbox: what was taken, what was known, what was refused; and a receipt in the inbox."""
     body: SubmitOutbox = call.body
     device = row_by_id(tx, call.environment, call.path["device_id"])
-    reader = _Reader(call, tx, signers.seal_keys(tx, call.vault))
+    reader = _Reader(tx, call.environment, call.now_ms, signers.seal_keys(tx, call.vault))
     accepted: list[int] = []
     duplicates: list[int] = []
     rejected: list[shown.RejectedRecord] = []
@@ -60,7 +61,10 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
         receipt = {"device_id": device["device_id"], "acked_upto_seq": acked_upto_seq}
         mail = InboxMail(MailKind.POST_RECEIPT, receipt)
         mail_inbox.post(tx, call.vault, device, mail, now_ms=call.now_ms)
-    filling = None if report is None else mail_gallery.answer_report(call, tx, device, report)
+    filling = None
+    if report is not None:
+        environment, now_ms = call.environment, call.now_ms
+        filling = mail_gallery.answer_report(tx, call.vault, environment, device, report, now_ms=now_ms)
     return ApiAnswer(
         200,
         shown.OutboxResult(
@@ -76,14 +80,12 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """What it takes to open records, and what this request has opened already."""
+    """What it takes to open the records of one request and to apply them."""
 
-    call: Call
     tx: Tx
+    environment: Environment
+    now_ms: int
     seal_keys: list[SealKey]
-
-    def device(self, device_id: str) -> Row:
-        return row_by_id(self.tx, self.call.environment, device_id)
 
     def open(self, record: JsonObject, ciphertext: bytes) -> tuple[OutboxKind, Body]:
         """What is inside a record. SealError ``malformed`` when that is nothing we know."""
@@ -102,8 +104,8 @@ class _Reader:
 
 def _take(reader: _Reader, device_id: str, record: JsonObject) -> bool:
     """Store a record; whether it is new. SealError with the code to answer."""
-    call, tx = reader.call, reader.tx
-    device, seq = reader.device(device_id), record["post"]["seq"]
+    tx, seq = reader.tx, record["post"]["seq"]
+    device = row_by_id(tx, reader.environment, device_id)
     where = {"tenant_id": device["tenant_id"], "device_id": device_id}
     digest = _digest(record)
     held = tx.scalar(
@@ -133,7 +135,7 @@ def _take(reader: _Reader, device_id: str, record: JsonObject) -> bool:
         seq=seq,
         digest=digest,
         record=json.dumps(record) if record else None,
-        now_ms=call.now_ms,
+        now_ms=reader.now_ms,
         **where,
     )
     return True
@@ -196,16 +198,14 @@ def _apply(reader: _Reader, device: Row, record: JsonObject) -> Body:
     _, content = reader.open(record, ciphertext)
     if isinstance(content, VerdictBatch):
         # Item by item as on the device's own route; what is refused there is no concern of the mail.
-        uploads.take_batch(
-            reader.tx, reader.call.environment, device["device_id"], content, reader.call.now_ms
-        )
+        uploads.take_batch(reader.tx, reader.environment, device["device_id"], content, reader.now_ms)
     elif isinstance(content, DeviceReport):
         _apply_report(reader, device, content, record["post"]["created_ms"])
     return content
 
 
 def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms: int) -> None:
-    call, tx = reader.call, reader.tx
+    tx, environment = reader.tx, reader.environment
     health = set(report.health) - {UNATTESTED}
     if not device["attest_verified"]:
         health.add(UNATTESTED)
@@ -214,7 +214,7 @@ def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms
                   last_seen_ms = CASE WHEN last_seen_ms < :seen_ms THEN :seen_ms ELSE last_seen_ms END
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         health=json.dumps(sorted(health)),
-        seen_ms=min(created_ms, call.now_ms),
+        seen_ms=min(created_ms, reader.now_ms),
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
     )
@@ -225,14 +225,14 @@ def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
     )
-    mail_inbox.acknowledge(tx, device, report.mail.in_applied_seq, call.now_ms)
-    if report.gallery is not None and report.gallery.stream == call.environment.stream:
-        state = gallery_log.state_of_stream(tx, call.environment)
+    mail_inbox.acknowledge(tx, device, report.mail.in_applied_seq, reader.now_ms)
+    if report.gallery is not None and report.gallery.stream == environment.stream:
+        state = gallery_log.state_of_stream(tx, environment)
         # A device cannot have applied what does not exist yet, and only a snapshot repairs another epoch.
         exists = report.gallery.epoch == state.epoch and report.gallery.seq <= state.seq
         if device["kind"] == "access" and exists:
             position = (report.gallery.epoch, report.gallery.seq)
-            gallery_log.acknowledge(tx, device["tenant_id"], device["device_id"], position, call.now_ms)
+            gallery_log.acknowledge(tx, device["tenant_id"], device["device_id"], position, reader.now_ms)
 
 
 def _digest(record: JsonObject) -> bytes:
