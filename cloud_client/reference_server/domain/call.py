@@ -66,8 +66,3 @@ class ApiAnswer:
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
     """The JSON of ``body``, where it is always the same and large."""
-
-    @property
-    def content(self) -> Mapping[str, Any] | None:
-        """``body`` as a JSON object."""
-        return self.body.plain() if isinstance(self.body, AnswerObject) else self.body

@@ -66,9 +66,11 @@ def create_subject(call: Call, tx: Tx) -> ApiAnswer:
         now_ms=call.now_ms,
         **environment.params,
     )
-    return ApiAnswer(
-        201, subject_object(tx, vault, row), {"Location": f"/v1/subjects/{subject_id}"}, subject_id=subject_id
+    person = persons.SubjectIdentity(
+        subject_id, row["subject_ref"], key, body.external_ref, body.onboard_ref, suspended=False
     )
+    location = {"Location": f"/v1/subjects/{subject_id}"}
+    return ApiAnswer(201, subject_object(tx, vault, row, person), location, subject_id=subject_id)
 
 
 def get_subject(call: Call, tx: Tx) -> ApiAnswer:
@@ -92,9 +94,11 @@ def list_subjects(call: Call, tx: Tx) -> ApiAnswer:
     return list_page(call, tx, listed, after, lambda row: subject_object(tx, call.vault, row))
 
 
-def subject_object(tx: Tx, vault: Vault, row: Row) -> shown.Subject:
-    """The Subject of the contract."""
-    person = persons.load(vault, row)
+def subject_object(
+    tx: Tx, vault: Vault, row: Row, person: persons.SubjectIdentity | None = None
+) -> shown.Subject:
+    """The Subject of the contract; ``person`` is what the row seals, where the caller has it open."""
+    person = person or persons.load(vault, row)
     return shown.Subject.of(
         row,
         external_ref=person.external_ref,

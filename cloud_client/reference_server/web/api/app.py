@@ -25,7 +25,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cloud_client.contract import (
     IDEMPOTENCY_KEY,
     IDEMPOTENCY_KEY_HEADER,
-    IDEMPOTENT_REPLAYED_HEADER,
     MAX_JSON_BYTES,
     REQUEST_ID_HEADER,
     SERVER_TIME_HEADER,
@@ -279,22 +278,18 @@ class Api:
         def work(tx: Tx) -> ApiAnswer:
             claimed = claim(tx)
             if isinstance(claimed, ApiAnswer):
-                return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
+                return claimed
             try:
                 answer = self._carry_out(operation, call, tx)
             except Problem as problem:
                 if problem.status >= 500:
                     raise
                 raise _RefusedRequest(problem) from None
-            idempotency.record(tx, claimed, answer)
-            return _with_header(answer, IDEMPOTENT_REPLAYED_HEADER, "false")
+            return idempotency.record(tx, claimed, answer)
 
         def record(tx: Tx, refusal: ApiAnswer) -> ApiAnswer:
             claimed = claim(tx)
-            if isinstance(claimed, ApiAnswer):
-                return _with_header(claimed, IDEMPOTENT_REPLAYED_HEADER, "true")
-            idempotency.record(tx, claimed, refusal)
-            return _with_header(refusal, IDEMPOTENT_REPLAYED_HEADER, "false")
+            return claimed if isinstance(claimed, ApiAnswer) else idempotency.record(tx, claimed, refusal)
 
         self._running.add(running)
         try:
@@ -421,10 +416,6 @@ def _credential(caller: Caller) -> str:
 
 def _problem_answer(problem: Problem, exchange: Exchange) -> ApiAnswer:
     return ApiAnswer(problem.status, problem.body(exchange.request_id), problem.headers)
-
-
-def _with_header(answer: ApiAnswer, name: str, value: str) -> ApiAnswer:
-    return replace(answer, headers={**answer.headers, name: value})
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})

@@ -11,13 +11,14 @@ by compare-and-set on the time it was made.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cloud_client.contract import ProblemCode
+from cloud_client.contract import IDEMPOTENT_REPLAYED_HEADER, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, seal, unseal
+from cloud_client.reference_server.web.http import encode
 
 TAKEOVER_MS = 60_000
 KEEP_MS = 24 * 3600 * 1000
@@ -88,10 +89,12 @@ def claim(
     return mine
 
 
-def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> None:
-    """Keep the answer of a claimed request, in the transaction that made its effects."""
-    content = {"status": answer.status, "body": answer.content, "headers": dict(answer.headers)}
-    sealed = seal(claimed.answer_key, json.dumps(content).encode(), _CONTEXT)
+def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> ApiAnswer:
+    """Keep the answer of a claimed request, in the transaction that made its effects; the first answer."""
+    body = b"" if answer.body is None else encode(answer.body)
+    head = json.dumps({"status": answer.status, "headers": dict(answer.headers)}).encode()
+    # The answer goes out in the bytes that are recorded: it is encoded once.
+    sealed = seal(claimed.answer_key, b'%s,"body":%s}' % (head[:-1], body or b"null"), _CONTEXT)
     tx.run(
         """UPDATE idempotency SET answer_ct = :sealed, subject_id = :subject_id
            WHERE scope_hash = :scope_hash AND key_mac = :key_mac AND started_ms = :started_ms""",
@@ -101,8 +104,13 @@ def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> None:
         key_mac=claimed.key_mac,
         started_ms=claimed.started_ms,
     )
+    return _marked(answer, "false", body)
 
 
 def _read_answer(data: bytes) -> ApiAnswer:
     content = json.loads(data)
-    return ApiAnswer(content["status"], content["body"], content["headers"])
+    return _marked(ApiAnswer(content["status"], content["body"], content["headers"]), "true")
+
+
+def _marked(answer: ApiAnswer, replayed: str, encoded: bytes = b"") -> ApiAnswer:
+    return replace(answer, headers={**answer.headers, IDEMPOTENT_REPLAYED_HEADER: replayed}, encoded=encoded)
