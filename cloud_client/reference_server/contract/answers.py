@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from cloud_client.contract import API_VERSION, CONTRACT_VERSION
 from cloud_client.reference_server.contract.bodies import (
     A_KEY,
     A_TIME,
@@ -41,6 +40,7 @@ from cloud_client.reference_server.contract.signed import (
     SignedVerdict,
 )
 from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.contract.words import API_VERSION, CONTRACT_VERSION
 
 
 def _written(value: object) -> object:

@@ -17,20 +17,18 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from cloud_client.contract import (
+from cloud_client.contract import MAX_BATCH_ITEMS, NAME_64, ProblemCode
+from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS, parse_rfc3339
+from cloud_client.reference_server.contract.words import (
     CPF,
     EXTERNAL_REF,
     HEX_32,
     HEX_64,
-    MAX_BATCH_ITEMS,
     MAX_VECTORS_PER_HAND,
-    NAME_64,
     ONBOARD_REF,
     UUID,
-    ProblemCode,
 )
-from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
-from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS, parse_rfc3339
 
 MAX_SAFE_INTEGER = 2**53 - 1
 _MAX_ERRORS = 20

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
-from cloud_client.contract import GALLERY_TTL_MS, NAME_64
+from cloud_client.contract import NAME_64
 from cloud_client.reference_server.contract.bodies import (
     MAX_SAFE_INTEGER,
     Absent,
@@ -23,6 +23,7 @@ from cloud_client.reference_server.contract.bodies import (
     ThresholdsId,
     like,
 )
+from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError
 from link1.sealed import CERTIFICATE_BYTES, OUTBOX_CT_MAX_BYTES

@@ -9,16 +9,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from cloud_client.contract import (
-    NAME_64,
-    RESERVED_DEVICE_IDS,
-    UUID,
-    ProblemCode,
-    Scope,
-    SessionStatus,
-)
+from cloud_client.contract import NAME_64, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS, UUID, Scope, SessionStatus
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.people import enrollments, sessions, subjects

@@ -6,7 +6,6 @@ The service fills inboxes by itself with everything else (receipts, revocations,
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server.contract.bodies import Body, read_model
 from cloud_client.reference_server.contract.mail import (
     ConfigObject,
@@ -15,6 +14,7 @@ from cloud_client.reference_server.contract.mail import (
     UpdateManifestObject,
 )
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.devices.registration import key_object

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from cloud_client.contract import DEFAULT_PORT
 from cloud_client.reference_server.contract.times import NowMs, system_now_ms
+from cloud_client.reference_server.contract.words import DEFAULT_PORT
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters

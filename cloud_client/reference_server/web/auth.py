@@ -5,14 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloud_client.contract import (
-    NONCE_MEMORY_S,
-    PROVISIONING_SCHEME,
-    DeviceStatusWord,
-)
+from cloud_client.contract import PROVISIONING_SCHEME
 from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import VerifiedRequest, verify_head
 from cloud_client.reference_server.contract.problems import unauthenticated
+from cloud_client.reference_server.contract.words import NONCE_MEMORY_S, DeviceStatusWord
 from cloud_client.reference_server.domain.tenancy.callers import (
     DeviceCaller,
     Environment,

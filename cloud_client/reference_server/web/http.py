@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, REQUEST_ID_HEADER, ProblemCode
+from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, ProblemCode
 from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.problems import Problem, unavailable
+from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
 from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.web.routing import RequestTarget
 

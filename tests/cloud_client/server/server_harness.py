@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request
+from cloud_client.reference_server.contract.words import Scope
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.serve import DataDirectory, build

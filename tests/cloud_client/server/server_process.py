@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 from click.testing import CliRunner
 
-from cloud_client.contract import Scope
 from cloud_client.http_signature import new_nonce, sign_request, url_parts
+from cloud_client.reference_server.contract.words import Scope
 from link1.bodies import Box
 from link1.canonical import b64_encode
 from link1.keys import SealKey, SealPublicKey, SigningKey

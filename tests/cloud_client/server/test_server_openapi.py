@@ -16,7 +16,7 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from cloud_client.contract import CONTRACT_VERSION
+from cloud_client.reference_server.contract.words import CONTRACT_VERSION
 from cloud_client.reference_server.web.admin.reference import example
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cloud_client.contract import GALLERY_TTL_MS
+from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment

@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.problems import Problem, unauthenticated
+from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log

@@ -4,9 +4,10 @@ import json
 import os
 from typing import Final
 
-from cloud_client.contract import DeviceStatusWord, ProblemCode
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RevokeDevice
+from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox

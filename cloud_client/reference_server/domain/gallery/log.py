@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cloud_client.contract import MAX_DELTA_PAGE
+from cloud_client.reference_server.contract.words import MAX_DELTA_PAGE
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.persons import SubjectIdentity, key_of_row

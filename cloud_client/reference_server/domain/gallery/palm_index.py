@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_client.contract import VECTOR_DIMENSIONS
+from cloud_client.reference_server.contract.words import VECTOR_DIMENSIONS
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.persons import key_of_row
 from cloud_client.reference_server.store.base import Tx

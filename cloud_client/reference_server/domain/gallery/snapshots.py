@@ -5,9 +5,10 @@ import hmac
 import os
 from typing import Any, Final
 
-from cloud_client.contract import SNAPSHOT_PAGE, ProblemCode
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.parameters import cursor_bytes
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.words import SNAPSHOT_PAGE
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Tx

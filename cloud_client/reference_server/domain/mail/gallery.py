@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server.contract.mail import DeviceReport
+from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_client.contract import DeviceStatusWord
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Body, VerdictBatch, read_model
 from cloud_client.reference_server.contract.mail import DeviceReport, SubmitOutbox, WipeDone
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import UNATTESTED, mark_wiped, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log

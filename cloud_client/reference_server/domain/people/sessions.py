@@ -5,16 +5,16 @@ import secrets
 import uuid
 from typing import Any
 
-from cloud_client.contract import (
+from cloud_client.contract import ProblemCode
+from cloud_client.reference_server.contract import answers as shown
+from cloud_client.reference_server.contract.bodies import CreateEnrollmentSession
+from cloud_client.reference_server.contract.problems import Problem, invalid
+from cloud_client.reference_server.contract.words import (
     DeviceStatusWord,
-    ProblemCode,
     SessionStatus,
     SubjectStatus,
     session_qr_payload,
 )
-from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.bodies import CreateEnrollmentSession
-from cloud_client.reference_server.contract.problems import Problem, invalid
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id as device_row
 from cloud_client.reference_server.domain.tenancy import persons

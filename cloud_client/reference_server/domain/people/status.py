@@ -4,9 +4,9 @@
 current identification consent, stays in the gallery suspended and is ``blocked``.
 """
 
-from cloud_client.contract import SubjectStatus
 from cloud_client.reference_server.contract.answers import BlockAnswer
 from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.contract.words import SubjectStatus
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy import persons
 from cloud_client.reference_server.domain.tenancy.callers import Environment

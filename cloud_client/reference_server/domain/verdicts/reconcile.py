@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cloud_client.contract import Reconciliation
+from cloud_client.reference_server.contract.words import Reconciliation
 from link1.objects import Decision, Passage, Verdict
 
 OPEN = "LIBERAR"

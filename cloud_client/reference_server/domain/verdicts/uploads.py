@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from cloud_client.contract import BatchCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import VerdictBatch
 from cloud_client.reference_server.contract.times import LATEST_MS
+from cloud_client.reference_server.contract.words import BatchCode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.tenancy.callers import Environment

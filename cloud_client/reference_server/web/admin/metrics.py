@@ -19,7 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from cloud_client.contract import GALLERY_TTL_MS
+from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.access_log import ServedRequest

@@ -2,16 +2,11 @@
 
 from typing import Final
 
-from cloud_client.contract import (
-    DEFAULT_DELTA_PAGE,
-    MAX_BULK_JSON_BYTES,
-    MAX_DELTA_PAGE,
-    MAX_WAIT_S,
-    ProblemCode,
-)
+from cloud_client.contract import DEFAULT_DELTA_PAGE, MAX_WAIT_S, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER, integer
+from cloud_client.reference_server.contract.words import MAX_BULK_JSON_BYTES, MAX_DELTA_PAGE
 from cloud_client.reference_server.domain.devices import attestation, registration
 from cloud_client.reference_server.domain.devices import gallery as gallery_routes
 from cloud_client.reference_server.domain.devices import status as device_routes

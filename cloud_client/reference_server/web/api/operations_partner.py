@@ -3,15 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from cloud_client.contract import (
-    MAX_BULK_JSON_BYTES,
-    NAME_64,
-    DeviceStatusWord,
-    ProblemCode,
-    Reconciliation,
-    Scope,
-    SubjectStatus,
-)
+from cloud_client.contract import NAME_64, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract import mail as mail_bodies
@@ -25,6 +17,13 @@ from cloud_client.reference_server.contract.parameters import (
     matching,
     one_of,
     uuid,
+)
+from cloud_client.reference_server.contract.words import (
+    MAX_BULK_JSON_BYTES,
+    DeviceStatusWord,
+    Reconciliation,
+    Scope,
+    SubjectStatus,
 )
 from cloud_client.reference_server.domain.devices import records as devices
 from cloud_client.reference_server.domain.mail import listing as mail_listing

@@ -2,10 +2,11 @@
 
 import hashlib
 
-from cloud_client.contract import API_VERSION, CONTRACT_VERSION, SERVER_TIME_HEADER, ProblemCode
+from cloud_client.contract import SERVER_TIME_HEADER, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
+from cloud_client.reference_server.contract.words import API_VERSION, CONTRACT_VERSION
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.async_store import AsyncStore

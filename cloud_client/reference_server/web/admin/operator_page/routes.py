@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from cloud_client.contract import Reconciliation, Scope
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.words import Reconciliation, Scope
 from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.domain.tenancy.callers import PartnerCaller

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.contract import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
+from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
 from cloud_client.reference_server.domain.people import sessions
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
