@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from cloud_client.errors import HttpSignatureError
-from cloud_client.http_signature import verify_request
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.request_signature import verify_request
 from cloud_client.reference_server.contract.strict_json import read_body
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
@@ -206,7 +206,7 @@ def test_the_headers_of_a_signed_request(name: str, value: str) -> None:
         headers = {name: value[:size]}
         return _attempt(
             lambda: verify_request(
-                "GET", "host", "/", "", None, headers=headers, key_of=lambda _kid: None, now_s=0
+                "GET", "host", "/", "", headers=headers, key_of=lambda _kid: None, now_s=0
             ),
             HttpSignatureError,
         )

@@ -18,7 +18,7 @@ from cloud_client.errors import (
     HttpSignatureError,
     ServerAddressError,
 )
-from cloud_client.http_signature import VerifiedRequest, verify_request
+from cloud_client.reference_server.contract.request_signature import VerifiedRequest, verify_request
 from cloud_client.retry import Backoff, is_transient
 from link1.keys import SigningKey
 from tests.cloud_client.scripted_http import Seen, http, problem, scripted
@@ -42,16 +42,17 @@ def client(origin: str, wall_ms: int = NOW_MS) -> CloudClient:
 
 def verified(seen: Seen, origin: str, now_ms: int = NOW_MS) -> VerifiedRequest:
     path, _, query = seen.target.partition("?")
-    return verify_request(
+    verified = verify_request(
         seen.method,
         origin.removeprefix("http://"),
         path,
         query,
-        seen.body or None,
         headers=seen.headers,
         key_of=lambda kid: KEY.public if kid == KEY.kid else None,
         now_s=now_ms // 1000,
     )
+    verified.check_body(seen.body)
+    return verified
 
 
 def fails(answer: bytes | Callable[[asyncio.StreamWriter], object], kind: type[CloudError]) -> CloudError:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cloud_client.errors import HttpSignatureError
-from cloud_client.http_signature import sign_request, verify_request
+from cloud_client.http_signature import sign_request
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.request_signature import verify_request
 from cloud_client.reference_server.contract.strict_json import read_body
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
@@ -108,7 +109,6 @@ def _headers(data: bytes) -> None:
             "host",
             "/",
             "",
-            None,
             headers=headers,
             key_of=lambda kid: _KEY.public if kid == _KEY.public.kid else None,
             now_s=0,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cloud_client.contract import PROVISIONING_SCHEME
 from cloud_client.errors import HttpSignatureError
-from cloud_client.http_signature import VerifiedRequest, verify_head
 from cloud_client.reference_server.contract.problems import unauthenticated
+from cloud_client.reference_server.contract.request_signature import VerifiedRequest, verify_request
 from cloud_client.reference_server.contract.words import NONCE_MEMORY_S, DeviceStatusWord
 from cloud_client.reference_server.domain.tenancy.callers import (
     DeviceCaller,
@@ -161,7 +161,7 @@ def _verify(parts: SignedParts, key_of: Callable[[str], PublicKey | None], now_m
         if values:
             headers[name] = values[0]
     try:
-        return verify_head(
+        return verify_request(
             parts.method,
             parts.authority,
             parts.path,

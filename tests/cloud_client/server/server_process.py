@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from click.testing import CliRunner
 
-from cloud_client.http_signature import new_nonce, sign_request, url_parts
+from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.contract.words import Scope
 from link1.bodies import Box
 from link1.canonical import b64_encode
@@ -182,12 +182,12 @@ class Board:
     def send(
         self, method: str, target: str, content: bytes | None = None, more: dict[str, str] | None = None
     ) -> httpx.Response:
-        parts = url_parts(self.url + target)
+        path, _, query = target.partition("?")
         headers = sign_request(
             method,
-            parts.authority,
-            parts.path,
-            parts.query,
+            self.url.partition("://")[2],
+            path,
+            query,
             content,
             key=self.http_key,
             created_s=int(time.time()),

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from cloud_client.http_signature import new_nonce, sign_request, url_parts
+from cloud_client.http_signature import new_nonce, sign_request
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import port
 from cloud_client.reference_server.ops.serve import DataDirectory
@@ -155,19 +155,19 @@ def test_a_rate_limit_holds_for_all_processes(servers: Pair, tenant_id: str) -> 
 
 def test_a_nonce_is_good_once_at_all_processes(servers: Pair, tenant_id: str) -> None:
     board = Board(servers[0], tenant_id)
-    parts = url_parts(board.url + "/v1/devices/self/status")
+    authority, path = board.url.removeprefix("http://"), "/v1/devices/self/status"
     headers = sign_request(
         "GET",
-        parts.authority,
-        parts.path,
-        parts.query,
+        authority,
+        path,
+        "",
         None,
         key=board.http_key,
         created_s=int(time.time()),
         nonce=new_nonce(),
-    ) | {"Host": parts.authority}
+    ) | {"Host": authority}
     answers = [
-        httpx.get(server.url + parts.path, headers=headers, trust_env=False).status_code for server in servers
+        httpx.get(server.url + path, headers=headers, trust_env=False).status_code for server in servers
     ]
     assert answers == [200, 401]
 
