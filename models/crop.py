@@ -5,11 +5,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 
 
-def cut_palm(frame: Frame, hand: Hand) -> NDArray[np.uint8]:
+def cut_palm(frame: CameraFrame, hand: Hand) -> NDArray[np.uint8]:
     """The palm (112, 112) uint8 grey, fingers up, as ``crop_geometry`` lays it.
 
     Where the square reaches over the frame's edge, the edge is repeated. A palm that is larger in the frame

@@ -1,4 +1,4 @@
-"""One camera image, parsed once: everything downstream may rely on what a :class:`Frame` promises."""
+"""One camera image, parsed once: everything downstream may rely on what a :class:`CameraFrame` promises."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,7 +17,7 @@ MAX_SIDE_PX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class CameraFrame:
     """One image of the camera, palm side towards it, not mirrored.
 
     ``pixels``: uint8, (H, W, 3) in BGR order or (H, W) for a near-infrared camera; neither side empty nor
@@ -53,7 +53,7 @@ class Frame:
     @classmethod
     def from_pixels(
         cls, pixels: object, *, at_ms: int = 0, number: int = 0, nir: NirHalf = "none"
-    ) -> "Frame":
+    ) -> "CameraFrame":
         """A frame of any array that holds an image: (H, W, 1) becomes (H, W), memory becomes contiguous.
 
         ``nir``: the half of a picture, side by side with the other, that is near infrared.
@@ -85,7 +85,7 @@ class Frame:
         return self.pixels.ndim == 3
 
 
-def as_grey(frame: Frame) -> NDArray[np.uint8]:
+def as_grey(frame: CameraFrame) -> NDArray[np.uint8]:
     """The frame's lightness (H, W) uint8 (ITU-R BT.601 weights); a grey frame's own pixels, not a copy."""
     if not frame.is_colour:
         return frame.pixels

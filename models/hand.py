@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
-from models.frames import Frame
-from models.hand_mask import Silhouette, View, channels, learnt_region, make_view, silhouette
+from models.frames import CameraFrame
+from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
 from models.hand_network import HandNetwork, NetworkHand, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
@@ -95,12 +95,12 @@ class HandFinder:
         self._network = shipped_network() if network == "shipped" else network
         self._favourite: str | None = None
 
-    def find(self, frame: Frame) -> Hand | None:
+    def find(self, frame: CameraFrame) -> Hand | None:
         """The open hand in the frame, if there is one that can be used."""
         seen = self.look(frame)
         return seen if isinstance(seen, Hand) else None
 
-    def look(self, frame: Frame) -> Hand | PartialHand | None:
+    def look(self, frame: CameraFrame) -> Hand | PartialHand | None:
         """The open hand, or a hand that is closed or cut off by the frame, or nothing. Never raises."""
         view = make_view(frame.pixels, WORK_WIDTH_PX)
         seen = self._by_shape(frame, view)
@@ -118,7 +118,7 @@ class HandFinder:
             return _second_opinion(network, frame, view, seen)
         return seen
 
-    def _by_shape(self, frame: Frame, view: View) -> Hand | PartialHand | None:
+    def _by_shape(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         best: tuple[OpenHand, Silhouette, str] | None = None
         blob: tuple[Blob | OpenHand, Silhouette] | None = None
         ways = channels(view)
@@ -147,7 +147,7 @@ class HandFinder:
         return None if blob is None else _partial(view, blob[0])
 
     def _better_outline(
-        self, view: View, best: tuple[OpenHand, Silhouette, str]
+        self, view: FinderView, best: tuple[OpenHand, Silhouette, str]
     ) -> tuple[OpenHand, Silhouette, str]:
         """The same hand with its outline drawn anew from its colours, where that looks more like one."""
         region = learnt_region(view, best[1].mask)
@@ -175,7 +175,7 @@ def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
     return _Found(shape.valleys, shape.centre, shape.handedness, shape.likeness, figure.mask)
 
 
-def _of_network(view: View, seen: NetworkHand) -> _Found:
+def _of_network(view: FinderView, seen: NetworkHand) -> _Found:
     mask = seen.mask
     # The network's mask is rough at the edges; colours draw them, where they tell hand from ground.
     finer = learnt_region(view, mask)
@@ -189,7 +189,9 @@ def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return both / max(1, cv2.countNonZero(cv2.bitwise_or(one, other)))
 
 
-def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) -> Hand | PartialHand:
+def _second_opinion(
+    network: HandNetwork, frame: CameraFrame, view: FinderView, hand: Hand
+) -> Hand | PartialHand:
     """A hand found by its shape, with the network's valleys where they differ; partial where it denies it."""
     opinion = network.look_at(view.light, view.from_frame(hand.valleys), hand.handedness)
     if opinion is None:
@@ -206,7 +208,7 @@ def _second_opinion(network: HandNetwork, frame: Frame, view: View, hand: Hand) 
     return _hand(frame, view, found)
 
 
-def _hand(frame: Frame, view: View, found: _Found) -> Hand | PartialHand:
+def _hand(frame: CameraFrame, view: FinderView, found: _Found) -> Hand | PartialHand:
     """The hand with what its place in the frame says of it."""
     valleys, centre = view.to_frame(found.valleys), view.to_frame(found.centre)
     matrix = similarity_from_valleys(valleys, found.handedness)
@@ -236,7 +238,7 @@ def _hand(frame: Frame, view: View, found: _Found) -> Hand | PartialHand:
     )
 
 
-def _inside_share(frame: Frame, matrix: NDArray[np.float64]) -> float:
+def _inside_share(frame: CameraFrame, matrix: NDArray[np.float64]) -> float:
     """Share of the palm crop that lies inside the frame, on ``_CROP_GRID``."""
     x, y = np.linalg.solve(matrix[:, :2], _CROP_GRID - matrix[:, 2:])
     return float(((x >= 0) & (y >= 0) & (x <= frame.width - 1) & (y <= frame.height - 1)).mean())
@@ -252,7 +254,7 @@ def _stands_out(figure: Silhouette, least_separation: float) -> bool:
     )
 
 
-def _hand_like(view: View, figure: Silhouette, blob: Blob | OpenHand) -> bool:
+def _hand_like(view: FinderView, figure: Silhouette, blob: Blob | OpenHand) -> bool:
     """Whether a silhouette without five good fingers could still be a hand: no band, no card, of skin."""
     height, width = figure.mask.shape
     if not _stands_out(figure, 0.8) or not 0.04 <= figure.area <= 0.75:
@@ -273,7 +275,7 @@ def _hand_like(view: View, figure: Silhouette, blob: Blob | OpenHand) -> bool:
     return 132.0 <= red <= 185.0 and 75.0 <= blue <= 126.0
 
 
-def _partial(view: View, blob: Blob | OpenHand) -> PartialHand:
+def _partial(view: FinderView, blob: Blob | OpenHand) -> PartialHand:
     height, width = view.light.shape
     x, y = (float(v) for v in blob.centre)
     to_edge = min(x + 1, y + 1, width - x, height - y)

@@ -24,7 +24,7 @@ Region = tuple[NDArray[np.uint8], NDArray[np.int32], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class FinderView:
     """A frame made small for finding: ``light`` (h, w) uint8, and for colour ``ycrcb`` (h, w, 3) uint8."""
 
     light: NDArray[np.uint8]
@@ -57,7 +57,7 @@ class Silhouette:
     """Share of the image."""
 
 
-def make_view(pixels: NDArray[np.uint8], width_px: int) -> View:
+def make_view(pixels: NDArray[np.uint8], width_px: int) -> FinderView:
     """The frame at about ``width_px`` pixels on its longer side, lightly smoothed."""
     height, width = pixels.shape[:2]
     scale = width_px / max(height, width)
@@ -69,15 +69,15 @@ def make_view(pixels: NDArray[np.uint8], width_px: int) -> View:
     small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1.0 else cv2.INTER_LINEAR)
     small = cv2.GaussianBlur(small, (3, 3), 0)
     if small.ndim == 2:
-        return View(np.asarray(small, dtype=np.uint8), None, scale)
+        return FinderView(np.asarray(small, dtype=np.uint8), None, scale)
     ycrcb = np.asarray(cv2.cvtColor(small, cv2.COLOR_BGR2YCrCb), dtype=np.uint8)
     light = np.ascontiguousarray(ycrcb[:, :, 0])
     _, spread = cv2.meanStdDev(ycrcb)
     colourless = float(spread[1:].max()) < 1.5
-    return View(light, None if colourless else ycrcb, scale)
+    return FinderView(light, None if colourless else ycrcb, scale)
 
 
-def channels(view: View) -> dict[str, Callable[[], NDArray[np.uint8]]]:
+def channels(view: FinderView) -> dict[str, Callable[[], NDArray[np.uint8]]]:
     """Ways to see a hand, most telling first; each yields an (h, w) uint8 image in which hands are bright."""
     ways: dict[str, Callable[[], NDArray[np.uint8]]] = {}
     colours = view.ycrcb
@@ -102,7 +102,7 @@ def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:
     return Silhouette(mask, contour, separation, contrast, _edge_slope(channel, contour), area)
 
 
-def learnt_region(view: View, seed: NDArray[np.uint8]) -> Region | None:
+def learnt_region(view: FinderView, seed: NDArray[np.uint8]) -> Region | None:
     """The region whose colours are more often those of the inside than of the outside of ``seed`` (h, w)."""
     bins = _colour_bins(view)
     inside = cv2.erode(seed, _OPENING, iterations=2)
@@ -118,7 +118,7 @@ def learnt_region(view: View, seed: NDArray[np.uint8]) -> Region | None:
     return _largest(np.where(lead > 1e-3, 255, 0).astype(np.uint8))
 
 
-def _colour_bins(view: View) -> NDArray[np.uint16]:
+def _colour_bins(view: FinderView) -> NDArray[np.uint16]:
     """Which of ``_COLOURS`` each pixel (h, w) has: 16 shades by 32 by 32 tints, or 32 shades of grey."""
     levels = np.arange(256, dtype=np.uint16)
     if view.ycrcb is None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
-from models.hand_mask import View
+from models.hand_mask import FinderView
 from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -40,7 +40,7 @@ _VALLEY_SPAN: Final = 0.48
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkHand:
-    """An open hand that the networks saw; coordinates are those of the ``View`` they were shown.
+    """An open hand that the networks saw; coordinates are those of the ``FinderView`` they were shown.
 
     ``valleys`` (4, 2) thumb–index to ring–little, ``centre`` (2,). ``open_chance``: 0..1, that it is an open
     hand whose valleys are where it says. ``mask``: (h, w) of 0 and 255, roughly the hand.
@@ -72,7 +72,7 @@ class HandNetwork:
         """Load two ONNX files unproved; ``open_network`` is for everyone but the one who makes them."""
         self._coarse, self._fine = _session(coarse), _session(fine)
 
-    def look(self, view: View, least: float) -> NetworkHand | None:
+    def look(self, view: FinderView, least: float) -> NetworkHand | None:
         """The likeliest open hand in the view; None where none has a chance of ``least``. Never raises."""
         square, box = fitted(view.light)
         cells, cover = self._coarse.run(None, {"picture": square[None]})

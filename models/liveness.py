@@ -27,7 +27,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 from models.liveness_cues import (
     Spectrum,
@@ -107,7 +107,7 @@ class LivenessCheck:
         self._asked: list[float] = []
         self._past: _Past | None = None
 
-    def check(self, frame: Frame, hand: Hand, crop: NDArray[np.uint8]) -> PadResult:
+    def check(self, frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> PadResult:
         """Add one frame's evidence and say what all of it comes to.
 
         Raises ``ModelFileError`` where the network's answer is no probability, and otherwise never.

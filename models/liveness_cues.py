@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import similarity_from_valleys
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import WORK_WIDTH_PX, Hand
 
 WINDOW_PX: Final = 128
@@ -60,7 +60,7 @@ class Spectrum:
         return float((level - cv2.blur(level, (15, 15)))[self._counted].max())
 
 
-def red_against_blue(frame: Frame) -> NDArray[np.float32]:
+def red_against_blue(frame: CameraFrame) -> NDArray[np.float32]:
     """Red minus blue (H, W): in it a screen's sub-pixels and a print's inks stand apart, skin is smooth."""
     pixels = frame.pixels
     return np.asarray(cv2.subtract(pixels[:, :, 2], pixels[:, :, 0], dtype=cv2.CV_32F), dtype=np.float32)

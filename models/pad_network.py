@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
 from models.errors import ManifestError, ModelFileError
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 from models.manifest import (
     MANIFEST_NAME,
@@ -90,7 +90,7 @@ class PadNetwork:
         self._input, self._output = self._checked_ends()
         self._probability(np.full((manifest.input.side_px,) * 2 + (3,), 128, np.uint8))
 
-    def log_odds(self, frame: Frame, hand: Hand) -> float | None:
+    def log_odds(self, frame: CameraFrame, hand: Hand) -> float | None:
         """How far above its threshold the network takes the hand for alive: a difference of log odds,
         -8..8, 0 at the threshold. None for a frame of another look than the network was made for.
 
@@ -196,7 +196,7 @@ def _input(path: Path, raw: Mapping[str, Any]) -> PadInput:
     )
 
 
-def _square(frame: Frame, hand: Hand, wanted: PadInput) -> NDArray[np.uint8]:
+def _square(frame: CameraFrame, hand: Hand, wanted: PadInput) -> NDArray[np.uint8]:
     """The square (side, side, 3) or (side, side) around the middle of the palm crop, fingers up."""
     scale = wanted.side_px / (CROP_SIZE * wanted.reach)
     matrix = similarity_from_valleys(hand.valleys, hand.handedness) * scale

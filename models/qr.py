@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.qr_code import MAX_VERSION, Modules, read_modules
 
 MAX_TEXT: Final = 512
@@ -36,7 +36,7 @@ class _Finder:
     """Scan lines that cross it."""
 
 
-def read_qr(frame: Frame) -> str | None:
+def read_qr(frame: CameraFrame) -> str | None:
     """The text of one QR code in the frame: 1 to 512 printable ASCII characters, or None. Never raises."""
     grey = as_grey(frame)
     if min(grey.shape) < 29:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
 from models.errors import ManifestError
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, Hint
 from models.quality_occlusion import foreign_share
 
@@ -91,7 +91,7 @@ class Calibration:
         return min(self.fitted(parts), WORST_LIMIT + min(parts.values()))
 
 
-def assess(frame: Frame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None) -> Quality:
+def assess(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None) -> Quality:
     """Judge one capture: ``crop`` (112, 112) uint8 of ``hand`` in ``frame``; ``previous`` is the hand before.
 
     Never raises.
@@ -101,7 +101,7 @@ def assess(frame: Frame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | N
 
 
 def components(
-    frame: Frame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None
+    frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None
 ) -> dict[Component, float]:
     """What :func:`assess` judges by, 0..100 each."""
     return {
@@ -170,7 +170,7 @@ def _exposure(crop: NDArray[np.uint8]) -> float:
     return min(_ramp(mean, 12.0, 45.0), _ramp(mean, 248.0, 215.0), _ramp(burnt, 0.30, 0.02))
 
 
-def _coverage(frame: Frame, hand: Hand) -> float:
+def _coverage(frame: CameraFrame, hand: Hand) -> float:
     """0..100: how much of the crop is inside the frame and on the hand."""
     matrix = similarity_from_valleys(hand.valleys, hand.handedness)
     steps = np.linspace(4.0, CROP_SIZE - 5.0, 14)
@@ -182,7 +182,7 @@ def _coverage(frame: Frame, hand: Hand) -> float:
     return _ramp(float((inside & (hand.mask[rows, columns] > 0)).mean()), 0.55, 0.90)
 
 
-def _pose(frame: Frame, hand: Hand) -> float:
+def _pose(frame: CameraFrame, hand: Hand) -> float:
     """0..100: large enough, not turned far, proportions of an open hand seen from the front."""
     return min(
         _ramp(hand.palm_width_px, 60.0, 110.0),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand
 
 CELLS: Final = 16
@@ -26,7 +26,7 @@ _DARK: Final = 60.0
 _ROUNDS: Final = 3
 
 
-def foreign_share(frame: Frame, hand: Hand, crop: NDArray[np.uint8]) -> float:
+def foreign_share(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> float:
     """0..1: share of the cells of ``crop`` (112, 112) uint8 that do not look like the rest of the palm.
 
     A frame without colours is judged by lightness alone. Never raises. About 0.3 ms.
@@ -53,7 +53,7 @@ def _off_surface(light: NDArray[np.float64]) -> NDArray[np.float64]:
     return residual
 
 
-def _off_colour(frame: Frame, hand: Hand) -> NDArray[np.float64]:
+def _off_colour(frame: CameraFrame, hand: Hand) -> NDArray[np.float64]:
     """Each cell's distance from the palm's median colour."""
     twice = 2 * CELLS
     matrix = similarity_from_valleys(hand.valleys, hand.handedness) * (twice / CROP_SIZE)

@@ -29,7 +29,7 @@ from link1.canonical import b64_decode, canonical_bytes, read_strict
 from link1.envelope import MessageRefused, Role, read_message
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel, FrameDecoder, FrameKind, encode_frame
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.qr import read_qr
 from tools.palmctl.scrub import Scrubber
 
@@ -253,7 +253,7 @@ def test_a_picture_held_before_the_camera(pattern: str) -> None:
                 picture = (np.indices((side, side)).sum(axis=0) % 2 * 255).astype(np.uint8)
             case _:
                 picture = np.random.default_rng(1).integers(0, 256, (side, side)).astype(np.uint8)
-        frame = Frame(picture, at_ms=0, number=1)
+        frame = CameraFrame(picture, at_ms=0, number=1)
         return lambda: read_qr(frame)
 
     assert_linear(search, 640 * 480)

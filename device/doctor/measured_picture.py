@@ -7,7 +7,7 @@ import numpy as np
 
 from device.values.wire import Between, WireObject
 from models.crop import cut_palm
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder
 from models.quality import assess
 
@@ -36,7 +36,7 @@ class MeasuredAnswer(WireObject):
     picture: MeasuredPicture
 
 
-def measure(frame: Frame) -> MeasuredPicture:
+def measure(frame: CameraFrame) -> MeasuredPicture:
     """Takes some 20 ms: for a thread beside the loop."""
     grey = as_grey(frame)
     hand = HandFinder().find(frame)

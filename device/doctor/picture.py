@@ -8,7 +8,7 @@ from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredP
 from device.errors import IpcError, IpcRefused
 from device.platform.control import ask_core
 from link1.errors import FormatError, is_not_permitted
-from models.frames import Frame
+from models.frames import CameraFrame
 
 NAME = "picture"
 _SETTLE_PICTURES = 10
@@ -71,4 +71,4 @@ def _by_itself(config: DeviceConfig) -> MeasuredPicture:
         camera.close()
     if not seen:
         raise CameraError("no picture came")
-    return measure(Frame.from_pixels(seen[-1], nir=wanted.nir))
+    return measure(CameraFrame.from_pixels(seen[-1], nir=wanted.nir))

@@ -18,7 +18,7 @@ from device.vision.recognition import Look
 from link1.canonical import JsonObject
 from models.crop_geometry import similarity_from_valleys
 from models.errors import PixelsError
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, PartialHand
 
 EVERY_MS: Final = 125
@@ -31,7 +31,7 @@ MOST_PIXELS: Final = 640
 _JPEG_QUALITY: Final = 80
 _OUTLINE_POINTS: Final = 160
 
-Offered = tuple[Frame, Look | None]
+Offered = tuple[CameraFrame, Look | None]
 
 
 class Preview:
@@ -58,7 +58,7 @@ class Preview:
         """Whether somebody is looking."""
         return self._now_ms() < self._wanted_until_ms
 
-    def offer(self, frame: Frame, look: Look | None) -> None:
+    def offer(self, frame: CameraFrame, look: Look | None) -> None:
         """A frame was examined; on the inference thread."""
         waiting = self._waiting
         if waiting is None or frame.at_ms - self._last_ms < EVERY_MS:
@@ -102,7 +102,7 @@ def _hand_over(waiting: "asyncio.Future[Offered]", offered: Offered) -> None:
         waiting.set_result(offered)
 
 
-def draw(frame: Frame, look: Look | None) -> tuple[JsonObject, bytes]:
+def draw(frame: CameraFrame, look: Look | None) -> tuple[JsonObject, bytes]:
     """A frame as JPEG, at most `MOST_PIXELS` wide, and what was seen in it in the picture's own pixels."""
     scale = min(1.0, MOST_PIXELS / frame.width)
     size = (max(1, round(frame.width * scale)), max(1, round(frame.height * scale)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from device.camera import Camera, CameraError, CameraLost
-from models.frames import Frame, NirHalf
+from models.frames import CameraFrame, NirHalf
 
 STALL_MS = 1_500
 """No frame for this long: the camera is stalled, and whoever asks is told so."""
@@ -55,11 +55,11 @@ class FrameSlot:
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
-        self._frame: Frame | None = None
+        self._frame: CameraFrame | None = None
         self._taken = True
         self.dropped = 0
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: CameraFrame) -> None:
         """Replaces what is held and wakes whoever waits."""
         with self._arrived:
             if not self._taken:
@@ -67,7 +67,7 @@ class FrameSlot:
             self._frame, self._taken = frame, False
             self._arrived.notify_all()
 
-    def take(self, timeout_s: float) -> Frame | None:
+    def take(self, timeout_s: float) -> CameraFrame | None:
         """The latest frame that was not taken yet, waiting up to `timeout_s` for it; None without one."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: not self._taken, timeout_s):
@@ -76,7 +76,7 @@ class FrameSlot:
             return self._frame
 
     @property
-    def latest(self) -> Frame | None:
+    def latest(self) -> CameraFrame | None:
         """The latest frame, taken or not; None where none has come or the last is too old to say anything."""
         with self._arrived:
             return self._frame
@@ -179,7 +179,9 @@ class CaptureThread:
             if pixels is not None:
                 last_frame_ms = now_ms
                 self._frames += 1
-                self._slot.put(Frame.from_pixels(pixels, at_ms=now_ms, number=self._frames, nir=self._nir))
+                self._slot.put(
+                    CameraFrame.from_pixels(pixels, at_ms=now_ms, number=self._frames, nir=self._nir)
+                )
                 self._enter(CameraCondition.OK, camera.description, "")
             elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
                 raise CameraLost(

@@ -12,7 +12,7 @@ import cv2
 
 from device.vision.capture import FrameSlot
 from device.vision.recognition import Interest, Look, Recogniser
-from models.frames import Frame
+from models.frames import CameraFrame
 
 IDLE_EVERY_MS: Final = 100
 """While nobody asks for a passage, a hand is looked for at this rate, and previewed."""
@@ -80,7 +80,7 @@ class InferenceThread:
         listener: Listener,
         *,
         now_ms: Callable[[], int],
-        watch: Callable[[Frame, Look | None], None] = lambda _frame, _look: None,
+        watch: Callable[[CameraFrame, Look | None], None] = lambda _frame, _look: None,
         examining: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`examining` is entered around the examination of each frame. `watch` is called on this thread with
@@ -134,7 +134,7 @@ class InferenceThread:
             except Exception as error:  # noqa: BLE001 -- whatever one frame does, the next must be looked at
                 self._failed(frame, error)
 
-    def _examine(self, frame: Frame, wanted: _Wanted) -> None:
+    def _examine(self, frame: CameraFrame, wanted: _Wanted) -> None:
         if frame.at_ms - self._last_frame_ms > GAP_MS:
             self._recogniser.forget()
         self._last_frame_ms = frame.at_ms
@@ -155,7 +155,7 @@ class InferenceThread:
             if payload is not None:
                 self._tell(lambda: self._listener.on_code(payload))
 
-    def _failed(self, frame: Frame, error: Exception) -> None:
+    def _failed(self, frame: CameraFrame, error: Exception) -> None:
         self._faults += 1
         self._consecutive += 1
         if self._faults % LOG_EVERY_FAULTS == 1:

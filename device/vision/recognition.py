@@ -21,7 +21,7 @@ from gallery.errors import StoreError
 from gallery.match import Match, joined
 from link1.objects import GalleryMark, GuideHint, Pad
 from models.crop import cut_palm
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
 from models.probes import STILL, next_slips, probe_crops
@@ -119,7 +119,7 @@ class Recogniser:
         self._liveness = liveness or LivenessCheck()
         self._tracked = TrackedHand()
 
-    def look(self, frame: Frame, interest: Interest) -> Look | None:
+    def look(self, frame: CameraFrame, interest: Interest) -> Look | None:
         """The journey of one frame, as far as `interest` wants it to go.
 
         None where the finder missed a hand that was in view a moment ago: it says nothing either way.
@@ -179,7 +179,7 @@ class Recogniser:
         )
         return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality, store_fault)
 
-    def read_code(self, frame: Frame) -> str | None:
+    def read_code(self, frame: CameraFrame) -> str | None:
         """The text of a QR code in the frame, if there is one."""
         return read_qr(frame)
 
@@ -225,7 +225,7 @@ def _settled(match: Match, thresholds: Thresholds) -> bool:
 
 
 def _without_capture(
-    frame: Frame, interest: Interest, hand: Hand | PartialHand | None, times: StageTimes
+    frame: CameraFrame, interest: Interest, hand: Hand | PartialHand | None, times: StageTimes
 ) -> Look:
     """Nothing to capture: no hand, one that does not show its palm, or nobody asks."""
     hint = _hint(hand.hint) if hand is not None else None

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.embedding import EMBEDDING_SIZE
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, PartialHand
 
 GONE_MS: Final = 200
@@ -37,7 +37,7 @@ class TrackedHand:
         self._vectors = np.zeros((PROBES, EMBEDDING_SIZE), np.float32)
         self._qualities: list[int] = []
 
-    def see(self, seen: Hand | PartialHand | None, frame: Frame) -> bool:
+    def see(self, seen: Hand | PartialHand | None, frame: CameraFrame) -> bool:
         """Takes in what the finder says of `frame`. True: what was known of the hand before is forgotten,
         because it has left or another stands in its place."""
         if frame.at_ms - self._previous_at_ms > PREVIOUS_MS:
@@ -61,7 +61,7 @@ class TrackedHand:
         """Whether the hand has not left, though the newest frame may not show it."""
         return self._last_seen_ms is not None
 
-    def judged(self, hand: Hand, frame: Frame) -> None:
+    def judged(self, hand: Hand, frame: CameraFrame) -> None:
         """`frame` has been judged with `previous`; the next is judged with `hand`."""
         self.previous, self._previous_at_ms, self._where = hand, frame.at_ms, hand
 
@@ -93,7 +93,7 @@ class TrackedHand:
         self._missed = False
         self._forget_vectors()
 
-    def _could_be_same(self, seen: Hand | PartialHand, frame: Frame) -> bool:
+    def _could_be_same(self, seen: Hand | PartialHand, frame: CameraFrame) -> bool:
         if self._last_seen_ms is not None and frame.pixels.shape != self._frame_shape:
             return False
         before = self._where

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.embedding import EMBEDDING_SIZE, Embedder
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import HandFinder
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.background import Look
-from models.synthesis.person import Person, make_person
+from models.synthesis.person import SyntheticPerson, make_person
 from models.synthesis.scene import random_pose, random_setting, render_frame
 
 Scores = NDArray[np.float32]
@@ -83,10 +83,12 @@ def capture_people(people: int, captures: int, look: Look, *, first: int = EVALU
     return Captures(np.stack(crops), np.array(hands), 2 * people * captures, not_found, wrong_side)
 
 
-def _capture(person: Person, handedness: Handedness, occasion: int, look: Look) -> NDArray[np.uint8] | str:
+def _capture(
+    person: SyntheticPerson, handedness: Handedness, occasion: int, look: Look
+) -> NDArray[np.uint8] | str:
     rng = np.random.default_rng([_DOMAIN, person.seed, handedness == "R", occasion])
     setting = random_setting(rng, int(rng.integers(1 << 30)))
-    frame = Frame(render_frame(person, handedness, random_pose(rng), look, rng, setting=setting), 0, 0)
+    frame = CameraFrame(render_frame(person, handedness, random_pose(rng), look, rng, setting=setting), 0, 0)
     hand = HandFinder().find(frame)
     if hand is None:
         return "not found"

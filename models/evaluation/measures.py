@@ -41,7 +41,7 @@ class Identification:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class VerificationScores:
     """Every picture against every other."""
 
     people: int
@@ -74,7 +74,7 @@ class Comparisons:
         return mated, upper & (self.people[:, None] != self.people[None, :])
 
 
-def verification(found: Comparisons, *, across_sessions: bool) -> Verification:
+def verification(found: Comparisons, *, across_sessions: bool) -> VerificationScores:
     """Compare everybody with everybody; with ``across_sessions`` only pictures of different days."""
     mated_mask, non_mated_mask = found.masks(across_sessions=across_sessions)
     mated, non_mated = found.similarity[mated_mask], found.similarity[non_mated_mask]
@@ -90,7 +90,7 @@ def verification(found: Comparisons, *, across_sessions: bool) -> Verification:
         (rate, threshold, _interval(false_non_match_rate(mated, threshold), again))
         for rate, threshold, again in zip(supported, thresholds, misses, strict=True)
     ]
-    return Verification(
+    return VerificationScores(
         people=len(np.unique(found.people)),
         palms=len(np.unique(found.palms)),
         mated=len(mated),
@@ -179,7 +179,7 @@ def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -
     return Identification(len(enrolled), len(probes), supported, tuple(fnir))
 
 
-def as_record(measured: Verification) -> dict[str, Any]:
+def as_record(measured: VerificationScores) -> dict[str, Any]:
     """The figures as JSON-ready values, without the curve."""
 
     def rate(interval: Interval) -> dict[str, float]:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.measures import Verification
+from models.evaluation.measures import VerificationScores
 
 Image = NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -108,7 +108,7 @@ def _along_logarithm(lowest: float) -> Callable[[float], float]:
     return lambda rate: float(1.0 + np.log10(max(rate, lowest)) / span)
 
 
-def det_plot(named: Sequence[tuple[str, Verification]]) -> Image:
+def det_plot(named: Sequence[tuple[str, VerificationScores]]) -> Image:
     """The detection error trade-off of every method, (560, 880, 3) BGR; both axes logarithmic."""
     lowest = min(float(v.det[0][0]) for _, v in named)
     across, up = _along_logarithm(lowest), _along_logarithm(_LOWEST_FNMR)

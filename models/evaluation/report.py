@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from models.evaluation.measures import Interval, Verification
+from models.evaluation.measures import Interval, VerificationScores
 from models.evaluation.plots import Image, det_plot, png_bytes, save_png, score_plot
 from models.evaluation.run import Evaluation, MethodResult
 
@@ -67,7 +67,7 @@ person are never compared with each other.</p></main></body></html>
 """
 
 
-def _table(shape: Verification | None, rows: str) -> str:
+def _table(shape: VerificationScores | None, rows: str) -> str:
     rates = [fmr for fmr, _, _ in shape.fnmr_at_fmr] if shape else []
     heads = "".join(f"<th>FNMR at FMR {rate:g}</th>" for rate in rates)
     pairs = (
@@ -76,7 +76,7 @@ def _table(shape: Verification | None, rows: str) -> str:
     return f'<div class="card">{pairs}<table><tr><th>method</th><th>EER</th>{heads}</tr>{rows}</table></div>'
 
 
-def _row(method: MethodResult, measured: Verification | None) -> str:
+def _row(method: MethodResult, measured: VerificationScores | None) -> str:
     if measured is None:
         return ""
     rates = "".join(f"<td>{_rate(fnmr)}</td>" for _, _, fnmr in measured.fnmr_at_fmr)

@@ -19,13 +19,13 @@ from models.evaluation.generated_people import embed_all
 from models.evaluation.measures import (
     Comparisons,
     Identification,
-    Verification,
+    VerificationScores,
     as_record,
     identification,
     verification,
 )
 from models.evaluation.sets import Kind, PalmSet, Picture
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.probes import STILL, next_slips, probe_crops
 from models.quality import assess
@@ -37,7 +37,7 @@ Told = Callable[[str, int, int], None]
 Vectors = NDArray[np.float32]
 
 
-class Scoring(Protocol):
+class GalleryScoring(Protocol):
     """How a gallery scores: ``gallery.population.Scoring``, which models do not import."""
 
     def units(self, vectors: Vectors) -> Vectors:
@@ -49,7 +49,7 @@ class Scoring(Protocol):
         ...
 
 
-ScoringAmong = Callable[[Vectors], Scoring]
+ScoringAmong = Callable[[Vectors], GalleryScoring]
 """From the vectors (m, 512) of whoever is enrolled to their gallery's scoring."""
 
 _LONGEST_SIDE_PX: Final = 800
@@ -84,14 +84,14 @@ class MethodResult:
     """What one way of comparing palms reached on a set."""
 
     name: str
-    verification: Verification
-    across: Verification | None
+    verification: VerificationScores
+    across: VerificationScores | None
     """Only pictures of different sessions; None where the set has one."""
     search: Identification
     mated: NDArray[np.float32]
     non_mated: NDArray[np.float32]
 
-    def headline(self) -> Verification:
+    def headline(self) -> VerificationScores:
         """Across sessions where the set has several: that is what a gate sees."""
         return self.across or self.verification
 
@@ -160,7 +160,7 @@ def _crop_of(picture: Picture, kind: Kind, quality_q: int) -> NDArray[np.uint8] 
     reduce = _LONGEST_SIDE_PX / max(image.shape[:2])
     if reduce < 1.0:
         image = cv2.resize(image, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA)
-    frame = Frame(np.ascontiguousarray(image, dtype=np.uint8), 0, 0)
+    frame = CameraFrame(np.ascontiguousarray(image, dtype=np.uint8), 0, 0)
     hand = HandFinder().find(frame)
     if not isinstance(hand, Hand):
         return "no_hand"
@@ -204,7 +204,7 @@ def _searched(
     embedder: Embedder,
     acquired: Acquired,
     vectors: Vectors,
-    scoring: Scoring,
+    scoring: GalleryScoring,
     told: Told,
 ) -> NDArray[np.float32]:
     """As a device does it when one vector did not settle a search: towards the nearest of everybody.

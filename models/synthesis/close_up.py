@@ -42,7 +42,7 @@ _HOME_SIDE: Final = 0.84
 
 
 @dataclass(slots=True, eq=False)
-class _Sheet:
+class _CloseUpSheet:
     """Layers being drawn, and the way from palm coordinates to their pixels."""
 
     centre: Points
@@ -64,7 +64,7 @@ def draw_close_up(seed: int) -> NDArray[np.uint8]:
     lean = rng.normal(0.0, 0.12)
     turn = np.array([[np.cos(lean), -np.sin(lean)], [np.sin(lean), np.cos(lean)]])
     size = SIDE_PX * _FINE
-    sheet = _Sheet(
+    sheet = _CloseUpSheet(
         np.array(_HOME) + rng.normal(0.0, 0.05, 2),
         CROP_SIDE_PX * _FINE / _HOME_SIDE * grow,
         turn,
@@ -98,7 +98,7 @@ def crop_to_close_up() -> NDArray[np.float64]:
     return np.array([[k, 0.0, offset], [0.0, k, offset]])
 
 
-def _draw_main(rng: np.random.Generator, sheet: _Sheet, courses: list[Points]) -> None:
+def _draw_main(rng: np.random.Generator, sheet: _CloseUpSheet, courses: list[Points]) -> None:
     weight = rng.uniform(0.6, 1.0)
     girth = rng.uniform(0.75, 1.4)
     for course in courses:
@@ -169,7 +169,7 @@ def _anywhere(rng: np.random.Generator, n: int) -> Points:
     return np.array(_HOME) + rng.uniform(-0.9, 0.9, (n, 2))
 
 
-def _draw_families(rng: np.random.Generator, sheet: _Sheet) -> None:
+def _draw_families(rng: np.random.Generator, sheet: _CloseUpSheet) -> None:
     """Groups of wrinkles that run side by side, as on the ball of the thumb and below the fingers."""
     for _ in range(int(rng.integers(2, 12))):
         count = int(rng.integers(3, 16))
@@ -193,7 +193,7 @@ def _draw_families(rng: np.random.Generator, sheet: _Sheet) -> None:
             cv2.polylines(layer, list(half), False, value, wide, cv2.LINE_AA, _BITS)
 
 
-def _draw_scatter(rng: np.random.Generator, sheet: _Sheet) -> None:
+def _draw_scatter(rng: np.random.Generator, sheet: _CloseUpSheet) -> None:
     """Single lines: long faint ones, short ones, the finest network; how many is the person's own."""
     favoured = rng.uniform(0.0, np.pi, 3)
     richness = float(np.exp(rng.normal(0.0, 0.6)))
@@ -215,7 +215,7 @@ def _draw_scatter(rng: np.random.Generator, sheet: _Sheet) -> None:
             cv2.polylines(layer, list(sheet.px(strokes)), False, value, wide, cv2.LINE_AA, _BITS)
 
 
-def _merge(rng: np.random.Generator, sheet: _Sheet) -> Plane:
+def _merge(rng: np.random.Generator, sheet: _CloseUpSheet) -> Plane:
     """One plane of depth: about 0 to 1 dark, below 0 light."""
     soft = float(rng.uniform(1.1, 2.6))
     dark = cv2.GaussianBlur(sheet.dark, (0, 0), soft)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.synthesis.raster import Line, Points, smooth_curve
+from models.synthesis.raster import Points, SkinLine, smooth_curve
 
 LIFE: Final = 0
 HEAD: Final = 1
@@ -50,10 +50,10 @@ def sample_main_creases(coefficients: NDArray[np.float64]) -> Points:
 class PalmLines:
     """All persistent lines of one hand, in left-hand coordinates."""
 
-    main: tuple[Line, ...]
-    secondary: tuple[Line, ...]
-    fine: tuple[Line, ...]
-    veins: tuple[Line, ...]
+    main: tuple[SkinLine, ...]
+    secondary: tuple[SkinLine, ...]
+    fine: tuple[SkinLine, ...]
+    veins: tuple[SkinLine, ...]
 
 
 def rare_courses(rng: np.random.Generator, courses: Points) -> list[Points]:
@@ -80,11 +80,11 @@ def draw_palm_lines(rng: np.random.Generator, coefficients: NDArray[np.float64])
     courses = _relocate(rng, sample_main_creases(coefficients))
     # A stream of its own: how often something is rare changes nothing about the hands that do not have it.
     rare = rng.spawn(1)[0]
-    main: list[Line] = []
-    secondary: list[Line] = []
+    main: list[SkinLine] = []
+    secondary: list[SkinLine] = []
     for sampled in rare_courses(rare, courses):
         course = _roughen(rng, smooth_curve(sampled, 40), 0.004)
-        line = Line(course, rng.uniform(0.014, 0.026), rng.uniform(0.65, 1.0))
+        line = SkinLine(course, rng.uniform(0.014, 0.026), rng.uniform(0.65, 1.0))
         main.extend(_doubled_or_broken(rare, line))
         secondary.extend(_branches(rng, course))
     secondary.extend(_named_minor_lines(rng))
@@ -104,7 +104,7 @@ def _relocate(rng: np.random.Generator, courses: Points) -> Points:
     return relocated
 
 
-def _doubled_or_broken(rng: np.random.Generator, line: Line) -> list[Line]:
+def _doubled_or_broken(rng: np.random.Generator, line: SkinLine) -> list[SkinLine]:
     """The line, in one of twelve with a part of it repeated beside, in one of twelve in two pieces."""
     kind = rng.random()
     n = len(line.points)
@@ -114,11 +114,14 @@ def _doubled_or_broken(rng: np.random.Generator, line: Line) -> list[Line]:
         first = int(rng.integers(0, n // 2))
         part = line.points[first : first + int(rng.integers(n // 4, n // 2 + 1))]
         beside = part + aside * rng.uniform(0.025, 0.055)
-        return [line, Line(beside, line.width * rng.uniform(0.5, 0.9), line.depth * rng.uniform(0.5, 1.0))]
+        return [
+            line,
+            SkinLine(beside, line.width * rng.uniform(0.5, 0.9), line.depth * rng.uniform(0.5, 1.0)),
+        ]
     if kind < 2 / 12:
         at = int(rng.integers(n // 4, 3 * n // 4))
         onward = line.points[at + int(rng.integers(-4, 4)) :] + aside * rng.uniform(0.01, 0.04)
-        return [Line(line.points[:at], line.width, line.depth), Line(onward, line.width, line.depth)]
+        return [SkinLine(line.points[:at], line.width, line.depth), SkinLine(onward, line.width, line.depth)]
     return [line]
 
 
@@ -138,7 +141,7 @@ def _stroke(
     return course + start
 
 
-def _branches(rng: np.random.Generator, course: Points) -> list[Line]:
+def _branches(rng: np.random.Generator, course: Points) -> list[SkinLine]:
     """Forks and side branches that leave a main crease."""
     lines = []
     for _ in range(int(rng.integers(2, 7))):
@@ -150,11 +153,11 @@ def _branches(rng: np.random.Generator, course: Points) -> list[Line]:
         if rng.random() < 0.3:
             angle += np.pi
         stroke = _stroke(rng, course[at], angle, rng.uniform(0.06, 0.24), rng.normal(0.0, 0.5))
-        lines.append(Line(stroke, rng.uniform(0.005, 0.010), rng.uniform(0.3, 0.75)))
+        lines.append(SkinLine(stroke, rng.uniform(0.005, 0.010), rng.uniform(0.3, 0.75)))
     return lines
 
 
-def _named_minor_lines(rng: np.random.Generator) -> list[Line]:
+def _named_minor_lines(rng: np.random.Generator) -> list[SkinLine]:
     """Lines many but not all palms have: fate, sun and mercury lines, a girdle, a doubled life line."""
     lines = []
     # (chance, start, end)
@@ -173,7 +176,7 @@ def _named_minor_lines(rng: np.random.Generator) -> list[Line]:
         anchor = np.linspace(start, end, 5) + rng.normal(0.0, 0.035, (5, 2))
         first, last = sorted(rng.uniform(0.0, 1.0, 2)) if rng.random() < 0.5 else (0.0, 1.0)
         course = smooth_curve(anchor, 36)[int(first * 20) : 16 + int(last * 20)]
-        lines.append(Line(_roughen(rng, course, 0.005), rng.uniform(0.006, 0.012), rng.uniform(0.3, 0.8)))
+        lines.append(SkinLine(_roughen(rng, course, 0.005), rng.uniform(0.006, 0.012), rng.uniform(0.3, 0.8)))
     return lines
 
 
@@ -183,7 +186,7 @@ def _scattered(
     lengths: tuple[float, float],
     depths: tuple[float, float],
     width: float,
-) -> list[Line]:
+) -> list[SkinLine]:
     """Wrinkles whose direction follows the palm: across it mostly, upright below the fingers."""
     lines = []
     for _ in range(count):
@@ -191,32 +194,32 @@ def _scattered(
         upright = 1.0 - min(1.0, max(0.0, float(start[1]) * 2.2))
         angle = rng.normal(0.45, 0.75) if rng.random() > 0.25 + 0.6 * upright else rng.normal(1.55, 0.35)
         stroke = _stroke(rng, start, angle, rng.uniform(*lengths), rng.normal(0.0, 0.5))
-        lines.append(Line(stroke, width * rng.uniform(0.6, 1.3), rng.uniform(*depths)))
+        lines.append(SkinLine(stroke, width * rng.uniform(0.6, 1.3), rng.uniform(*depths)))
     return lines
 
 
-def _thenar_wrinkles(rng: np.random.Generator, life: Points) -> list[Line]:
+def _thenar_wrinkles(rng: np.random.Generator, life: Points) -> list[SkinLine]:
     """Fine lines that run across the ball of the thumb towards the life line."""
     lines = []
     for at in rng.uniform(0.15, 0.95, int(rng.integers(6, 16))):
         foot = smooth_curve(life, 50)[int(at * 49)]
         angle = np.pi + rng.normal(-0.35, 0.25)
         stroke = _stroke(rng, foot - (0.02, 0.0), angle, rng.uniform(0.08, 0.26), rng.normal(0.0, 0.3))
-        lines.append(Line(stroke, rng.uniform(0.004, 0.008), rng.uniform(0.2, 0.5)))
+        lines.append(SkinLine(stroke, rng.uniform(0.004, 0.008), rng.uniform(0.2, 0.5)))
     return lines
 
 
-def _vein_tree(rng: np.random.Generator) -> list[Line]:
+def _vein_tree(rng: np.random.Generator) -> list[SkinLine]:
     """Superficial veins of the palm: trunks from the wrist that fork towards the fingers, and cross links."""
-    lines: list[Line] = []
+    lines: list[SkinLine] = []
     for foot in np.linspace(0.2, 0.85, int(rng.integers(3, 6))) + rng.normal(0.0, 0.06):
         start = np.array([foot + rng.normal(0.0, 0.04), 1.35])
         angle = -np.pi / 2 + rng.normal(0.0, 0.25)
         trunk = _stroke(rng, start, angle, rng.uniform(0.8, 1.35), rng.normal(0.0, 0.6))
-        lines.append(Line(trunk, rng.uniform(0.022, 0.038), rng.uniform(0.6, 1.0)))
+        lines.append(SkinLine(trunk, rng.uniform(0.022, 0.038), rng.uniform(0.6, 1.0)))
         for _ in range(int(rng.integers(1, 4))):
             at = int(rng.integers(len(trunk) // 5, len(trunk)))
             side = angle + float(rng.choice([-1.0, 1.0])) * rng.uniform(0.4, 1.1)
             branch = _stroke(rng, trunk[at], side, rng.uniform(0.25, 0.7), rng.normal(0.0, 0.9))
-            lines.append(Line(branch, rng.uniform(0.014, 0.026), rng.uniform(0.4, 0.9)))
+            lines.append(SkinLine(branch, rng.uniform(0.014, 0.026), rng.uniform(0.4, 0.9)))
     return lines

@@ -12,7 +12,7 @@ from models.crop_geometry import Handedness
 from models.synthesis.anatomy import PALM_CENTRE, PALM_WIDTH, Posture, outline_of, valleys_of
 from models.synthesis.background import Look, Pixels
 from models.synthesis.palm import CANVAS_PX_PER_UNIT, HAND_WINDOW, SkinLayers, draw_skin
-from models.synthesis.person import Person
+from models.synthesis.person import SyntheticPerson
 from models.synthesis.raster import Plane, Points
 
 # Palm colour (B, G, R) of light, medium and dark people under white light.
@@ -50,7 +50,7 @@ class HandCanvas:
 
 
 @lru_cache(maxsize=2)
-def _layers(person: Person, handedness: Handedness, posture: Posture) -> tuple[SkinLayers, Points]:
+def _layers(person: SyntheticPerson, handedness: Handedness, posture: Posture) -> tuple[SkinLayers, Points]:
     identity = person.hand(handedness)
     outline = outline_of(identity.shape, posture)
     layers = draw_skin(identity, posture, outline, HAND_WINDOW)
@@ -59,7 +59,7 @@ def _layers(person: Person, handedness: Handedness, posture: Posture) -> tuple[S
 
 @lru_cache(maxsize=8)
 def hand_canvas(
-    person: Person, handedness: Handedness, posture: Posture, look: Look, light: Light
+    person: SyntheticPerson, handedness: Handedness, posture: Posture, look: Look, light: Light
 ) -> HandCanvas:
     """Draw (about 60 ms) or recall a hand; do not write into its arrays."""
     layers, valleys = _layers(person, handedness, posture)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from models.synthesis.anatomy import Outline, Posture, silhouette
 from models.synthesis.person import HandIdentity
 from models.synthesis.raster import (
-    Line,
     Plane,
+    SkinLine,
     Window,
     blurred,
     draw_lines,
@@ -129,7 +129,7 @@ def _relief(window: Window, mask: Plane) -> Plane:
     return rounded
 
 
-def _joint_creases(rng: np.random.Generator, outline: Outline) -> list[Line]:
+def _joint_creases(rng: np.random.Generator, outline: Outline) -> list[SkinLine]:
     """Creases at the foot and the joints of every finger, of the thumb, and at the wrist."""
     lines = []
     for finger in outline.fingers:
@@ -138,7 +138,7 @@ def _joint_creases(rng: np.random.Generator, outline: Outline) -> list[Line]:
     lines.extend(_across(rng, tip.start, tip.end, tip.start_radius, (0.02, 0.10)))
     for y in (1.20, 1.26):
         course = smooth_curve(np.array([[0.2, y], [0.4, y + 0.03], [0.65, y + 0.03], [0.88, y]]), 24)
-        lines.append(Line(course + rng.normal(0.0, 0.003, course.shape), 0.012, rng.uniform(0.4, 0.8)))
+        lines.append(SkinLine(course + rng.normal(0.0, 0.003, course.shape), 0.012, rng.uniform(0.4, 0.8)))
     return lines
 
 
@@ -148,7 +148,7 @@ def _across(
     end: NDArray[np.float64],
     radius: float,
     where: tuple[float, ...],
-) -> list[Line]:
+) -> list[SkinLine]:
     axis = end - start
     side = np.array([-axis[1], axis[0]]) / np.linalg.norm(axis)
     lines = []
@@ -159,7 +159,7 @@ def _across(
             np.array([middle - side * radius * 0.9, middle + sag, middle + side * radius * 0.9]), 16
         )
         lines.append(
-            Line(
+            SkinLine(
                 course + rng.normal(0.0, 0.003, course.shape),
                 rng.uniform(0.009, 0.014),
                 rng.uniform(0.4, 0.8),
@@ -168,7 +168,7 @@ def _across(
     return lines
 
 
-def _flexion_folds(rng: np.random.Generator, posture: Posture) -> list[Line]:
+def _flexion_folds(rng: np.random.Generator, posture: Posture) -> list[SkinLine]:
     """Folds that a slightly cupped hand throws beside the life line: they come and go with the posture."""
     if posture.seed == 0:
         return []
@@ -179,5 +179,5 @@ def _flexion_folds(rng: np.random.Generator, posture: Posture) -> list[Line]:
         course = smooth_curve(moved, 40)
         first = int(rng.integers(0, 24))
         piece = course[first : first + int(rng.integers(8, 16))]
-        lines.append(Line(piece + rng.normal(0.0, 0.002, piece.shape), 0.008, rng.uniform(0.2, 0.55)))
+        lines.append(SkinLine(piece + rng.normal(0.0, 0.002, piece.shape), 0.008, rng.uniform(0.2, 0.55)))
     return lines

@@ -40,7 +40,7 @@ class HandIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class SyntheticPerson:
     """An invented person; equal seeds are the same person."""
 
     seed: int
@@ -55,11 +55,11 @@ class Person:
         return _hand(self.seed, handedness)
 
 
-def make_person(seed: int) -> Person:
+def make_person(seed: int) -> SyntheticPerson:
     """The person with this number, the same in every process and for ever; ``seed`` is not negative."""
     if seed < 0:
         raise ValueError(f"a person's seed is a number from 0, found {seed}")
-    return Person(seed)
+    return SyntheticPerson(seed)
 
 
 @lru_cache(maxsize=256)

@@ -47,7 +47,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SkinLine:
     """A skin line: its course (n, 2) in hand coordinates, its width there, and its depth from 0 to 1."""
 
     points: Points
@@ -55,7 +55,7 @@ class Line:
     depth: float
 
 
-def draw_lines(window: Window, lines: Iterable[Line]) -> Plane:
+def draw_lines(window: Window, lines: Iterable[SkinLine]) -> Plane:
     """Depth (0 to 1) of the lines over the window; where lines cross the later one stands."""
     canvas = np.zeros(window.shape, dtype=np.uint8)
     for line in lines:
@@ -67,7 +67,7 @@ def draw_lines(window: Window, lines: Iterable[Line]) -> Plane:
     return np.asarray(canvas, dtype=np.float32) / np.float32(255.0)
 
 
-def draw_tapered(window: Window, lines: Iterable[Line]) -> Plane:
+def draw_tapered(window: Window, lines: Iterable[SkinLine]) -> Plane:
     """Like ``draw_lines``, each line swelling from and fading to its ends."""
     canvas = np.zeros(window.shape, dtype=np.uint8)
     for line in lines:

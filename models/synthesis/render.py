@@ -18,7 +18,7 @@ from models.crop_geometry import Handedness
 from models.synthesis.anatomy import Posture
 from models.synthesis.background import Look, Pixels, background
 from models.synthesis.hand_canvas import HandCanvas, Light, hand_canvas
-from models.synthesis.person import Person
+from models.synthesis.person import SyntheticPerson
 from models.synthesis.raster import Points
 
 Size = tuple[int, int]
@@ -70,7 +70,7 @@ class HandTruth:
 
 
 def render_frame(
-    person: Person | None,
+    person: SyntheticPerson | None,
     hand: Handedness | None,
     pose: Pose,
     look: Look,
@@ -84,7 +84,7 @@ def render_frame(
 
 
 def render_frame_with_truth(
-    person: Person | None,
+    person: SyntheticPerson | None,
     hand: Handedness | None,
     pose: Pose,
     look: Look,

@@ -14,7 +14,7 @@ from models.crop_geometry import Handedness
 from models.synthesis.anatomy import random_posture
 from models.synthesis.background import Look, Pixels, background
 from models.synthesis.hand_canvas import Light
-from models.synthesis.person import Person
+from models.synthesis.person import SyntheticPerson
 from models.synthesis.raster import Points
 from models.synthesis.render import (
     FRAME_SIZE,
@@ -77,7 +77,7 @@ def random_setting(rng: np.random.Generator, scene_seed: int) -> Setting:
 
 
 def passage(
-    person: Person,
+    person: SyntheticPerson,
     hand: Handedness,
     seed: int,
     *,
@@ -108,7 +108,7 @@ def passage(
 
 
 def poor_capture(
-    person: Person,
+    person: SyntheticPerson,
     hand: Handedness,
     seed: int,
     *,
@@ -197,7 +197,7 @@ def _hold_card(
 
 def _film(
     rng: np.random.Generator,
-    person: Person,
+    person: SyntheticPerson,
     hand: Handedness,
     held: Pose,
     *,

@@ -16,7 +16,7 @@ from models.synthesis.background import Look, Pixels
 from models.synthesis.clutter import skin_colour
 from models.synthesis.hand_canvas import Light, hand_canvas
 from models.synthesis.palm import HAND_WINDOW
-from models.synthesis.person import HandIdentity, Person, make_person
+from models.synthesis.person import HandIdentity, SyntheticPerson, make_person
 from models.synthesis.raster import Points
 
 POINT_NAMES: Final = ("thumb_index", "index_middle", "middle_ring", "ring_little", "wrist", "centre")
@@ -26,7 +26,7 @@ _TOUCHING: Final = 0.12
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedPerson(Person):
+class FoldedPerson(SyntheticPerson):
     """A person some of whose fingers are folded away."""
 
     kept: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
@@ -71,7 +71,7 @@ def any_light(rng: np.random.Generator) -> Light:
 
 
 def open_hand(
-    rng: np.random.Generator, person: Person, handedness: Handedness, look: Look, posture: Posture
+    rng: np.random.Generator, person: SyntheticPerson, handedness: Handedness, look: Look, posture: Posture
 ) -> WornHand:
     """An open hand with what its owner wears."""
     outline = outline_of(person.hand(handedness).shape, posture)
@@ -110,7 +110,7 @@ def shut_hand(rng: np.random.Generator, seed: int, handedness: Handedness, look:
 
 
 def _worn(
-    pixels: Pixels, person: Person, valleys: Points, handedness: Handedness, *, is_open: bool
+    pixels: Pixels, person: SyntheticPerson, valleys: Points, handedness: Handedness, *, is_open: bool
 ) -> WornHand:
     stretch = np.array(person.hand(handedness).shape.palm_stretch)
     wrist = (np.array(_WRIST) - PALM_CENTRE) * stretch + PALM_CENTRE

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 from models.crop import cut_palm
-from models.frames import Frame, NirHalf
+from models.frames import CameraFrame, NirHalf
 from models.hand import HandFinder
 from models.liveness import LivenessCheck
 from models.manifest import load_manifest, shipped_model_dir
@@ -46,7 +46,7 @@ def presented(look: Literal["rgb", "nir", "both"], quality_q: int, number: int) 
     finder, check, before, passed = HandFinder(), LivenessCheck(), None, False
     for k, pixels in enumerate(_both(number) if look == "both" else _film(look, number)):
         half: NirHalf = "right" if look == "both" else "none"
-        frame = Frame.from_pixels(pixels, at_ms=_MS_A_FRAME * k, number=k, nir=half)
+        frame = CameraFrame.from_pixels(pixels, at_ms=_MS_A_FRAME * k, number=k, nir=half)
         hand = finder.find(frame)
         if hand is not None:
             crop = cut_palm(frame, hand)

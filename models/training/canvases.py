@@ -12,7 +12,7 @@ from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.synthesis.anatomy import Posture, outline_of, valleys_of
 from models.synthesis.hand_canvas import infrared, visible_grey
 from models.synthesis.palm import PALM_WINDOW, draw_skin
-from models.synthesis.person import Person, make_person
+from models.synthesis.person import SyntheticPerson, make_person
 
 TRAINING_SEED_START: Final = 10_000_000
 """People from this number on are trained on; evaluation and demonstrations use other numbers."""
@@ -39,7 +39,9 @@ class PalmCanvases:
     """(n, 2, 3): from crop pixels to canvas pixels, as the palm cutter would place the crop."""
 
 
-def draw_palm(person: Person, handedness: Handedness) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+def draw_palm(
+    person: SyntheticPerson, handedness: Handedness
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Planes (H, W, 4) of one hand and the (2, 3) matrix from crop to canvas pixels."""
     identity = person.hand(handedness)
     posture = Posture()

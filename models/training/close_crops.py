@@ -38,7 +38,7 @@ INFRARED_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Variation:
+class CloseVariation:
     """How far crops of one hand differ; the defaults are those the shipped model was trained with."""
 
     shift: float = 0.13
@@ -57,7 +57,7 @@ class Variation:
 
 
 def sample_crop(
-    squares: PalmSquares, index: int, rng: np.random.Generator, infrared: bool, variation: Variation
+    squares: PalmSquares, index: int, rng: np.random.Generator, infrared: bool, variation: CloseVariation
 ) -> Crops:
     """One crop (112, 112) uint8 of hand ``index``."""
     reach = 1.0 if rng.random() < variation.wide else variation.usual
@@ -90,7 +90,7 @@ def turn_palm(crop: Crops, palm: int, view: int) -> Crops:
     return turned[:, ::-1] if how >= 4 else turned
 
 
-def _coordinates(rng: np.random.Generator, variation: Variation, reach: float) -> tuple[Plane, Plane]:
+def _coordinates(rng: np.random.Generator, variation: CloseVariation, reach: float) -> tuple[Plane, Plane]:
     angle = np.deg2rad(variation.rotation_deg) * reach * rng.uniform(-1.0, 1.0)
     scale = np.exp(np.log1p(variation.scale) * reach * rng.uniform(-1.0, 1.0)) * CROP_SCALE
     shift = rng.uniform(-1.0, 1.0, 2) * variation.shift * reach * CROP_SIZE * CROP_SCALE

@@ -16,7 +16,7 @@ _GREY: Final = "#808080"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class CurveLine:
     """One curve: its name, its values at the places along the x axis, its colour."""
 
     name: str
@@ -25,7 +25,7 @@ class Line:
     dashed: bool = False
 
 
-def curve_svg(places: NDArray[np.float64], lines: Sequence[Line], *, across: str, up: str) -> str:
+def curve_svg(places: NDArray[np.float64], lines: Sequence[CurveLine], *, across: str, up: str) -> str:
     """The text of an SVG with both axes in percent; the upper end is the highest value, rounded up."""
     top = math.ceil(max(float(line.values.max()) for line in lines) * 20.0) / 20.0
     end = float(places.max())

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from models.embedding import Embedder
 from models.evaluation.generated_people import embed_all
 from models.training.canvases import TRAINING_SEED_START
-from models.training.close_crops import INFRARED_SHARE, Variation, sample_crop, turn_palm
+from models.training.close_crops import INFRARED_SHARE, CloseVariation, sample_crop, turn_palm
 from models.training.export import export_onnx
 from models.training.fuse import fuse, main_directions
 from models.training.line_code import Basis, LineCode, learn_basis
@@ -38,7 +38,7 @@ _BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FitPlan:
     """The arguments of a run."""
 
     people: int
@@ -47,14 +47,14 @@ class Plan:
     seed: int
 
 
-def sample_crops(squares: PalmSquares, plan: Plan) -> NDArray[np.uint8]:
+def sample_crops(squares: PalmSquares, plan: FitPlan) -> NDArray[np.uint8]:
     """Crops (n, 112, 112) of palms drawn by lot, each perhaps turned or mirrored into another palm."""
     rng = np.random.default_rng(plan.seed)
     palms = np.sort(rng.integers(0, len(squares.planes), plan.crops))
     crops = np.empty((plan.crops, 112, 112), dtype=np.uint8)
     for i, palm in enumerate(palms):
         infrared = bool(rng.random() < INFRARED_SHARE)
-        crop = sample_crop(squares, int(palm), rng, infrared, Variation())
+        crop = sample_crop(squares, int(palm), rng, infrared, CloseVariation())
         crops[i] = turn_palm(crop, int(palm), int(rng.integers(0, 2)))
     return crops
 
@@ -71,7 +71,7 @@ def line_features(crops: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.concatenate(parts)
 
 
-def learned_basis(plan: Plan, cache: Path, *, processes: int) -> Basis:
+def learned_basis(plan: FitPlan, cache: Path, *, processes: int) -> Basis:
     """The basis of a plan, from ``cache`` if it was learned before."""
     path = cache / f"basis-{plan.people}-{plan.close_ups}-{plan.crops}-{plan.seed}.npz"
     if path.exists():
@@ -120,7 +120,7 @@ def main(
     cv2.setNumThreads(1)
     out.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
-    plan = Plan(people, close_ups, crops, seed)
+    plan = FitPlan(people, close_ups, crops, seed)
     code = LineCode(LINE_SIZE)
     code.take(learned_basis(plan, cache, processes=processes))
     export_onnx(code, out / "line-code.onnx")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.background import Look
@@ -65,7 +65,7 @@ def tally(
     """Show scenes, the two captures of a palm side by side in the list."""
     result, before = Tally(), None
     for i, scene in enumerate(shown):
-        frame = Frame(scene.pixels, 33 * i, i)
+        frame = CameraFrame(scene.pixels, 33 * i, i)
         started = time.process_time()
         seen = finder.look(frame)
         result.ms.append(1000 * (time.process_time() - started))
@@ -81,7 +81,7 @@ def tally(
 
 def _judge(
     result: Tally,
-    frame: Frame,
+    frame: CameraFrame,
     hand: Hand,
     scene: HandScene,
     embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],

@@ -24,7 +24,7 @@ def _conv(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Seque
     )
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class SameWidthBlock(nn.Module):  # type: ignore[misc]
     """A residual block (He et al. 2016) of one width."""
 
     def __init__(self, width: int) -> None:
@@ -42,9 +42,9 @@ class Hourglass(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.quarter = nn.Sequential(_conv(1, 12, 2, 5), _conv(12, 24, 2), Block(24))
-        self.eighth = nn.Sequential(_conv(24, 40, 2), Block(40))
-        self.sixteenth = nn.Sequential(_conv(40, 64, 2), Block(64), Block(64))
+        self.quarter = nn.Sequential(_conv(1, 12, 2, 5), _conv(12, 24, 2), SameWidthBlock(24))
+        self.eighth = nn.Sequential(_conv(24, 40, 2), SameWidthBlock(40))
+        self.sixteenth = nn.Sequential(_conv(40, 64, 2), SameWidthBlock(64), SameWidthBlock(64))
         self.to_eighth = _conv(64, 40, size=1)
         self.join_eighth = _conv(40, 40)
         self.to_quarter = _conv(40, 24, size=1)

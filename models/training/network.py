@@ -36,7 +36,7 @@ class ContrastNormalisation(nn.Module):  # type: ignore[misc]
         return torch.clamp(centred / deviation, -3.0, 3.0)
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class ResidualBlock(nn.Module):  # type: ignore[misc]
     """A basic residual block (He et al. 2016)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -68,10 +68,10 @@ class PalmNet(nn.Module):  # type: ignore[misc]
         self.stem.weight = nn.Parameter(gabor_bank(STEM_FILTERS, _STEM_SIZE))
         self.stem_norm = nn.BatchNorm2d(STEM_FILTERS)
         self.trunk = nn.Sequential(
-            Block(STEM_FILTERS, 48, 2),
-            Block(48, 96, 2),
-            Block(96, 128, 2),
-            Block(128, 144, 1),
+            ResidualBlock(STEM_FILTERS, 48, 2),
+            ResidualBlock(48, 96, 2),
+            ResidualBlock(96, 128, 2),
+            ResidualBlock(128, 144, 1),
         )
         # The place of a line in the palm is part of what it says: flatten, do not pool it away.
         self.squeeze = nn.Conv2d(144, 24, 1, bias=False)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.embedding import Embedder
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.synthesis.anatomy import random_posture
 from models.synthesis.background import Look, Pixels
-from models.synthesis.person import Person, make_person
+from models.synthesis.person import SyntheticPerson, make_person
 from models.synthesis.render import (
     FRAME_SIZE,
     HandTruth,
@@ -50,7 +50,7 @@ class Probe:
 
     person: int
     faults: tuple[str, ...]
-    frame: Frame
+    frame: CameraFrame
     hand: Hand
     previous: Hand | None
     crop: NDArray[np.uint8]
@@ -108,7 +108,7 @@ def probes(embedder: Embedder, look: Look, people: int, *, first: int, lost: Los
 
 
 def _references(
-    embedder: Embedder, person: Person, handedness: Handedness, look: Look, rng: np.random.Generator
+    embedder: Embedder, person: SyntheticPerson, handedness: Handedness, look: Look, rng: np.random.Generator
 ) -> NDArray[np.float32] | None:
     """(k, 512), one to three vectors: the captures of an enrolment."""
     crops = []
@@ -120,8 +120,8 @@ def _references(
 
 
 def _see(
-    person: Person, handedness: Handedness, look: Look, shot: _Shot, rng: np.random.Generator
-) -> tuple[Frame, Hand] | None:
+    person: SyntheticPerson, handedness: Handedness, look: Look, shot: _Shot, rng: np.random.Generator
+) -> tuple[CameraFrame, Hand] | None:
     smear_px = shot.speed * shot.pose.palm_width_px * FRAME_MS / 1000 * _SHUTTER
     setting = replace(shot.setting, smear_px=smear_px)
     if shot.cover is None:
@@ -130,7 +130,7 @@ def _see(
         clean = replace(setting, gain=1.0, noise=0.0, blur_px=0.0, smear_px=0.0)
         plain, truth = render_frame_with_truth(person, handedness, shot.pose, look, rng, setting=clean)
         pixels = expose(shot.cover(plain, truth) if truth is not None else plain, setting, rng)
-    frame = Frame(pixels, 0, 0)
+    frame = CameraFrame(pixels, 0, 0)
     hand = HandFinder().find(frame)
     return None if hand is None else (frame, hand)
 

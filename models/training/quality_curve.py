@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.manifest import load_manifest, shipped_model_dir
 from models.quality import COMPONENTS, shipped_calibration
-from models.training.curve_picture import Line, curve_svg
+from models.training.curve_picture import CurveLine, curve_svg
 from models.training.measure_quality import Measured, measure
 
 FIRST_PERSON: Final = 60_000_000
@@ -153,9 +153,11 @@ def main(*, people: int, model: Path | None, picture: Path | None) -> None:
             curve_svg(
                 SHARES,
                 [
-                    Line("put aside at random", np.full(len(SHARES), failed.mean()), "#888888", dashed=True),
-                    Line("weakest component (before)", curve(before, failed), "#c9702b"),
-                    Line("quality_q", curve(now, failed), "#1f6fb2"),
+                    CurveLine(
+                        "put aside at random", np.full(len(SHARES), failed.mean()), "#888888", dashed=True
+                    ),
+                    CurveLine("weakest component (before)", curve(before, failed), "#c9702b"),
+                    CurveLine("quality_q", curve(now, failed), "#1f6fb2"),
                 ],
                 across="part of the captures put aside, lowest quality first",
                 up="false non-match rate of the rest",

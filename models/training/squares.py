@@ -27,7 +27,7 @@ from models.synthesis.close_up import (
     draw_close_up,
 )
 from models.synthesis.palm import PALM_WINDOW, draw_skin
-from models.synthesis.person import Person, make_person
+from models.synthesis.person import SyntheticPerson, make_person
 from models.training.canvases import TRAINING_SEED_START
 
 Planes = NDArray[np.uint8]
@@ -41,7 +41,7 @@ class PalmSquares:
     """(n, SIDE_PX, SIDE_PX, 4): lines, texture, veins, mask, coded as in ``models.synthesis.close_up``."""
 
 
-def draw_palm(person: Person, handedness: Handedness) -> Planes:
+def draw_palm(person: SyntheticPerson, handedness: Handedness) -> Planes:
     """Planes (SIDE_PX, SIDE_PX, 4) of one generated hand, placed as the palm cutter would place the crop."""
     identity = person.hand(handedness)
     posture = Posture()

@@ -41,7 +41,7 @@ _WARM_UP_STEPS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """The arguments of a run."""
 
     minutes: float
@@ -82,7 +82,7 @@ def info_nce(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def batches(
-    canvases: PalmCanvases, plan: Plan, tensors: TensorCanvases | None, rng: np.random.Generator
+    canvases: PalmCanvases, plan: TrainingPlan, tensors: TensorCanvases | None, rng: np.random.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp.
 
@@ -109,7 +109,7 @@ def batches(
 class Run:
     """Everything a checkpoint holds."""
 
-    plan: Plan
+    plan: TrainingPlan
     net: PalmNet
     loss: CosFace
     optimizer: torch.optim.Optimizer
@@ -120,7 +120,7 @@ class Run:
         return self.progress.seconds / (self.plan.minutes * 60)
 
 
-def train(plan: Plan, out: Path, cache: Path) -> Progress:
+def train(plan: TrainingPlan, out: Path, cache: Path) -> Progress:
     """Run (or go on with) the training and leave the newest checkpoint and the ONNX file in ``out``."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
@@ -152,7 +152,7 @@ def train(plan: Plan, out: Path, cache: Path) -> Progress:
     return progress
 
 
-def _begin(plan: Plan, hands: int, device: torch.device) -> Run:
+def _begin(plan: TrainingPlan, hands: int, device: torch.device) -> Run:
     torch.manual_seed(plan.seed)
     net = PalmNet().to(device, memory_format=torch.channels_last)
     loss = CosFace(hands).to(device)
@@ -235,7 +235,7 @@ def _resume(out: Path, run: Run) -> None:
 )
 def main(*, minutes: float, people: int, batch: int, seed: int, out: Path, cache: Path) -> None:
     """Train the palm embedding on one core, or on a GPU where there is one, and export it to ONNX."""
-    plan = Plan(minutes, people, batch, seed)
+    plan = TrainingPlan(minutes, people, batch, seed)
     progress = train(plan, out, cache)
     record = {
         "command": "python -m models.training.train "

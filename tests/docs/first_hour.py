@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.docs.page_commands import Command
-from tools.rig.demo.programs import Stage, module
+from tools.rig.demo.programs import RunningPrograms, module
 from tools.rig.demo.setting import answers
 from tools.rig.demo.waiting import wait_until
 
@@ -73,7 +73,7 @@ class Place:
         return printed
 
 
-def serve_cloud(stage: Stage, folder: Path, learned: Learned) -> None:
+def serve_cloud(stage: RunningPrograms, folder: Path, learned: Learned) -> None:
     """The operator's server over `folder`/cloud; learned as SERVER."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

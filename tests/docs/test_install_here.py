@@ -8,7 +8,7 @@ from pathlib import Path
 from device.config.config import load_config
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Command, blocks_of, check_shown
-from tools.rig.demo.programs import Stage
+from tools.rig.demo.programs import RunningPrograms
 
 PAGE = DOCS / "tutorials/INSTALL.md"
 
@@ -19,7 +19,7 @@ def places(folder: Path) -> str:
 
 
 def test_both_boards_become_devices(tmp_path: Path) -> None:
-    learned, stage = Learned(FOLDER=str(tmp_path / "here")), Stage(tmp_path)
+    learned, stage = Learned(FOLDER=str(tmp_path / "here")), RunningPrograms(tmp_path)
     service = Place(tmp_path / "here", learned)
     online = Place(tmp_path / "online", learned, places(tmp_path / "online"))
     bare = Place(tmp_path / "here", Learned(), places(tmp_path / "here"))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.page_commands import DOCS
-from tools.rig.demo.programs import Stage, module, palmctl
+from tools.rig.demo.programs import RunningPrograms, module, palmctl
 
 TEXT = re.sub(r"\\\n *", "", (DOCS / "tutorials/VALIDATOR.md").read_text(encoding="utf-8"))
 
@@ -24,7 +24,7 @@ def test_the_kit_meets_a_validator(tmp_path: Path) -> None:
     keys = {"device.key": device, "dbd.key": validator}
     device_key = palmctl(*shown("dbd key", **keys))["pub_b64"]
     own_key = palmctl("dbd", "key", "--generate", "--key-file", validator)["pub_b64"]
-    stage = Stage(tmp_path)
+    stage = RunningPrograms(tmp_path)
     try:
         pair = stage.start("pair", module("tools.palmctl.main", *shown("link pair"), "--json"))
         ends = pair.wait_line(lambda line: "device" in line, 20)

@@ -3,13 +3,13 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from models.frames import Frame
+from models.frames import CameraFrame
 
 _SIDES = st.sampled_from([1, 2, 7, 8, 29, 64, 121, 333])
 
 
 @st.composite
-def frames(draw: st.DrawFn) -> Frame:
+def frames(draw: st.DrawFn) -> CameraFrame:
     """Any size, grey or colour: flat, noise, blocks, a gradient, a disc."""
     height, width, colour = draw(_SIDES), draw(_SIDES), draw(st.booleans())
     kind = draw(st.sampled_from(["flat", "noise", "blocks", "gradient", "disc"]))
@@ -29,4 +29,4 @@ def frames(draw: st.DrawFn) -> Frame:
             radius = min(height, width) / 3
             plane = (np.hypot(x - width / 2, y - height / 2) < radius).astype(np.uint8) * 200
         pixels = np.repeat(plane[:, :, None], 3, axis=2) if colour else plane
-    return Frame.from_pixels(pixels, at_ms=draw(st.integers(0, 2**40)))
+    return CameraFrame.from_pixels(pixels, at_ms=draw(st.integers(0, 2**40)))

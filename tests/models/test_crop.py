@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys, valley_targets
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
@@ -49,7 +49,7 @@ def test_the_crop_of_a_held_hand_stays_put(look: Look) -> None:
             pixels, truth = render_frame_with_truth(
                 make_person(50 + i), side, replace(pose, centre_px=(x, y)), look, rng, setting=setting
             )
-            hand = finder.find(Frame.from_pixels(pixels))
+            hand = finder.find(CameraFrame.from_pixels(pixels))
             assert hand is not None
             assert truth is not None
             found = similarity_from_valleys(hand.valleys, hand.handedness)
@@ -79,7 +79,7 @@ def test_marks_at_known_places_of_the_palm_land_there(side: str, angle: float, s
     image = np.zeros((height, width), np.uint8)
     for x, y in points[3:]:
         cv2.circle(image, (round(x), round(y)), max(1, round(2 * scale)), 255, cv2.FILLED)
-    crop = cut_palm(Frame.from_pixels(image), hand_at(np.vstack([points[:1], points[:3]]), side))
+    crop = cut_palm(CameraFrame.from_pixels(image), hand_at(np.vstack([points[:1], points[:3]]), side))
     assert crop.shape == (CROP_SIZE, CROP_SIZE)
     assert crop.dtype == np.uint8
     for x, y in marks.astype(int):
@@ -90,7 +90,7 @@ def test_a_large_palm_is_averaged_before_it_is_sampled() -> None:
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, (2000, 2000), dtype=np.uint8)
     valleys = np.array([[200.0, 700.0], [400.0, 300.0], [800.0, 250.0], [1200.0, 300.0]])
-    crop = cut_palm(Frame.from_pixels(noise), hand_at(valleys))
+    crop = cut_palm(CameraFrame.from_pixels(noise), hand_at(valleys))
     assert crop.std() < 25.0
 
 
@@ -107,6 +107,6 @@ def test_valleys_outside_the_frame_repeat_its_edge(
     valleys = np.array([(0.0, 0.0), *points])
     if np.ptp(valleys[1:], axis=0).max() < 1.0:
         return
-    crop = cut_palm(Frame.from_pixels(np.full((*size, 3), 77, np.uint8)), hand_at(valleys))
+    crop = cut_palm(CameraFrame.from_pixels(np.full((*size, 3), 77, np.uint8)), hand_at(valleys))
     assert crop.shape == (CROP_SIZE, CROP_SIZE)
     assert np.abs(crop.astype(int) - 77).max() <= 1

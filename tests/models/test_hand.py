@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import PixelsError
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder, PartialHand
 from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
@@ -56,7 +56,7 @@ def test_finds_every_generated_hand_and_its_side(look: Look) -> None:
     worst = []
     for i in range(30):
         pixels, truth = capture(i, look)
-        hand = finder.find(Frame.from_pixels(pixels, at_ms=7))
+        hand = finder.find(CameraFrame.from_pixels(pixels, at_ms=7))
         assert isinstance(hand, Hand), i
         assert hand.handedness == truth.handedness, i
         assert hand.at_ms == 7
@@ -77,7 +77,7 @@ def test_turned_hands_are_found_with_their_angle(look: Look, angle: float) -> No
     finder = HandFinder()
     for i in range(6):
         pixels, truth = capture(i, look, angle_deg=angle, centre_px=(320.0, 250.0), palm_width_px=165.0)
-        hand = finder.find(Frame.from_pixels(pixels))
+        hand = finder.find(CameraFrame.from_pixels(pixels))
         assert hand is not None
         assert hand.handedness == truth.handedness
         # The row of valleys of some people leans by itself.
@@ -89,7 +89,7 @@ def test_an_empty_scene_has_no_hand(look: Look) -> None:
     seen = Counter[str]()
     for seed in range(40):
         for pixels in empty_scene(seed, 1, look=look, scene_seed=seed):
-            seen[type(HandFinder().look(Frame.from_pixels(pixels))).__name__] += 1
+            seen[type(HandFinder().look(CameraFrame.from_pixels(pixels))).__name__] += 1
     assert seen["Hand"] == 0
     assert seen["PartialHand"] <= 1
 
@@ -98,15 +98,15 @@ def test_an_empty_scene_has_no_hand(look: Look) -> None:
 def test_a_card_with_a_code_is_no_hand(look: Look) -> None:
     for seed in range(6):
         for pixels in show_qr("PALM:0123456789abcdef", seed, 1, look=look, scene_seed=seed):
-            assert HandFinder().look(Frame.from_pixels(pixels)) is None
+            assert HandFinder().look(CameraFrame.from_pixels(pixels)) is None
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_fist_is_asked_to_open(look: Look) -> None:
-    seen = HandFinder().look(Frame.from_pixels(fist(look)))
+    seen = HandFinder().look(CameraFrame.from_pixels(fist(look)))
     assert isinstance(seen, PartialHand)
     assert seen.hint == "open_hand"
-    assert HandFinder().find(Frame.from_pixels(fist(look))) is None
+    assert HandFinder().find(CameraFrame.from_pixels(fist(look))) is None
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -114,7 +114,7 @@ def test_a_fist_is_asked_to_open(look: Look) -> None:
 def test_a_palm_that_leaves_the_frame_is_asked_back(look: Look, centre: tuple[float, float]) -> None:
     for i in range(5):
         pixels, _ = capture(i, look, centre_px=centre, palm_width_px=215.0)
-        seen = HandFinder().look(Frame.from_pixels(pixels))
+        seen = HandFinder().look(CameraFrame.from_pixels(pixels))
         assert not isinstance(seen, Hand) or seen.hint == "center"
         assert seen is None or seen.hint in {"center", "farther", "open_hand"}
 
@@ -122,7 +122,7 @@ def test_a_palm_that_leaves_the_frame_is_asked_back(look: Look, centre: tuple[fl
 def test_small_and_large_hands_get_their_hint() -> None:
     small, _ = capture(1, "rgb", palm_width_px=80.0, centre_px=(320.0, 260.0))
     large, _ = capture(1, "rgb", palm_width_px=380.0, centre_px=(320.0, 250.0))
-    near, far = (HandFinder().look(Frame.from_pixels(pixels)) for pixels in (large, small))
+    near, far = (HandFinder().look(CameraFrame.from_pixels(pixels)) for pixels in (large, small))
     assert far is not None
     assert far.hint == "closer"
     assert near is None or near.hint in {"farther", "center"}
@@ -130,18 +130,18 @@ def test_small_and_large_hands_get_their_hint() -> None:
 
 def test_other_resolutions_give_the_same_palm() -> None:
     pixels, _ = capture(4, "rgb")
-    base = HandFinder().find(Frame.from_pixels(pixels))
+    base = HandFinder().find(CameraFrame.from_pixels(pixels))
     assert base is not None
     for factor in (0.5, 2.0, 4.5):
         scaled = cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
-        hand = HandFinder().find(Frame.from_pixels(np.asarray(scaled, np.uint8)))
+        hand = HandFinder().find(CameraFrame.from_pixels(np.asarray(scaled, np.uint8)))
         assert hand is not None
         assert np.abs(hand.valleys / factor - base.valleys)[1:].max() < 5.0
 
 
 @settings(max_examples=60, deadline=None)
 @given(frame=frames())
-def test_no_frame_makes_the_finder_raise(frame: Frame) -> None:
+def test_no_frame_makes_the_finder_raise(frame: CameraFrame) -> None:
     finder = HandFinder()
     assert finder.look(frame) is None or finder.look(frame) is not None
 
@@ -163,13 +163,13 @@ def test_no_frame_makes_the_finder_raise(frame: Frame) -> None:
 )
 def test_a_frame_refuses_what_is_no_image(pixels: object) -> None:
     with pytest.raises(PixelsError):
-        Frame.from_pixels(pixels)
+        CameraFrame.from_pixels(pixels)
     with pytest.raises(PixelsError):
-        Frame(pixels, 0, 0)  # type: ignore[arg-type]  # what a caller without types may do
+        CameraFrame(pixels, 0, 0)  # type: ignore[arg-type]  # what a caller without types may do
 
 
 def test_a_frame_takes_one_channel_and_strided_memory() -> None:
     grey = np.arange(48, dtype=np.uint8).reshape(6, 8)
-    frame = Frame.from_pixels(grey[:, ::-1, None], at_ms=5, number=2)
+    frame = CameraFrame.from_pixels(grey[:, ::-1, None], at_ms=5, number=2)
     assert (frame.height, frame.width, frame.is_colour, frame.at_ms, frame.number) == (6, 8, False, 5, 2)
     assert np.array_equal(as_grey(frame), grey[:, ::-1])

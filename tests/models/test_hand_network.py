@@ -12,7 +12,7 @@ import pytest
 import models.hand_network as hand_network
 from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.hand_network import HandNetwork, fitted, open_network, shipped_network, straighten
 from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
@@ -37,7 +37,7 @@ def test_hands_are_found_before_clutter_at_any_angle() -> None:
     errors, sides = [], 0
     for i in range(12):
         shown = scene("clutter", i)
-        hand = HandFinder().find(Frame.from_pixels(shown.pixels))
+        hand = HandFinder().find(CameraFrame.from_pixels(shown.pixels))
         if hand is None or shown.points is None:
             continue
         away = np.hypot(*(hand.valleys[1:] - shown.points[1:4]).T).max() / shown.palm_width_px
@@ -52,8 +52,8 @@ def test_hands_are_found_before_clutter_at_any_angle() -> None:
 
 
 def test_clutter_and_closed_hands_are_no_open_hands() -> None:
-    seen = [HandFinder().find(Frame.from_pixels(scene("empty", i).pixels)) for i in range(8)]
-    seen += [HandFinder().find(Frame.from_pixels(scene("shut", i).pixels)) for i in range(8)]
+    seen = [HandFinder().find(CameraFrame.from_pixels(scene("empty", i).pixels)) for i in range(8)]
+    seen += [HandFinder().find(CameraFrame.from_pixels(scene("shut", i).pixels)) for i in range(8)]
     assert sum(hand is not None for hand in seen) <= 1
 
 
@@ -102,7 +102,7 @@ class Broken:
 def test_without_numbers_the_shape_is_asked(which: str) -> None:
     broken = HandNetwork(SHIPPED / "hand-coarse.onnx", SHIPPED / "hand-fine.onnx")
     setattr(broken, which, Broken())
-    frame = Frame.from_pixels(scene("clean", 3).pixels)
+    frame = CameraFrame.from_pixels(scene("clean", 3).pixels)
     by_shape = HandFinder(network=None).look(frame)
     seen = HandFinder(broken).look(frame)
     assert isinstance(seen, Hand)

@@ -13,7 +13,7 @@ import pytest
 
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
-from models.frames import Frame, as_grey
+from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder
 from models.liveness import PEAK_LIMIT, LivenessCheck, PadResult
 from models.liveness_cues import Spectrum, red_against_blue
@@ -32,7 +32,7 @@ def watched(film: Iterable[Pixels]) -> list[Seen]:
     """Frame number, quality and finding of every frame with an open hand."""
     finder, check, previous, seen = HandFinder(), LivenessCheck(), None, []
     for k, pixels in enumerate(film):
-        frame = Frame.from_pixels(pixels, at_ms=33 * k, number=k)
+        frame = CameraFrame.from_pixels(pixels, at_ms=33 * k, number=k)
         hand = finder.find(frame)
         if hand is not None:
             crop = cut_palm(frame, hand)
@@ -102,7 +102,7 @@ def test_simulated_attack_regression_replay_that_fills_the_view(coloured: bool) 
 def test_coloured_beats_are_seen_by_their_colour() -> None:
     film = list(passage(make_person(2), "L", 2, frames_in=0, frames_held=1, frames_out=0))
     for pixels, is_picture in ((film[0], False), (next(fill_the_view(film, 2, coloured=True)), True)):
-        frame = Frame.from_pixels(pixels)
+        frame = CameraFrame.from_pixels(pixels)
         hand = HandFinder().find(frame)
         assert hand is not None
         in_light, in_colour = (Spectrum().peak(p, hand) for p in (as_grey(frame), red_against_blue(frame)))
@@ -118,7 +118,7 @@ def test_simulated_attack_regression_reflection_across_the_hand(look: Look) -> N
         film = list(
             passage(make_person(s), SIDES[s % 2], s, look=look, frames_in=0, frames_held=3, frames_out=0)
         )
-        hand = HandFinder().find(Frame.from_pixels(film[0]))
+        hand = HandFinder().find(CameraFrame.from_pixels(film[0]))
         assert hand is not None
         across = hand.palm_width_px * (0.5 if s % 2 else -0.5)
         middle = float(hand.centre[0]) + across, float(hand.centre[1])
@@ -171,7 +171,7 @@ def test_reset_forgets_the_hand_before() -> None:
     check, finder = LivenessCheck(), HandFinder()
     results = []
     for pixels in [*attack, *film]:
-        frame = Frame.from_pixels(pixels)
+        frame = CameraFrame.from_pixels(pixels)
         hand = finder.find(frame)
         if hand is None:
             continue
@@ -185,7 +185,7 @@ def test_reset_forgets_the_hand_before() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (40, 300), (480, 640)])
 @pytest.mark.parametrize("level", [0, 255])
 def test_flat_frames_are_unknown(size: tuple[int, int], level: int) -> None:
-    frame = Frame.from_pixels(np.full(size, level, np.uint8))
+    frame = CameraFrame.from_pixels(np.full(size, level, np.uint8))
     hand = Hand(
         valleys=np.array([[1, 9], [2, 3], [5, 2], [8, 3]], np.float32),
         centre=np.array([5, 8], np.float32),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.errors import PixelsError
-from models.frames import Frame, NirHalf
+from models.frames import CameraFrame, NirHalf
 from models.hand import HandFinder
 from models.liveness import LivenessCheck, PadResult
 from models.liveness_cues import missing_in_nir, small_grey
@@ -36,7 +36,7 @@ def films(s: int) -> tuple[Film, Film]:
 def watched(colour: Iterable[NDArray[np.uint8]], infrared: Iterable[NDArray[np.uint8]]) -> list[PadResult]:
     finder, check, results = HandFinder(), LivenessCheck(), []
     for k, (seen, nir) in enumerate(zip(colour, infrared, strict=True)):
-        frame = Frame(seen, 33 * k, k, nir)
+        frame = CameraFrame(seen, 33 * k, k, nir)
         hand = finder.find(frame)
         if hand is not None:
             results.append(check.check(frame, hand, cut_palm(frame, hand)))
@@ -81,7 +81,7 @@ def test_a_replay_that_nothing_else_sees_is_seen_by_its_darkness_in_near_infrare
 def cue(colour: Sequence[NDArray[np.uint8]], infrared: Sequence[NDArray[np.uint8]]) -> list[float | None]:
     told = []
     for seen, nir in zip(colour, infrared, strict=True):
-        frame = Frame.from_pixels(seen)
+        frame = CameraFrame.from_pixels(seen)
         hand = HandFinder().find(frame)
         if hand is not None:
             grey = np.asarray(seen.mean(axis=2), np.uint8)
@@ -92,7 +92,7 @@ def cue(colour: Sequence[NDArray[np.uint8]], infrared: Sequence[NDArray[np.uint8
 def test_the_cue_is_silent_where_near_infrared_is_burnt_out_or_colour_shows_no_outline() -> None:
     colour, infrared = films(106)
     assert cue(colour[-1:], [np.full_like(infrared[0], 255)]) == [None]
-    frame = Frame.from_pixels(colour[-1])
+    frame = CameraFrame.from_pixels(colour[-1])
     hand = HandFinder().find(frame)
     assert hand is not None
     plain = np.full(hand.mask.shape, 90.0, np.float32)
@@ -102,7 +102,7 @@ def test_the_cue_is_silent_where_near_infrared_is_burnt_out_or_colour_shows_no_o
 def test_without_a_near_infrared_picture_the_cue_is_not_named() -> None:
     colour, _ = films(101)
     check = LivenessCheck()
-    frame = Frame.from_pixels(colour[-1])
+    frame = CameraFrame.from_pixels(colour[-1])
     hand = HandFinder().find(frame)
     assert hand is not None
     assert "nir" not in check.check(frame, hand, cut_palm(frame, hand)).mech
@@ -116,7 +116,7 @@ def test_the_halves_of_one_picture_become_colour_and_near_infrared(
     both = np.zeros(shape, np.uint8)
     both[:, :60] = 50
     both[:, -60:] = 200
-    frame = Frame.from_pixels(both, nir=nir)
+    frame = CameraFrame.from_pixels(both, nir=nir)
     assert frame.pixels.shape == (40, 60, *shape[2:])
     assert frame.nir is not None
     assert frame.nir.shape == (40, 60)
@@ -126,4 +126,4 @@ def test_the_halves_of_one_picture_become_colour_and_near_infrared(
 
 def test_a_near_infrared_picture_of_another_size_is_refused() -> None:
     with pytest.raises(PixelsError, match="near-infrared"):
-        Frame(np.zeros((10, 10, 3), np.uint8), 0, 0, np.zeros((10, 9), np.uint8))
+        CameraFrame(np.zeros((10, 10, 3), np.uint8), 0, 0, np.zeros((10, 9), np.uint8))

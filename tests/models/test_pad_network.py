@@ -8,7 +8,7 @@ import pytest
 
 from models.crop import cut_palm
 from models.errors import ManifestError, ModelFileError, ModelsError
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.liveness import LivenessCheck, PadResult
 from models.pad_network import PadNetwork, open_pad_network
@@ -18,14 +18,14 @@ from models.synthesis.scene import passage
 from tests.models.onnx_bytes import mean_network, write_pad_folder
 
 
-def held(look: Look = "rgb", *, seed: int = 3) -> list[tuple[Frame, Hand]]:
+def held(look: Look = "rgb", *, seed: int = 3) -> list[tuple[CameraFrame, Hand]]:
     film = passage(make_person(seed), "L", seed, look=look, frames_in=0, frames_held=3, frames_out=0)
-    frames = [Frame.from_pixels(pixels, at_ms=33 * k, number=k) for k, pixels in enumerate(film)]
+    frames = [CameraFrame.from_pixels(pixels, at_ms=33 * k, number=k) for k, pixels in enumerate(film)]
     hands = [HandFinder().find(frame) for frame in frames]
     return [(frame, hand) for frame, hand in zip(frames, hands, strict=True) if hand is not None]
 
 
-def judged(network: PadNetwork | None, seen: list[tuple[Frame, Hand]]) -> list[PadResult]:
+def judged(network: PadNetwork | None, seen: list[tuple[CameraFrame, Hand]]) -> list[PadResult]:
     check = LivenessCheck(network)
     return [check.check(frame, hand, cut_palm(frame, hand)) for frame, hand in seen]
 
@@ -72,7 +72,7 @@ def test_colours_come_in_the_order_asked_for(tmp_path: Path, channels: str, dtyp
     )
     replace_file(folder, content)
     frame, hand = held()[0]
-    blue = Frame.from_pixels(np.full_like(frame.pixels, (250, 20, 20)))
+    blue = CameraFrame.from_pixels(np.full_like(frame.pixels, (250, 20, 20)))
     odds = open_pad_network(folder, "rgb").log_odds(blue, hand)
     assert odds is not None
     assert (odds > 0) == (channels == "bgr")
@@ -136,4 +136,4 @@ def test_an_answer_that_is_no_probability_is_an_error(tmp_path: Path) -> None:
     network = open_pad_network(folder, "rgb")
     frame, hand = held()[0]
     with pytest.raises(ModelFileError, match="probabilities from 0 to 1"):
-        network.log_odds(Frame.from_pixels(np.full_like(frame.pixels, 200)), hand)
+        network.log_odds(CameraFrame.from_pixels(np.full_like(frame.pixels, 200)), hand)

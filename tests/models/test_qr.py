@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.qr import read_qr
 from models.qr_code import MAX_VERSION, alignment_centres, read_modules
 from models.reed_solomon import correct
@@ -79,14 +79,14 @@ def test_reads_the_generators_cards(look: Look) -> None:
     for seed in range(12):
         text = f"PALM1:{seed:04d}:" + "Ab3xYz_-9" * (1 + seed % 6)
         for pixels in show_qr(text, seed, 1, look=look, scene_seed=seed):
-            assert read_qr(Frame.from_pixels(pixels)) == text
+            assert read_qr(CameraFrame.from_pixels(pixels)) == text
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 3])
 @pytest.mark.parametrize("size", [(240, 320), (480, 640), (1080, 1440)])
 def test_reads_at_any_quarter_turn_and_size(turn: int, size: tuple[int, int]) -> None:
     (pixels,) = show_qr("https://example.org/e/1", 3, 1, size=size)
-    assert read_qr(Frame.from_pixels(np.rot90(pixels, turn))) == "https://example.org/e/1"
+    assert read_qr(CameraFrame.from_pixels(np.rot90(pixels, turn))) == "https://example.org/e/1"
 
 
 @pytest.mark.parametrize("text", ["x" * 512, "y" * 300])
@@ -96,7 +96,7 @@ def test_long_texts_fill_the_frame(text: str) -> None:
     card = cv2.copyMakeBorder(
         np.kron(code, np.ones((k, k), np.uint8)), 30, 30, 30, 30, cv2.BORDER_CONSTANT, value=(255.0,)
     )
-    assert read_qr(Frame.from_pixels(np.asarray(card, np.uint8))) == text
+    assert read_qr(CameraFrame.from_pixels(np.asarray(card, np.uint8))) == text
 
 
 @pytest.mark.parametrize("text", ["z" * 513, "tab\there", "línea", "\u20ac"])
@@ -106,7 +106,7 @@ def test_refuses_texts_outside_the_bounds(text: str) -> None:
     card = cv2.copyMakeBorder(
         np.kron(code, np.ones((k, k), np.uint8)), 30, 30, 30, 30, cv2.BORDER_CONSTANT, value=(255.0,)
     )
-    assert read_qr(Frame.from_pixels(np.asarray(card, np.uint8))) is None
+    assert read_qr(CameraFrame.from_pixels(np.asarray(card, np.uint8))) is None
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
@@ -116,12 +116,12 @@ def test_hands_and_empty_scenes_hold_no_code(look: Look) -> None:
             *empty_scene(seed, 1, look=look, scene_seed=seed),
             *passage(make_person(seed), "R", seed, look=look, frames_in=2, frames_held=1, frames_out=0),
         ]:
-            assert read_qr(Frame.from_pixels(pixels)) is None
+            assert read_qr(CameraFrame.from_pixels(pixels)) is None
 
 
 @settings(max_examples=80, deadline=None)
 @given(frame=frames())
-def test_no_frame_makes_the_reader_raise(frame: Frame) -> None:
+def test_no_frame_makes_the_reader_raise(frame: CameraFrame) -> None:
     assert read_qr(frame) is None
 
 
@@ -138,4 +138,4 @@ def test_mangled_codes_are_read_or_not(seed: int) -> None:
         image[y : y + 25, x : x + 25] = rng.integers(0, 256)
     warp = np.array([[1, rng.normal(0, 0.1), 0], [rng.normal(0, 0.1), 1, 0], [*rng.normal(0, 8e-4, 2), 1]])
     image = np.asarray(cv2.warpPerspective(image, warp, (320, 320)), np.uint8)
-    assert read_qr(Frame.from_pixels(image)) in {"mangled", None}
+    assert read_qr(CameraFrame.from_pixels(image)) in {"mangled", None}

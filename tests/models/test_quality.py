@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.errors import ManifestError
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.quality import (
     COMPONENTS,
@@ -44,7 +44,7 @@ def judged(i: int, look: Look, **setting: Any) -> Quality | None:
     pixels = render_frame(
         make_person(300 + i), SIDES[i % 2], pose, look, rng, setting=replace(usual, **setting)
     )
-    frame = Frame.from_pixels(pixels)
+    frame = CameraFrame.from_pixels(pixels)
     hand = HandFinder().find(frame)
     return None if hand is None else assess(frame, hand, cut_palm(frame, hand), None)
 
@@ -66,7 +66,7 @@ def test_poor_captures_stay_under_the_floor(look: Look) -> None:
             make_person(seed), SIDES[seed % 2], seed, look=look, frames_held=3, scene_seed=seed
         )
         for k, pixels in enumerate(film):
-            frame = Frame.from_pixels(pixels, at_ms=33 * k)
+            frame = CameraFrame.from_pixels(pixels, at_ms=33 * k)
             hand = finder.find(frame)
             if hand is not None:
                 assert assess(frame, hand, cut_palm(frame, hand), previous).quality_q < FLOOR
@@ -88,12 +88,12 @@ def test_a_fault_lowers_its_own_component(look: Look, fault: dict[str, float], c
             assert quality.hint == "hold_still"
 
 
-def steady(at_ms: int, dx: float = 0.0) -> tuple[Frame, Hand]:
+def steady(at_ms: int, dx: float = 0.0) -> tuple[CameraFrame, Hand]:
     rng = np.random.default_rng([78, 3])
     pose = random_pose(rng)
     moved = replace(pose, centre_px=(pose.centre_px[0] + dx, pose.centre_px[1]))
     pixels = render_frame(make_person(4), "R", moved, "rgb", rng, setting=Setting())
-    frame = Frame.from_pixels(pixels, at_ms=at_ms)
+    frame = CameraFrame.from_pixels(pixels, at_ms=at_ms)
     hand = HandFinder().find(frame)
     assert hand is not None
     return frame, hand
@@ -117,7 +117,7 @@ def test_what_lies_on_the_palm_is_seen(look: Look) -> None:
         rng = np.random.default_rng([78, i])
         pose, setting = random_pose(rng), random_setting(rng, i)
         pixels = render_frame(make_person(300 + i), SIDES[i % 2], pose, look, rng, setting=setting)
-        frame = Frame.from_pixels(pixels)
+        frame = CameraFrame.from_pixels(pixels)
         hand = HandFinder().find(frame)
         assert hand is not None
         clean = foreign_share(frame, hand, cut_palm(frame, hand))
@@ -126,7 +126,7 @@ def test_what_lies_on_the_palm_is_seen(look: Look) -> None:
         r = round(0.25 * hand.palm_width_px)
         dirty = pixels.copy()
         dirty[y - r : y + r, x - r : x + r] = dirty[y - r : y + r, x - r : x + r] // 3
-        spoilt = Frame.from_pixels(dirty)
+        spoilt = CameraFrame.from_pixels(dirty)
         assert foreign_share(spoilt, hand, cut_palm(spoilt, hand)) > clean + 0.15
         quality = assess(spoilt, hand, cut_palm(spoilt, hand), None)
         assert quality.occlusion < 60
@@ -157,7 +157,7 @@ def test_any_crop_gets_a_number_from_0_to_100(kind: str, seed: int) -> None:
         "noise": np.random.default_rng(seed).integers(0, 256, (112, 112), dtype=np.uint8),
         "stripes": np.tile(np.array([0, 255], np.uint8), (112, 56)),
     }[kind]
-    frame = Frame.from_pixels(np.zeros((48, 64), np.uint8))
+    frame = CameraFrame.from_pixels(np.zeros((48, 64), np.uint8))
     hand = Hand(
         valleys=np.array([[10, 30], [20, 10], [30, 8], [40, 10]], np.float32),
         centre=np.array([30, 30], np.float32),

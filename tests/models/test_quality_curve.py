@@ -9,7 +9,7 @@ from models.embedding import Embedder
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.quality import COMPONENTS
 from models.training.calibrate_quality import knots, record
-from models.training.curve_picture import Line, curve_svg
+from models.training.curve_picture import CurveLine, curve_svg
 from models.training.fit_quality import fit
 from models.training.measure_quality import Measured
 from models.training.quality_captures import Lost, probes
@@ -72,7 +72,7 @@ def test_the_summary_has_every_figure_of_the_documentation() -> None:
 
 
 def test_the_picture_names_its_lines() -> None:
-    svg = curve_svg(SHARES, [Line("a < b", SHARES, "#123456", dashed=True)], across="x", up="y")
+    svg = curve_svg(SHARES, [CurveLine("a < b", SHARES, "#123456", dashed=True)], across="x", up="y")
     assert svg.startswith("<svg ")
     assert "a &lt; b" in svg
     assert svg.rstrip().endswith("</svg>")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.evaluation.gabor_code import compare_all_codes, competitive_codes
-from models.training.close_crops import Variation, sample_crop, turn_palm
+from models.training.close_crops import CloseVariation, sample_crop, turn_palm
 from models.training.squares import PalmSquares, draw_squares, load_or_draw
 
 
@@ -15,7 +15,7 @@ def squares() -> PalmSquares:
 
 def test_crops_vary_but_follow_their_seed(squares: PalmSquares) -> None:
     def draw(seed: int, infrared: bool = False) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-        return np.asarray(sample_crop(squares, 5, np.random.default_rng(seed), infrared, Variation()))
+        return np.asarray(sample_crop(squares, 5, np.random.default_rng(seed), infrared, CloseVariation()))
 
     assert draw(1).shape == (112, 112)
     assert draw(1).dtype == np.uint8
@@ -41,7 +41,9 @@ def test_a_palm_s_other_identity_is_always_turned_alike() -> None:
 def test_crops_of_one_palm_are_more_alike_than_those_of_two(squares: PalmSquares) -> None:
     rng = np.random.default_rng(5)
     palms = np.repeat(np.arange(len(squares.planes)) * 2, 4)
-    gentle = Variation(shift=0.03, scale=0.05, rotation_deg=4.0, perspective=0.03, flexion=0.02, wide=0.0)
+    gentle = CloseVariation(
+        shift=0.03, scale=0.05, rotation_deg=4.0, perspective=0.03, flexion=0.02, wide=0.0
+    )
     crops = np.stack([sample_crop(squares, int(palm) // 2, rng, False, gentle) for palm in palms])
     mated, non_mated = compare_all_codes(competitive_codes(crops), palms)
     assert np.median(mated) > np.median(non_mated) + 0.05

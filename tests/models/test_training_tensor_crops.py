@@ -80,8 +80,8 @@ def test_training_goes_on_where_it_was(
     from models.training import train
 
     monkeypatch.setattr(train, "load_or_draw", lambda *_: canvases)
-    first = train.train(train.Plan(0.02, 6, 12, 1), tmp_path, tmp_path)
-    again = train.train(train.Plan(0.04, 6, 12, 1), tmp_path, tmp_path)
+    first = train.train(train.TrainingPlan(0.02, 6, 12, 1), tmp_path, tmp_path)
+    again = train.train(train.TrainingPlan(0.04, 6, 12, 1), tmp_path, tmp_path)
     assert again.steps > first.steps > 0
     assert (tmp_path / "palm-embedding.onnx").exists()
 
@@ -92,7 +92,7 @@ def test_a_net_learns_from_crops_in_tensors(canvases: PalmCanvases) -> None:
     from models.training.tensor_crops import TensorCanvases
 
     device = torch.device("cpu")
-    plan = train.Plan(1.0, 6, 12, 1)
+    plan = train.TrainingPlan(1.0, 6, 12, 1)
     run = train._begin(plan, 12, device)
     tensors = TensorCanvases.on(device, canvases, 1)
     drawn = train.batches(canvases, plan, tensors, np.random.default_rng(1))

@@ -9,7 +9,7 @@ from click import Group
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
 from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
-from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, Target
+from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, BuildTarget
 
 pytestmark = pytest.mark.skipif(
     subprocess.run(["sh", "-c", "command -v dpkg-deb"], capture_output=True, check=False).returncode != 0,
@@ -24,7 +24,7 @@ def order(folder: Path) -> Build:
     folder.mkdir(exist_ok=True)
     lock.write_text("")
     return Build(
-        Target("arm64", "aarch64", "3.11"), "1.2.3-4", EPOCH, lock, cache=folder / "cache", out=folder
+        BuildTarget("arm64", "aarch64", "3.11"), "1.2.3-4", EPOCH, lock, cache=folder / "cache", out=folder
     )
 
 

@@ -51,9 +51,9 @@ from link1.validator.end import ValidatorEnd
 from link1.validator.mail import ValidatorMail
 from link1.validator.memory import DeskMemory
 from models.thresholds import Thresholds
-from tools.kit.conform.bench import Bench, Deed, Setup
 from tools.kit.conform.counters import Counters
-from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.end_under_test import Deed, EndUnderTest, Setup
+from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import chosen, make_bench, rules_for, run_rules
 from tools.kit.golden.values import status_of
 
@@ -465,7 +465,7 @@ class SimulatedOwner:
         return lambda: True
 
 
-def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False) -> Bench:
+def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False) -> EndUnderTest:
     """A bench that can try everything; its wall clock goes with the simulated time."""
     line = EndLine(end)
     role, own_id, own, peer, peer_id = (
@@ -493,14 +493,16 @@ def bench_for(end: SimulatedDevice | SimulatedValidator, *, sensor: bool = False
     return bench
 
 
-def findings_of(end: SimulatedDevice | SimulatedValidator, *only: str, sensor: bool = False) -> list[Finding]:
+def findings_of(
+    end: SimulatedDevice | SimulatedValidator, *only: str, sensor: bool = False
+) -> list[RuleFinding]:
     role = Role.DEVICE if isinstance(end, SimulatedDevice) else Role.VALIDATOR
     return list(run_rules(bench_for(end, sensor=sensor), chosen(rules_for(role), only)))
 
 
-def not_passed(findings: list[Finding]) -> dict[str, str]:
+def not_passed(findings: list[RuleFinding]) -> dict[str, str]:
     return {
         finding.rule.id: f"{finding.result}: {finding.found}"
         for finding in findings
-        if finding.result is not Result.PASS
+        if finding.result is not RuleResult.PASS
     }

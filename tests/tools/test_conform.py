@@ -37,7 +37,7 @@ from tests.tools.conform_ends import (
     not_passed,
     validator,
 )
-from tools.kit.conform.rules import Result
+from tools.kit.conform.rules import RuleResult
 from tools.kit.conform.runner import chosen, rules_for, run_rules
 
 Break = Callable[[pytest.MonkeyPatch], "SimulatedDevice | SimulatedValidator"]
@@ -261,7 +261,7 @@ BROKEN_DEVICES: dict[str, tuple[Break, set[str]]] = {
 def test_a_broken_device_fails_the_rule_that_is_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, meant = BROKEN_DEVICES[name]
     found = findings_of(broken(monkeypatch), *meant)
-    assert {f.rule.id for f in found if f.result is Result.FAIL} == meant
+    assert {f.rule.id for f in found if f.result is RuleResult.FAIL} == meant
 
 
 # ---- validators
@@ -359,19 +359,19 @@ BROKEN_VALIDATORS: dict[str, tuple[Break, set[str]]] = {
 def test_a_broken_validator_fails_the_rule_that_is_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, meant = BROKEN_VALIDATORS[name]
     found = findings_of(broken(monkeypatch), *meant)
-    assert {f.rule.id for f in found if f.result is Result.FAIL} == meant
+    assert {f.rule.id for f in found if f.result is RuleResult.FAIL} == meant
 
 
 def test_a_validator_that_opens_for_nobody_is_not_tried_rather_than_passed() -> None:
     end = validator()
     end._decide = lambda _verdict: STALE
     findings = findings_of(end, "opens")
-    assert {finding.result for finding in findings} == {Result.NOT_TRIED}
+    assert {finding.result for finding in findings} == {RuleResult.NOT_TRIED}
 
 
 def test_without_a_hand_the_rules_on_verdicts_are_not_tried() -> None:
     bench = bench_for(device())
     bench.setup = replace(bench.setup, hand=None)
     found = list(run_rules(bench, chosen(rules_for(Role.DEVICE), ["verdict"])))
-    assert {finding.result for finding in found} == {Result.NOT_TRIED}
+    assert {finding.result for finding in found} == {RuleResult.NOT_TRIED}
     assert "--hand" in found[0].found

@@ -45,7 +45,7 @@ from tests.tools.conform_ends import (
     not_passed,
     validator,
 )
-from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import rules_for, run_rules
 from tools.kit.golden.values import status_of
 from tools.kit.raw_frames import raw_frame
@@ -57,7 +57,7 @@ DEVICE, VALIDATOR = Role.DEVICE, Role.VALIDATOR
 WALL_MS = conform_ends.WALL_MS
 
 
-def tried(end: End, ids: set[str], *, sensor: bool = False) -> dict[str, Finding]:
+def tried(end: End, ids: set[str], *, sensor: bool = False) -> dict[str, RuleFinding]:
     role = DEVICE if isinstance(end, SimulatedDevice) else VALIDATOR
     rules = [rule for rule in rules_for(role) if rule.id in ids]
     return {f.rule.id: f for f in run_rules(bench_for(end, sensor=sensor), rules)}
@@ -790,7 +790,7 @@ FAULTS = [
 def test_a_faulty_end_fails_its_rules(role: Role, sensor: bool, name: str, monkeypatch: Patch) -> None:
     make, ids = table(role, sensor=sensor)[name]
     found = tried(make(monkeypatch), ids, sensor=sensor)
-    passed = {id_ for id_, f in found.items() if f.result is not Result.FAIL}
+    passed = {id_ for id_, f in found.items() if f.result is not RuleResult.FAIL}
     assert {id_: str(found[id_]) for id_ in passed - set(_NOT_ALONE.values())} == {}
     assert set(found) == ids
 

@@ -13,7 +13,7 @@ from link1.frames import Channel, FrameDecoder
 from link1.keys import PublicKey, SigningKey
 from link1.signed import Kind, verify_object
 from link1.validator.desk import VerdictAnswered
-from tools.kit.golden.dialogue import Clock, Dialogue, golden_desk, next_frame
+from tools.kit.golden.dialogue import Dialogue, DialogueClock, golden_desk, next_frame
 from tools.kit.golden.vectors import FILE, text_of, vectors
 
 VECTORS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def test_the_dialogue_says_every_word_of_a_passage_in_order() -> None:
 
 
 def test_the_real_validator_says_the_dialogue_when_it_hears_the_device() -> None:
-    clock = Clock()
+    clock = DialogueClock()
     desk = golden_desk(clock)
     events = desk.arm(15_000, 0)
     events += desk.port_opened(0)

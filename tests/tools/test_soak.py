@@ -10,7 +10,7 @@ import pytest
 from tools.rig.soak import growth as growth_module
 from tools.rig.soak.audit import Seen, findings, in_journal
 from tools.rig.soak.bad_cable import BadCable
-from tools.rig.soak.chaos import Chaos, Fault
+from tools.rig.soak.chaos import Chaos, TimedFault
 from tools.rig.soak.growth import Growth
 from tools.rig.soak.run import MOST_COUNT_PER_H, grown
 
@@ -114,8 +114,8 @@ def test_every_fault_comes_in_turn_and_the_second_half_spares_lives(monkeypatch:
         return lambda: done.append(what)
 
     faults = [
-        Fault("cut", noted("cut"), noted("mended"), 1.0, 1.0),
-        Fault("killed", noted("killed"), noted("nothing"), 0.0, 0.0, deadly=True),
+        TimedFault("cut", noted("cut"), noted("mended"), 1.0, 1.0),
+        TimedFault("killed", noted("killed"), noted("nothing"), 0.0, 0.0, deadly=True),
     ]
     chaos = Chaos(faults, seed=1, tell=lambda _text: None)
     for _ in range(400):

@@ -24,7 +24,7 @@ from tools.palmctl.bench.board import Known
 from tools.rig.bench.films import PLACE, enrol
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Stage, palmctl
+from tools.rig.demo.programs import RunningPrograms, palmctl
 from tools.rig.demo.setting import (
     CAMERA_FPS,
     Cloud,
@@ -34,14 +34,14 @@ from tools.rig.demo.setting import (
     start_device,
     start_validator,
 )
-from tools.rig.demo.story import Somebody, Story
+from tools.rig.demo.story import DemoPerson, GateStory
 from tools.rig.demo.waiting import wait_until
 from tools.rig.virtual_camera import VirtualCamera
 
 NEW_MODEL = "palm-next"
 
 
-def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: str) -> Somebody:
+def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: str) -> DemoPerson:
     """Somebody enrolled at a desk elsewhere, whose device made the vectors with `model_id`."""
     office = httpx.Client(base_url=cloud.url, headers={"Authorization": f"Bearer {cloud.api_key}"})
 
@@ -82,13 +82,13 @@ def enrolled(cloud: Cloud, desk: Site, palms: list[Known], name: str, model_id: 
             return (await client.enroll(body, secrets.token_hex(16))).status
 
     assert asyncio.run(upload()) == 201
-    return Somebody(name, make_person(int(palms[0].subject_ref, 16)), subject)
+    return DemoPerson(name, make_person(int(palms[0].subject_ref, 16)), subject)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
-    stage, narrator = Stage(tmp_path / "logs"), Narrator(as_json=True)
+    stage, narrator = RunningPrograms(tmp_path / "logs"), Narrator(as_json=True)
     (tmp_path / "logs").mkdir()
     shipped = load_manifest(shipped_model_dir())
     ana, bento = (enrol(open_embedder(shipped), seed)[:3] for seed in (0, 1))
@@ -99,7 +99,7 @@ def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
         device = start_device(narrator, stage, cloud, Site("palm-1", "gate-1", tmp_path, camera.source))
         desk = Site("palm-desk", "gate-2", tmp_path, camera.source)
         provision(narrator, desk, cloud)
-        story = Story(
+        story = GateStory(
             narrator=narrator,
             cloud=cloud,
             device=device,

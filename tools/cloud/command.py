@@ -8,7 +8,7 @@ import click
 from tools.cloud.backup import backup
 from tools.cloud.bundle import bundle
 from tools.cloud.mail import config, factory_ca, mail
-from tools.cloud.port import port_db
+from tools.cloud.port_database import port_db
 from tools.cloud.release import release
 from tools.cloud.store import Work, environment_of, of_environment, of_tenant, on_data, on_store, reported
 

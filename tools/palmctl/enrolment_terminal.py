@@ -20,7 +20,7 @@ from device.values.control import (
     TermsShown,
 )
 from device.values.status import EnrolmentShown
-from tools.palmctl.core_line import Ask
+from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
 
 _ASK_EVERY_S: Final = 5.0
@@ -30,7 +30,7 @@ _WIDEST: Final = 88
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EnrolmentEnd:
     """How it ended. `status`: completed, review, failed, refused, cancelled; `code`: why, if it failed."""
 
     status: str
@@ -64,12 +64,14 @@ class EnrolmentTerminal:
         self._line = ""
         self._typed = False
 
-    def cancel(self) -> Ended:
+    def cancel(self) -> EnrolmentEnd:
         """Cancel what is in progress."""
         self._ask("enrolment.cancel")
-        return Ended("cancelled", None, "cancelled; what was captured is overwritten, its code stays valid")
+        return EnrolmentEnd(
+            "cancelled", None, "cancelled; what was captured is overwritten, its code stays valid"
+        )
 
-    def run(self, code: str | None, wait_s: float) -> Ended:
+    def run(self, code: str | None, wait_s: float) -> EnrolmentEnd:
         """From the code to the end. Raises IpcRefused and IpcUnreachable; Ctrl-C cancels and is raised on."""
         told = self._state(after=0, wait_ms=0)
         if told.unready:
@@ -91,12 +93,14 @@ class EnrolmentTerminal:
         finally:
             self._close_line()
 
-    def _follow(self, seq: int, until_s: float) -> Ended:
+    def _follow(self, seq: int, until_s: float) -> EnrolmentEnd:
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 self._ask("enrolment.cancel")
-                return Ended("failed", "no_answer", "nothing more happened in this time; it is cancelled")
+                return EnrolmentEnd(
+                    "failed", "no_answer", "nothing more happened in this time; it is cancelled"
+                )
             wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
             told = self._state(after=seq, wait_ms=wait_ms)
             if told.seq == seq:
@@ -110,16 +114,16 @@ class EnrolmentTerminal:
         asked = ScreenAsked(after, wait_ms).to_obj()
         return ScreenAnswer.from_obj(self._ask("enrolment.state", timeout_s=_ASK_EVERY_S + 5, **asked).header)
 
-    def _step(self, state: EnrolmentShown, *, online: bool) -> Ended | None:
+    def _step(self, state: EnrolmentShown, *, online: bool) -> EnrolmentEnd | None:
         words, step = self._words, state.step
         if state.consent is not None:
             return self._consent(state.consent.terms_version, list(state.consent.optional))
         if step in ("done", "review"):
             self._show(words[step])
-            return Ended("completed" if step == "done" else "review", None, words[f"{step}_how"])
+            return EnrolmentEnd("completed" if step == "done" else "review", None, words[f"{step}_how"])
         if step == "failed":
             code = state.code or ""
-            return Ended("failed", code, failure_word(self._language, code, typed=self._typed))
+            return EnrolmentEnd("failed", code, failure_word(self._language, code, typed=self._typed))
         capture = state.capture
         if step == "show_hand" and capture is not None:
             marks = "●" * capture.captured + "○" * (capture.wanted - capture.captured)
@@ -131,11 +135,11 @@ class EnrolmentTerminal:
             self._show(words[step])
         return None
 
-    def _consent(self, version: str, optional: list[str]) -> Ended | None:
+    def _consent(self, version: str, optional: list[str]) -> EnrolmentEnd | None:
         """Show the terms and ask; None when they were accepted."""
         if self._accept_unread is not None and self._accept_unread != version:
             self._ask("enrolment.cancel")
-            return Ended(
+            return EnrolmentEnd(
                 "refused", "other_terms", f"--accept-terms names other terms than the session, {version}"
             )
         asked = TermsAsked(version, self._language).to_obj()
@@ -145,7 +149,9 @@ class EnrolmentTerminal:
             chosen = self._read_and_ask(answer.terms, purposes, optional)
             if chosen is None:
                 self._ask("enrolment.refuse")
-                return Ended("failed", "consent_refused", failure_word(self._language, "consent_refused"))
+                return EnrolmentEnd(
+                    "failed", "consent_refused", failure_word(self._language, "consent_refused")
+                )
             purposes = chosen
         self._ask("enrolment.accept", **TermsAccepted(version, tuple(purposes)).to_obj())
         return None

@@ -10,9 +10,9 @@ from link1.canonical import b64_encode
 from link1.envelope import Role
 from link1.transport.pty_pair import PtyPair
 from tests.device.whole_device import CAMERA_FPS, Device, make_device, pictures
-from tools.kit.conform.bench import Setup
 from tools.kit.conform.command import conform
-from tools.kit.conform.rules import Finding, Result
+from tools.kit.conform.end_under_test import Setup
+from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import chosen, rules_for
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
@@ -71,13 +71,13 @@ def test_our_own_daemon_passes(tmp_path: Path, every: int) -> None:
         DEVICE_ID,
         hand=FilmHand(device),
     )
-    findings: list[Finding] = []
+    findings: list[RuleFinding] = []
     rules = chosen(rules_for(Role.DEVICE), skip=IN_SIMULATED_TIME)[::every]
     with PtyPair() as pair:
         (device.folder / "cable").symlink_to(pair.left)
         with device.running():
             tally = conform(setup, pair.right, key_file, rules, findings.append)
-    assert [f"{f.rule.id}: {f.found}" for f in findings if f.result is Result.FAIL] == []
-    untried = {f.rule.id for f in findings if f.result is Result.NOT_TRIED}
-    assert tally[Result.PASS] + len(untried) == len(rules)
+    assert [f"{f.rule.id}: {f.found}" for f in findings if f.result is RuleResult.FAIL] == []
+    untried = {f.rule.id for f in findings if f.result is RuleResult.NOT_TRIED}
+    assert tally[RuleResult.PASS] + len(untried) == len(rules)
     assert untried <= NEEDS_MORE

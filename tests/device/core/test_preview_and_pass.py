@@ -18,7 +18,7 @@ import pytest
 from device.enrolment.preview import EVERY_MS, Preview
 from device.platform.control import ask_core
 from link1.transport.pty_pair import PtyPair
-from models.frames import Frame
+from models.frames import CameraFrame
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
@@ -117,7 +117,7 @@ def test_frames_are_let_go_when_nobody_asks() -> None:
 
     async def scenario() -> None:
         preview = Preview(asyncio.get_running_loop(), lambda: now_ms[0], changed)
-        frame = Frame(np.zeros((48, 64, 3), np.uint8), 1_000, 1)
+        frame = CameraFrame(np.zeros((48, 64, 3), np.uint8), 1_000, 1)
         watched = [preview.watched]
         preview.offer(frame, None)
         asking = asyncio.create_task(preview.picture(5.0))
@@ -130,7 +130,7 @@ def test_frames_are_let_go_when_nobody_asks() -> None:
         assert (told["number"], told["hand"], jpeg[:2]) == (1, None, b"\xff\xd8")
         asking = asyncio.create_task(preview.picture(0.05))
         await asyncio.sleep(0)
-        preview.offer(Frame(frame.pixels, 1_000 + EVERY_MS - 1, 2), None)  # too soon after the first
+        preview.offer(CameraFrame(frame.pixels, 1_000 + EVERY_MS - 1, 2), None)  # too soon after the first
         assert await asking is None
         now_ms[0] += 10_000
         watched.append(preview.watched)

@@ -178,7 +178,7 @@ def test_the_code_of_the_fingerprint_is_read_by_a_reader() -> None:
     import cv2
     import numpy as np
 
-    from models.frames import Frame
+    from models.frames import CameraFrame
     from models.qr import read_qr
     from tools.palmctl.terminal_qr import qr_lines
 
@@ -189,4 +189,4 @@ def test_the_code_of_the_fingerprint_is_read_by_a_reader() -> None:
         letters = [halves[letter] for letter in line if letter in halves]
         rows += [[upper for upper, _ in letters], [lower for _, lower in letters]]
     picture = cv2.resize(np.array(rows, np.uint8), None, fx=8, fy=8, interpolation=cv2.INTER_NEAREST)
-    assert read_qr(Frame.from_pixels(picture)) == text
+    assert read_qr(CameraFrame.from_pixels(picture)) == text

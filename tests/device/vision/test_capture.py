@@ -7,7 +7,7 @@ import numpy as np
 
 from device.camera import CameraLost, CameraUnavailable, Pixels
 from device.vision.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
-from models.frames import Frame
+from models.frames import CameraFrame
 
 PICTURE = np.zeros((48, 64, 3), np.uint8)
 DEADLINE_S = 10.0
@@ -82,23 +82,23 @@ def test_the_slot_keeps_only_the_latest_frame_and_counts_the_rest() -> None:
     slot = FrameSlot()
     assert slot.take(0.0) is None
     for number in (1, 2, 3):
-        slot.put(Frame(PICTURE, number, number))
+        slot.put(CameraFrame(PICTURE, number, number))
     taken = slot.take(0.0)
     assert taken is not None
     assert taken.number == 3
     assert slot.dropped == 2
     assert slot.take(0.0) is None
-    slot.put(Frame(PICTURE, 4, 4))
+    slot.put(CameraFrame(PICTURE, 4, 4))
     slot.clear()
     assert slot.take(0.0) is None
 
 
 def test_a_waiting_reader_is_woken_by_a_frame() -> None:
     slot = FrameSlot()
-    taken: list[Frame | None] = []
+    taken: list[CameraFrame | None] = []
     reader = threading.Thread(target=lambda: taken.append(slot.take(DEADLINE_S)))
     reader.start()
-    slot.put(Frame(PICTURE, 1, 1))
+    slot.put(CameraFrame(PICTURE, 1, 1))
     reader.join(DEADLINE_S)
     assert taken
     assert taken[0] is not None

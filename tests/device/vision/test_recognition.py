@@ -17,7 +17,7 @@ from gallery.match import Match
 from gallery.records import Position
 from link1.objects import GalleryMark, GuideHint
 from models.embedding import EMBEDDING_SIZE
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.probes import MOST_PROBES
 from models.synthesis.person import make_person
@@ -80,10 +80,10 @@ class Bench:
         self._numbers = itertools.count(1)
         self.now_ms = 1_000
 
-    def frames(self, pictures: Iterable[Pixels]) -> Iterator[Frame]:
+    def frames(self, pictures: Iterable[Pixels]) -> Iterator[CameraFrame]:
         for pixels in pictures:
             self.now_ms += FRAME_MS
-            yield Frame(pixels, self.now_ms, next(self._numbers))
+            yield CameraFrame(pixels, self.now_ms, next(self._numbers))
 
     def looks(self, pictures: Iterable[Pixels], interest: Interest = Interest.PASSAGE) -> list[Look]:
         seen = [self.recogniser.look(frame, interest) for frame in self.frames(pictures)]
@@ -172,7 +172,7 @@ def test_frames_in_which_the_hand_was_missed_say_nothing(film: list[Pixels], gro
 
 def test_a_hand_has_not_left_while_a_slow_board_was_looking_at_it(film: list[Pixels]) -> None:
     bench = Bench()
-    frames = [Frame(film[10], 1_000 + (GONE_MS + 100) * i, i + 1) for i in range(4)]
+    frames = [CameraFrame(film[10], 1_000 + (GONE_MS + 100) * i, i + 1) for i in range(4)]
     looks = [bench.recogniser.look(frame, Interest.PASSAGE) for frame in frames]
     pads = [look.sighting.pad for look in looks if look]
     assert [pad.res for pad in pads if pad] == ["unknown", "pass", "pass", "pass"]
@@ -339,14 +339,14 @@ def test_only_better_views_replace_those_held() -> None:
 
 def test_a_hand_elsewhere_in_the_next_frame_is_another_hand(film: list[Pixels]) -> None:
     finder = HandFinder()
-    frame = Frame(film[10], 1_000, 1)
+    frame = CameraFrame(film[10], 1_000, 1)
     hand = finder.look(frame)
     assert isinstance(hand, Hand)
     tracked = TrackedHand()
     assert not tracked.see(hand, frame)
     tracked.judged(hand, frame)
-    assert not tracked.see(hand, Frame(film[10], 1_033, 2))
-    tracked.judged(hand, Frame(film[10], 1_033, 2))
+    assert not tracked.see(hand, CameraFrame(film[10], 1_033, 2))
+    tracked.judged(hand, CameraFrame(film[10], 1_033, 2))
     larger = np.ascontiguousarray(np.repeat(np.repeat(film[10], 2, axis=0), 2, axis=1))
-    assert tracked.see(hand, Frame(larger, 1_066, 3))
+    assert tracked.see(hand, CameraFrame(larger, 1_066, 3))
     assert tracked.previous is None

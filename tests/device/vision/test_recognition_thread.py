@@ -14,7 +14,7 @@ from device.vision.recognition import Interest, Look, Recogniser
 from gallery.match import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
 from models.thresholds import Thresholds
@@ -92,7 +92,7 @@ class Bench:
     def show(self, pixels: Pixels, *, after_ms: int = 250) -> None:
         self.now_ms += after_ms
         self.number += 1
-        self.slot.put(Frame(pixels, self.now_ms, self.number))
+        self.slot.put(CameraFrame(pixels, self.now_ms, self.number))
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from gallery.records import Position
 from gallery.seal import Template
 from link1.objects import VerdictResult
 from models.embedding import Embedder
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
@@ -89,7 +89,7 @@ class Gate:
     def looks(self, film: Iterable[Pixels], interest: Interest) -> Iterator[Look]:
         for pixels in itertools.chain(film, empty_scene(3, 6)):
             self.now_ms += FRAME_MS
-            look = self.recogniser.look(Frame(pixels, self.now_ms, next(self._numbers)), interest)
+            look = self.recogniser.look(CameraFrame(pixels, self.now_ms, next(self._numbers)), interest)
             if look is not None:
                 yield look
 
@@ -192,7 +192,9 @@ def test_both_pictures_of_a_module_reach_the_liveness_check(manifest: ModelManif
         pads = []
         for k, (seen, nir) in enumerate(zip(colour[:8], infrared, strict=False)):
             beside = cv2.cvtColor(nir // 20 if dark else nir, cv2.COLOR_GRAY2BGR)
-            frame = Frame.from_pixels(np.hstack([seen, beside]), at_ms=FRAME_MS * k, number=k, nir="right")
+            frame = CameraFrame.from_pixels(
+                np.hstack([seen, beside]), at_ms=FRAME_MS * k, number=k, nir="right"
+            )
             look = gate.recogniser.look(frame, Interest.PASSAGE)
             if look is not None and look.sighting.pad is not None:
                 pads.append(look.sighting.pad)

@@ -21,7 +21,7 @@ from models.synthesis.scene import empty_scene, passage
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_shown, rewritten
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
-from tools.rig.demo.programs import Stage
+from tools.rig.demo.programs import RunningPrograms
 from tools.rig.demo.waiting import wait_until
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
@@ -178,7 +178,7 @@ def test_the_first_hour(machine: Machine, tmp_path: Path) -> None:
     learned["FOLDER"] = str(service.folder)
     elsewhere = "--config device.toml --state-dir state --runtime-dir run"
     bare = Place(service.folder, Learned(), elsewhere)
-    board, stage = Board(machine, learned), Stage(tmp_path)
+    board, stage = Board(machine, learned), RunningPrograms(tmp_path)
     printed: list[tuple[Block, list[str]]] = []
     try:
         serve_cloud(stage, service.folder, learned)

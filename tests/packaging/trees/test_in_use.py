@@ -20,9 +20,9 @@ from models.synthesis.scene import empty_scene
 from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Program, Stage, module, palmctl
-from tools.rig.demo.setting import DBD_ID, Cloud, Device, Site, start_cloud
-from tools.rig.demo.story import PLACE, Somebody, Story
+from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
+from tools.rig.demo.setting import DBD_ID, Cloud, DemoDevice, Site, start_cloud
+from tools.rig.demo.story import PLACE, DemoPerson, GateStory
 from tools.rig.demo.waiting import wait_until
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
@@ -42,11 +42,11 @@ class Gate:
 
     machine: Machine
     folder: Path
-    stage: Stage
+    stage: RunningPrograms
     cloud: Cloud
     camera: VirtualCamera
-    story: Story | None = None
-    person: Somebody | None = None
+    story: GateStory | None = None
+    person: DemoPerson | None = None
 
     @property
     def control_socket(self) -> Path:
@@ -89,7 +89,7 @@ class Gate:
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
     (folder / "logs").mkdir()
-    stage = Stage(folder / "logs")
+    stage = RunningPrograms(folder / "logs")
     try:
         cloud = start_cloud(Narrator(as_json=False), folder, stage)
         with unpacked("amd64", "in-use") as root:
@@ -140,10 +140,10 @@ def meet_validator(gate: Gate, verdict_key: PublicKey) -> None:
         "--device-pub-b64", verdict_key.b64, "--passage-sensor", "--json",
     )  # fmt: skip
     validator.wait_line(lambda line: line.get("event") == "link_up", 60)
-    gate.story = Story(
+    gate.story = GateStory(
         narrator=Narrator(as_json=False),
         cloud=gate.cloud,
-        device=Device(SITE, verdict_key, gate.control_socket, port),
+        device=DemoDevice(SITE, verdict_key, gate.control_socket, port),
         validator=validator,
         office=BackOffice(gate.cloud.url, gate.cloud.api_key),
         camera=gate.camera,
@@ -152,7 +152,7 @@ def meet_validator(gate: Gate, verdict_key: PublicKey) -> None:
 
 def test_02_somebody_is_enrolled_and_passes(gate: Gate) -> None:
     assert gate.story is not None
-    gate.person = Somebody("Ana", make_person(101))
+    gate.person = DemoPerson("Ana", make_person(101))
     gate.story.enrol(gate.person)
     gate.pass_through()
     gate.story.reconcile()

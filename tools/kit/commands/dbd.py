@@ -203,7 +203,7 @@ def conform(  # noqa: C901 (options, one after the other)
     from link1.errors import FormatError, TransportError
     from link1.keys import PublicKey
     from tools.kit.conform import command
-    from tools.kit.conform.bench import Setup
+    from tools.kit.conform.end_under_test import Setup
     from tools.kit.conform.hands import HandError, OperatorHand, OperatorHook, ProgramHand, ProgramHook
     from tools.kit.conform.runner import NobodyThere, chosen, rules_for
 

@@ -7,9 +7,9 @@ from typing import Any
 from link1.channels import MAX_WAITING
 from link1.envelope import ABOUT_MESSAGE
 from link1.frames import MAX_ENCODED_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, FrameKind, cobs_encode
-from tools.kit.conform.bench import QUIET_MS, Bench
+from tools.kit.conform.end_under_test import QUIET_MS, EndUnderTest
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 from tools.kit.raw_frames import raw_frame
 
 STRANGE = "no_such_type"
@@ -30,22 +30,22 @@ def strange(size: int = 0) -> bytes:
     return head + b"x" * max(0, size - len(head) - len(tail)) + tail
 
 
-def want_strange_error(bench: Bench, since: int) -> None:
+def want_strange_error(bench: EndUnderTest, since: int) -> None:
     """`strange` was delivered: its type is none of the contract, so the error is about `message`."""
     bench.want_error(since, "unsupported_type", about=ABOUT_MESSAGE)
 
 
-def strange_errors(bench: Bench, since: int) -> list[Heard]:
+def strange_errors(bench: EndUnderTest, since: int) -> list[Heard]:
     return [
         h for h in bench.peer.heard[since:] if h.type == "error" and "unsupported" in str(h.body.get("code"))
     ]
 
 
-def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[Bench], None]:
+def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[EndUnderTest], None]:
     """A check that the DATA frame `make(sess, mid)` is dropped whole, and that a sound message of
     that size is then taken."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.prove()
         peer, mid = bench.peer, bench.peer.next_mid()
         mark = peer.mark
@@ -62,10 +62,10 @@ def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[Be
     return check
 
 
-def _unanswered_ping(**members: int | bytes) -> Callable[[Bench], None]:
+def _unanswered_ping(**members: int | bytes) -> Callable[[EndUnderTest], None]:
     """A check that a PING with these members is dropped."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.prove()
         peer = bench.peer
         bench.barrier()
@@ -79,7 +79,7 @@ def _unanswered_ping(**members: int | bytes) -> Callable[[Bench], None]:
     return check
 
 
-def _pong_each(bench: Bench) -> None:
+def _pong_each(bench: EndUnderTest) -> None:
     """PINGs that arrive together are PINGs all the same."""
     bench.prove()
     peer = bench.peer
@@ -93,7 +93,7 @@ def _pong_each(bench: Bench) -> None:
         raise Broken(f"two PINGs in a row were answered by {pongs} PONGs")
 
 
-def _short_rst(bench: Bench) -> None:
+def _short_rst(bench: EndUnderTest) -> None:
     bench.prove()
     mark = bench.peer.mark
     bench.peer.write(raw_frame(FrameKind.RST, payload=b"\x77" * 7))
@@ -104,7 +104,7 @@ def _short_rst(bench: Bench) -> None:
         raise Broken("it was answered with RSTACK")
 
 
-def _ack_with_payload(bench: Bench) -> None:
+def _ack_with_payload(bench: EndUnderTest) -> None:
     """An ACK with a payload settles nothing: the hello comes again."""
     bench.peer.open(acks=False)
     heard = bench.peer.message("hello", ANSWER_MS, 0)
@@ -116,7 +116,7 @@ def _ack_with_payload(bench: Bench) -> None:
         raise Broken("it was taken for an acknowledgement: the message did not come again")
 
 
-def _resynchronises(bench: Bench) -> None:
+def _resynchronises(bench: EndUnderTest) -> None:
     bench.prove()
     good = raw_frame(FrameKind.PING, sess=bench.peer.sess)
     for noise in (b"\x00" * 50, b"\xff" * 300 + b"\x00", b"\x05ab\x00", good[:5] + b"\x00", b"\x01\x00"):
@@ -130,7 +130,7 @@ def _resynchronises(bench: Bench) -> None:
         raise Broken("a frame that comes in two pieces is not taken")
 
 
-def _overlong(bench: Bench) -> None:
+def _overlong(bench: EndUnderTest) -> None:
     bench.prove()
     bench.peer.write(b"\x33" * (20 * MAX_ENCODED_BYTES) + b"\x00")
     bench.barrier()
@@ -139,13 +139,13 @@ def _overlong(bench: Bench) -> None:
     bench.barrier()
 
 
-def _largest_message(bench: Bench) -> None:
+def _largest_message(bench: EndUnderTest) -> None:
     bench.prove()
     mark = bench.peer.say_bytes(strange(MAX_MESSAGE_BYTES))
     want_strange_error(bench, mark)
 
 
-def _shuffled(bench: Bench) -> None:
+def _shuffled(bench: EndUnderTest) -> None:
     """Fragments in another order, and some of them twice: delivered once."""
     bench.prove()
     peer, mark = bench.peer, bench.peer.mark
@@ -161,7 +161,7 @@ def _shuffled(bench: Bench) -> None:
         raise Broken("the message was delivered more than once")
 
 
-def _mixed_counts(bench: Bench) -> None:
+def _mixed_counts(bench: EndUnderTest) -> None:
     bench.prove()
     peer, mark = bench.peer, bench.peer.mark
     mid = peer.next_mid()
@@ -172,7 +172,7 @@ def _mixed_counts(bench: Bench) -> None:
         raise Broken("fragments with two different counts were joined")
 
 
-def _repeat(bench: Bench) -> None:
+def _repeat(bench: EndUnderTest) -> None:
     bench.prove()
     peer = bench.peer
     mark, mid = peer.mark, peer.next_mid()
@@ -187,7 +187,7 @@ def _repeat(bench: Bench) -> None:
         raise Broken("it was delivered again")
 
 
-def _out_of_turn(bench: Bench) -> None:
+def _out_of_turn(bench: EndUnderTest) -> None:
     bench.prove()
     peer, mark = bench.peer, bench.peer.mark
     mid = peer.next_mid() + 1
@@ -197,7 +197,7 @@ def _out_of_turn(bench: Bench) -> None:
         raise Broken("a message was taken whose turn it was not")
 
 
-def _sends_again(bench: Bench) -> None:
+def _sends_again(bench: EndUnderTest) -> None:
     peer = bench.peer
     peer.open(acks=False)
     first = peer.message("hello", ANSWER_MS, 0)
@@ -216,7 +216,7 @@ def _sends_again(bench: Bench) -> None:
         raise Broken(f"sent again after {gaps[0]} ms and {gaps[1]} ms")
 
 
-def _gives_up(bench: Bench) -> None:
+def _gives_up(bench: EndUnderTest) -> None:
     """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or whatever
     it says before that."""
     bench.prove()
@@ -239,7 +239,7 @@ def _gives_up(bench: Bench) -> None:
         raise Broken(f"RST after {len(sendings)} transmissions")
 
 
-def _sixteen_wait(bench: Bench) -> None:
+def _sixteen_wait(bench: EndUnderTest) -> None:
     """We acknowledge nothing while it is given cause for forty errors: most are dropped, none ends it."""
     bench.prove()
     peer = bench.peer
@@ -259,7 +259,7 @@ def _sixteen_wait(bench: Bench) -> None:
     want_strange_error(bench, peer.say_bytes(strange()))
 
 
-def _flood(bench: Bench) -> None:
+def _flood(bench: EndUnderTest) -> None:
     bench.prove()
     peer = bench.peer
     peer.write(raw_frame(FrameKind.PING, sess=peer.sess) * 400)
@@ -278,8 +278,10 @@ _DROP = "Dropped whole and counted: "
 _DROPPED = "no ACK, nothing delivered, and the next sound frame is taken"
 
 
-def _frame_rule(id_: str, why: str, make: Callable[[int, int], bytes], sound_bytes: int = 0) -> Rule:
-    return Rule(f"frame.{id_}", BYTES_SECTION, _DROP + why, _DROPPED, dropped(make, sound_bytes))
+def _frame_rule(
+    id_: str, why: str, make: Callable[[int, int], bytes], sound_bytes: int = 0
+) -> ConformanceRule:
+    return ConformanceRule(f"frame.{id_}", BYTES_SECTION, _DROP + why, _DROPPED, dropped(make, sound_bytes))
 
 
 def _data(sess: int, mid: int, **members: int | bytes) -> bytes:
@@ -311,112 +313,112 @@ FRAME_RULES = (
     _frame_rule("short_slice", "a short inner slice", _short_slices, TWO_FRAGMENTS),
     _frame_rule("empty_last", "an empty last fragment", _empty_last, TWO_FRAGMENTS),
     _frame_rule("too_long", "too long", lambda s, m: _data(s, m, payload=strange(MAX_PAYLOAD_BYTES + 1))),
-    Rule(
+    ConformanceRule(
         "frame.ping_payload",
         BYTES_SECTION,
         _DROP + "a payload in ACK, PING or PONG",
         "no PONG",
         _unanswered_ping(payload=b"x"),
     ),
-    Rule(
+    ConformanceRule(
         "frame.ping_members",
         BYTES_SECTION,
         _DROP + "a chan, sess, mid, index or count that its kind does not allow",
         "no PONG to a PING with mid 1",
         _unanswered_ping(mid=1),
     ),
-    Rule(
+    ConformanceRule(
         "session.pong_each",
         "§1 Sessions",
         "PING (answered by PONG)",
         "two PINGs in a row are answered by two PONGs",
         _pong_each,
     ),
-    Rule(
+    ConformanceRule(
         "frame.ack_payload",
         BYTES_SECTION,
         _DROP + "a payload in ACK, PING or PONG",
         "the message is sent again",
         _ack_with_payload,
     ),
-    Rule(
+    ConformanceRule(
         "frame.rst_payload",
         BYTES_SECTION,
         _DROP + "an RST payload that is not 8 bytes",
         "no RSTACK to an RST of 7 bytes, with a mid, or with a sess",
         _short_rst,
     ),
-    Rule(
+    ConformanceRule(
         "frame.resynchronises",
         BYTES_SECTION,
         "The decoder resynchronises at the next 0x00. A lone 0x00 is idle.",
         "after noise and a 0x00 the next PING is answered",
         _resynchronises,
     ),
-    Rule(
+    ConformanceRule(
         "frame.never_holds_more",
         BYTES_SECTION,
         "never holds more than one maximal frame",
         "after 20 KiB without a 0x00 the next PING is answered",
         _overlong,
     ),
-    Rule(
+    ConformanceRule(
         "message.largest",
         BYTES_SECTION,
         "A message is at most 4096 bytes.",
         "a message of 4096 bytes in 4 fragments is acknowledged and read",
         _largest_message,
     ),
-    Rule(
+    ConformanceRule(
         "message.fragments",
         CHANNEL_SECTION,
         "The whole message has arrived.",
         "fragments in another order and doubled make one message, delivered once",
         _shuffled,
     ),
-    Rule(
+    ConformanceRule(
         "message.count_changes",
         BYTES_SECTION,
         _DROP + "a count that changes inside one mid",
         "no ACK",
         _mixed_counts,
     ),
-    Rule(
+    ConformanceRule(
         "message.repeated",
         CHANNEL_SECTION,
         "a message already delivered is ACKed again and not delivered again",
         "ACK, and no second answer",
         _repeat,
     ),
-    Rule(
+    ConformanceRule(
         "message.out_of_turn",
         CHANNEL_SECTION,
         "The receiver takes only the mid after the last one delivered",
         "no ACK for the mid after the next one",
         _out_of_turn,
     ),
-    Rule(
+    ConformanceRule(
         "message.sent_again",
         CHANNEL_SECTION,
         "The timer starts when the last fragment has left the port: 200 ms, doubling to 2 s",
         "an unacknowledged hello comes again after 200 ms and after 400 ms more",
         _sends_again,
     ),
-    Rule(
+    ConformanceRule(
         "message.six_transmissions",
         CHANNEL_SECTION,
         "after 6 transmissions without an answer the link is down",
         "6 transmissions, then RST",
         _gives_up,
     ),
-    Rule(
+    ConformanceRule(
         "message.sixteen_wait",
         CHANNEL_SECTION,
         "At most 16 messages wait on a channel; … a 17th status or error drops its oldest waiting one",
         "of forty errors that wait for our ACK 17 come at most, and the session goes on",
         _sixteen_wait,
     ),
-    Rule(
+    ConformanceRule(
         "message.flood",
         CHANNEL_SECTION,
         "At most 16 messages wait on a channel.",

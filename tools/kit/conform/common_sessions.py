@@ -10,10 +10,10 @@ from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
 from link1.objects import Request
 from link1.signed import Kind, sign_object
-from tools.kit.conform.bench import PROOF_MS, QUIET_MS, Bench, said
 from tools.kit.conform.common_frames import strange, want_strange_error
+from tools.kit.conform.end_under_test import PROOF_MS, QUIET_MS, EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 from tools.kit.golden.vectors import UNREADABLE_MESSAGES
 from tools.kit.raw_frames import raw_frame
 
@@ -38,7 +38,7 @@ def _is_rst(heard: Heard) -> bool:
 # ---- sessions
 
 
-def _rst_current(bench: Bench) -> None:
+def _rst_current(bench: EndUnderTest) -> None:
     bench.prove()
     peer = bench.peer
     before = peer.peer_tag
@@ -53,7 +53,7 @@ def _rst_current(bench: Bench) -> None:
     want_strange_error(bench, mark)
 
 
-def _rst_new(bench: Bench) -> None:
+def _rst_new(bench: EndUnderTest) -> None:
     bench.prove()
     peer = bench.peer
     old_tag, old_nonce = peer.peer_tag, bench.hello.get("nonce_b64")
@@ -67,14 +67,14 @@ def _rst_new(bench: Bench) -> None:
         raise Broken("the first message of the session does not have mid 0")
 
 
-def _foreign_rstack(bench: Bench) -> None:
+def _foreign_rstack(bench: EndUnderTest) -> None:
     bench.prove()
     bench.peer.write(raw_frame(FrameKind.RSTACK, payload=b"\x66" * 16))
     mark = bench.peer.say_bytes(strange())
     want_strange_error(bench, mark)
 
 
-def _silence(bench: Bench) -> None:
+def _silence(bench: EndUnderTest) -> None:
     """We fall silent: RST within 2 s, then every 500 ms until RSTACK, then a session again."""
     bench.prove()
     bench.peer.listen(100)
@@ -99,7 +99,7 @@ def _silence(bench: Bench) -> None:
         raise Broken(f"RST comes again after {gaps} ms")
 
 
-def _heartbeat(bench: Bench) -> None:
+def _heartbeat(bench: EndUnderTest) -> None:
     """An end that has other things to say need not PING: it is only never silent for long."""
     bench.prove()
     peer = bench.peer
@@ -116,8 +116,8 @@ def _heartbeat(bench: Bench) -> None:
 # ---- envelope
 
 
-def _unreadable(why: str, code: str, data: bytes) -> Rule:
-    def check(bench: Bench) -> None:
+def _unreadable(why: str, code: str, data: bytes) -> ConformanceRule:
+    def check(bench: EndUnderTest) -> None:
         bench.prove()
         mark = bench.peer.say_bytes(data)
         bench.want_error(mark, codes, about=ABOUT_MESSAGE)
@@ -130,10 +130,12 @@ def _unreadable(why: str, code: str, data: bytes) -> Rule:
         "unsupported_version": "another v: unsupported_version",
     }.get(code, "An unreadable message is ACKed and answered with error malformed")
     section = ENVELOPE_SECTION if code != "malformed" else "§1 Reliable, ordered messages"
-    return Rule(f"envelope.{words}", section, sentence, f"error {' or '.join(codes)} to: {why}", check)
+    return ConformanceRule(
+        f"envelope.{words}", section, sentence, f"error {' or '.join(codes)} to: {why}", check
+    )
 
 
-def _error_unanswered(bench: Bench) -> None:
+def _error_unanswered(bench: EndUnderTest) -> None:
     bench.prove()
     bench.peer.listen(100)
     mark = bench.peer.say("error", {"code": "malformed", "about": "message"})
@@ -142,7 +144,7 @@ def _error_unanswered(bench: Bench) -> None:
     bench.barrier()
 
 
-def _wrong_way(bench: Bench) -> None:
+def _wrong_way(bench: EndUnderTest) -> None:
     """What only the other end itself sends is not served: refused, or let go, and the session goes on."""
     bench.prove()
     bench.peer.listen(QUIET_MS)
@@ -165,7 +167,7 @@ def _wrong_way(bench: Bench) -> None:
     want_strange_error(bench, bench.peer.say_bytes(strange()))
 
 
-def _canonical(bench: Bench) -> None:
+def _canonical(bench: EndUnderTest) -> None:
     if bench.peer.not_canonical:
         raise Broken(f"not so: {', '.join(sorted(set(bench.peer.not_canonical)))}")
 
@@ -173,7 +175,7 @@ def _canonical(bench: Bench) -> None:
 # ---- handshake
 
 
-def _hello(bench: Bench) -> None:
+def _hello(bench: EndUnderTest) -> None:
     body = bench.greet()
     setup = bench.setup
     wanted = {"role": setup.role.peer.value, "gate_id": setup.gate_id, "kid": setup.peer_key.kid}
@@ -184,14 +186,14 @@ def _hello(bench: Bench) -> None:
         raise Broken(f"hello with {said(body)}")
 
 
-def _prove(bench: Bench) -> None:
+def _prove(bench: EndUnderTest) -> None:
     bench.prove()  # judges the proof
 
 
-def _refused(break_it: Callable[[Bench], None]) -> Callable[[Bench], None]:
+def _refused(break_it: Callable[[EndUnderTest], None]) -> Callable[[EndUnderTest], None]:
     """A check that after `break_it` the end serves nothing, says `error unpaired` and resets."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.greet()
         break_it(bench)
         bench.want_error(0, "unpaired")
@@ -207,28 +209,28 @@ def _refused(break_it: Callable[[Bench], None]) -> Callable[[Bench], None]:
     return check
 
 
-def _bad_hello(**changes: Any) -> Callable[[Bench], None]:
+def _bad_hello(**changes: Any) -> Callable[[EndUnderTest], None]:
     """An end may judge the hello when it comes, or together with the proof that follows it."""
 
-    def say(bench: Bench) -> None:
+    def say(bench: EndUnderTest) -> None:
         bench.peer.say("hello", bench.own_hello(**changes))
         if bench.error(0, QUIET_MS) is None:
             bench.peer.push(prove_bytes(bench))
 
-    def prove_bytes(bench: Bench) -> bytes:
+    def prove_bytes(bench: EndUnderTest) -> bytes:
         gate = {name: value for name, value in changes.items() if name in ("gate_id", "role")}
         return canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof(**gate)})
 
     return say
 
 
-def _revoked_key(bench: Bench) -> None:
+def _revoked_key(bench: EndUnderTest) -> None:
     """A key that was pinned and is revoked: it proves itself, and that counts for nothing."""
     key = bench.setup.revoked
     if key is None:
         raise NotTried("give --revoked-key-file: a key of ours that was pinned there and has been revoked")
 
-    def say(bench: Bench) -> None:
+    def say(bench: EndUnderTest) -> None:
         bench.peer.say("hello", bench.own_hello(kid=key.kid))
         if bench.error(0, QUIET_MS) is None:
             bench.peer.push(canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof(key)}))
@@ -236,28 +238,28 @@ def _revoked_key(bench: Bench) -> None:
     _refused(say)(bench)
 
 
-def _bad_proof(stranger: bool = False, **changes: Any) -> Callable[[Bench], None]:
-    def say(bench: Bench) -> None:
+def _bad_proof(stranger: bool = False, **changes: Any) -> Callable[[EndUnderTest], None]:
+    def say(bench: EndUnderTest) -> None:
         bench.peer.say("hello", bench.own_hello())
         bench.peer.say("prove", bench.own_proof(bench.stranger if stranger else None, **changes))
 
     return say
 
 
-def _stranger_with_pinned_kid(bench: Bench) -> None:
+def _stranger_with_pinned_kid(bench: EndUnderTest) -> None:
     bench.peer.say("hello", bench.own_hello())
     wrapper = bench.own_proof(bench.stranger)
     bench.peer.say("prove", wrapper | {"signer_kid": bench.setup.key.kid})
 
 
-def _reflection(bench: Bench) -> None:
+def _reflection(bench: EndUnderTest) -> None:
     """Its own hello and its own words, given back to it."""
     bench.peer.say("hello", bench.hello)
     if bench.error(0, QUIET_MS) is None:
         bench.peer.push(canonical_bytes({"v": 1, "type": "prove", "body": bench.own_proof()}))
 
 
-def _replayed_proof(bench: Bench) -> None:
+def _replayed_proof(bench: EndUnderTest) -> None:
     """The proof of an earlier session, over an earlier nonce of the other end."""
     bench.peer.say("hello", bench.own_hello())
     old = bench.own_proof()
@@ -268,7 +270,7 @@ def _replayed_proof(bench: Bench) -> None:
     bench.peer.say("prove", old)
 
 
-def _early(bench: Bench) -> None:
+def _early(bench: EndUnderTest) -> None:
     bench.greet()
     mark = bench.peer.mark
     bench.peer.say_bytes(_request_bytes(bench))
@@ -278,7 +280,7 @@ def _early(bench: Bench) -> None:
         raise Broken(f"error {said(error.body)}")
 
 
-def _second_hello(bench: Bench) -> None:
+def _second_hello(bench: EndUnderTest) -> None:
     bench.greet()
     bench.peer.say("hello", bench.own_hello())
     nonce = bench.own_nonce_b64
@@ -299,7 +301,7 @@ def _second_hello(bench: Bench) -> None:
         raise Broken(f"no {said_after} after both proofs")
 
 
-def _handshake_timeout(bench: Bench) -> None:
+def _handshake_timeout(bench: EndUnderTest) -> None:
     bench.greet()
     begun_ms = bench.peer.now_ms
     reset = bench.peer.wait(_is_rst, 5_000 + SLACK_MS)
@@ -311,7 +313,7 @@ def _handshake_timeout(bench: Bench) -> None:
         )
 
 
-def _request_bytes(bench: Bench) -> bytes:
+def _request_bytes(bench: EndUnderTest) -> bytes:
     """Something of a passage that must not be served before the proofs, from whichever end we play."""
     if bench.setup.role is Role.DEVICE:
         return canonical_bytes({"v": 1, "type": "status", "body": bench.own_status()})
@@ -331,8 +333,8 @@ _UNPAIRED = "error unpaired, nothing served for a second, then RST"
 _CHECKS = "Each checks: a key PINNED for that peer and valid now …, {}. On any failure: error unpaired"
 
 
-def _refusal(id_: str, what: str, expected: str, break_it: Callable[[Bench], None]) -> Rule:
-    return Rule(
+def _refusal(id_: str, what: str, expected: str, break_it: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(
         f"handshake.{id_}",
         HANDSHAKE_SECTION,
         _CHECKS.format(what),
@@ -342,35 +344,35 @@ def _refusal(id_: str, what: str, expected: str, break_it: Callable[[Bench], Non
 
 
 SESSION_RULES = (
-    Rule(
+    ConformanceRule(
         "session.rst_current",
         SESSION_SECTION,
         "On an RST with the peer's current tag: the same RSTACK again, nothing is cleared.",
         "the same RSTACK, and the proven session goes on",
         _rst_current,
     ),
-    Rule(
+    ConformanceRule(
         "session.rst_new",
         SESSION_SECTION,
         "On an RST whose tag is not the peer's current one: clear everything …; answer RSTACK.",
         "a tag with another first byte, mid 0, a hello with a fresh nonce",
         _rst_new,
     ),
-    Rule(
+    ConformanceRule(
         "session.foreign_rstack",
         SESSION_SECTION,
         "On RSTACK with one's own outstanding tag: note the peer's.",
         "an RSTACK with other tags changes nothing",
         _foreign_rstack,
     ),
-    Rule(
+    ConformanceRule(
         "session.heartbeat",
         SESSION_SECTION,
         "an end that has sent nothing for 500 ms sends PING",
         "PING",
         _heartbeat,
     ),
-    Rule(
+    ConformanceRule(
         "session.silence",
         SESSION_SECTION,
         "an end that has received no valid frame for 2 s declares the link down … RST every 500 ms",
@@ -380,8 +382,10 @@ SESSION_RULES = (
 )
 ENVELOPE_RULES = (
     *(_unreadable(*item) for item in UNREADABLE_MESSAGES),
-    Rule("envelope.error_unanswered", "§4 error", "an error is never answered", "silence", _error_unanswered),
-    Rule(
+    ConformanceRule(
+        "envelope.error_unanswered", "§4 error", "an error is never answered", "silence", _error_unanswered
+    ),
+    ConformanceRule(
         "envelope.wrong_way",
         ENVELOPE_SECTION,
         "Unknown type: error unsupported_type, the link stays up",
@@ -390,14 +394,14 @@ ENVELOPE_RULES = (
     ),
 )
 HANDSHAKE_RULES = (
-    Rule(
+    ConformanceRule(
         "handshake.hello",
         HANDSHAKE_SECTION,
         "Each end sends hello {role, id, gate_id, kid, nonce_b64 (32 random bytes)}.",
         "its role, the gate, and the kid of the pinned key",
         _hello,
     ),
-    Rule(
+    ConformanceRule(
         "handshake.prove",
         HANDSHAKE_SECTION,
         "Each answers the other's with prove {hello_obj …}",
@@ -418,21 +422,21 @@ HANDSHAKE_RULES = (
     _refusal("wrong_id", "id", "another id in the proof than in the hello", _bad_proof(id="somebody-else")),
     _refusal("wrong_proof_gate", "gate_id", "another gate in the proof", _bad_proof(gate_id="another-gate")),
     _refusal("replayed_proof", "both nonces", "the proof of an earlier session", _replayed_proof),
-    Rule(
+    ConformanceRule(
         "handshake.early",
         HANDSHAKE_SECTION,
         "Before both proofs hold only hello, prove and error are served, anything else is dropped …",
         "nothing, or error unpaired",
         _early,
     ),
-    Rule(
+    ConformanceRule(
         "handshake.second_hello",
         HANDSHAKE_SECTION,
         "a second hello in a session is ignored",
         "a prove over the first hello's nonce, and the session is served",
         _second_hello,
     ),
-    Rule(
+    ConformanceRule(
         "handshake.timeout",
         SESSION_SECTION,
         "A handshake not finished in 5 s is reset.",
@@ -440,14 +444,14 @@ HANDSHAKE_RULES = (
         _handshake_timeout,
     ),
 )
-KEY_RULE = Rule(
+KEY_RULE = ConformanceRule(
     "key.revoked",
     HANDSHAKE_SECTION,
     "a kid in revoked_kids never counts again",
     f"the proof of a revoked key: {_UNPAIRED}",
     _revoked_key,
 )
-CANONICAL_RULE = Rule(
+CANONICAL_RULE = ConformanceRule(
     "envelope.canonical",
     ENVELOPE_SECTION,
     'A message is one JSON object {"v":1,"type":…,"body":…}, SENT as its RFC 8785 bytes',

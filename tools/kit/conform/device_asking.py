@@ -9,9 +9,9 @@ from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
 from link1.objects import DeviceStatus, Request
 from link1.signed import Kind, sign_object, verify_object
-from tools.kit.conform.bench import QUIET_MS, Bench, Deed, said
+from tools.kit.conform.end_under_test import QUIET_MS, Deed, EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 PASSAGE_SECTION = "§4 One passage"
 HANDSHAKE_SECTION = "§3 Handshake"
@@ -22,7 +22,7 @@ EXPIRED_MS = 1_500
 """After the end of the ttl; the contract says 200 ms before it."""
 
 
-def make_request(bench: Bench, ttl_ms: int = LONG_TTL_MS, **changes: Any) -> Request:
+def make_request(bench: EndUnderTest, ttl_ms: int = LONG_TTL_MS, **changes: Any) -> Request:
     """A request of ours with a txn_id never used before."""
     asked = Request(
         txn_id=bench.peer.random(16).hex(),
@@ -35,25 +35,25 @@ def make_request(bench: Bench, ttl_ms: int = LONG_TTL_MS, **changes: Any) -> Req
     return replace(asked, **changes)
 
 
-def signed(bench: Bench, request: Request) -> JsonObject:
+def signed(bench: EndUnderTest, request: Request) -> JsonObject:
     bench.txn_ids.add(request.txn_id)
     return sign_object(Kind.REQUEST, request.to_obj(), bench.setup.key)
 
 
-def ask(bench: Bench, ttl_ms: int = LONG_TTL_MS) -> tuple[Request, JsonObject, int]:
+def ask(bench: EndUnderTest, ttl_ms: int = LONG_TTL_MS) -> tuple[Request, JsonObject, int]:
     """Send a new request: itself, its wrapper, and the mark before it."""
     request = make_request(bench, ttl_ms)
     wrapper = signed(bench, request)
     return request, wrapper, bench.peer.say("request", wrapper)
 
 
-def withdraw(bench: Bench, txn_id: str) -> None:
+def withdraw(bench: EndUnderTest, txn_id: str) -> None:
     """End an open request, so that no hand that comes by answers it."""
     mark = bench.peer.say("cancel", {"txn_id": txn_id})
     bench.want_error(mark, "cancelled", about="cancel", txn_id=txn_id)
 
 
-def _status(bench: Bench) -> None:
+def _status(bench: EndUnderTest) -> None:
     mark = bench.prove()
     heard = bench.peer.message("status", ANSWER_MS, mark)
     if heard is None:
@@ -69,7 +69,7 @@ def _status(bench: Bench) -> None:
     bench.notes["serving"] = status.serving
 
 
-def _expires(bench: Bench) -> None:
+def _expires(bench: EndUnderTest) -> None:
     bench.prove()
     begun_ms = bench.peer.now_ms
     request, _, mark = ask(bench, SHORT_TTL_MS)
@@ -84,7 +84,7 @@ def _expires(bench: Bench) -> None:
         raise Broken(f"error expired after {took_ms} ms, with ttl_ms {SHORT_TTL_MS}")
 
 
-def _expired_again(bench: Bench) -> None:
+def _expired_again(bench: EndUnderTest) -> None:
     bench.prove()
     request, wrapper, mark = ask(bench, AGAIN_TTL_MS)
     _need_error(bench, mark, "expired", AGAIN_TTL_MS + EXPIRED_MS)
@@ -95,14 +95,14 @@ def _expired_again(bench: Bench) -> None:
     bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
 
 
-def _need_error(bench: Bench, mark: int, code: str, within_ms: int) -> None:
+def _need_error(bench: EndUnderTest, mark: int, code: str, within_ms: int) -> None:
     heard = bench.peer.wait(lambda h: h.type in ("error", "verdict"), within_ms, mark)
     if heard is not None and heard.type == "verdict":
         raise NotTried("a verdict came: take the hand away")
     bench.want_error(mark, code, within_ms, about="request")
 
 
-def _armed_again(bench: Bench) -> None:
+def _armed_again(bench: EndUnderTest) -> None:
     bench.prove()
     request, wrapper, mark = ask(bench)
     bench.peer.say("request", wrapper)
@@ -110,14 +110,14 @@ def _armed_again(bench: Bench) -> None:
     withdraw(bench, request.txn_id)
 
 
-def _cancel(bench: Bench) -> None:
+def _cancel(bench: EndUnderTest) -> None:
     bench.prove()
     request, _, _ = ask(bench)
     withdraw(bench, request.txn_id)
     withdraw(bench, request.txn_id)
 
 
-def _cancel_unknown(bench: Bench) -> None:
+def _cancel_unknown(bench: EndUnderTest) -> None:
     bench.prove()
     mark = bench.peer.say("cancel", {"txn_id": bench.peer.random(16).hex(), "of_a_later_version": [1]})
     body = bench.want_error(mark, "cancelled", about="cancel")
@@ -125,7 +125,7 @@ def _cancel_unknown(bench: Bench) -> None:
         raise Broken("the error names a txn_id that the device does not know")
 
 
-def _cancel_not_remembered(bench: Bench) -> None:
+def _cancel_not_remembered(bench: EndUnderTest) -> None:
     """A cancel that comes before its request does not end it."""
     bench.prove()
     request = make_request(bench)
@@ -136,7 +136,7 @@ def _cancel_not_remembered(bench: Bench) -> None:
     withdraw(bench, request.txn_id)
 
 
-def _cancel_ended(bench: Bench) -> None:
+def _cancel_ended(bench: EndUnderTest) -> None:
     bench.prove()
     request, _, mark = ask(bench, SHORT_TTL_MS)
     _need_error(bench, mark, "expired", SHORT_TTL_MS + EXPIRED_MS)
@@ -144,7 +144,7 @@ def _cancel_ended(bench: Bench) -> None:
     bench.want_error(mark, "expired", about="cancel", txn_id=request.txn_id)
 
 
-def _cancelled_again(bench: Bench) -> None:
+def _cancelled_again(bench: EndUnderTest) -> None:
     bench.prove()
     request, wrapper, _ = ask(bench)
     withdraw(bench, request.txn_id)
@@ -152,7 +152,7 @@ def _cancelled_again(bench: Bench) -> None:
     bench.want_error(mark, "cancelled", about="request", txn_id=request.txn_id)
 
 
-def _replaced(bench: Bench) -> None:
+def _replaced(bench: EndUnderTest) -> None:
     bench.prove()
     older, older_wrapper, _ = ask(bench)
     newer, _, _ = ask(bench)
@@ -161,10 +161,10 @@ def _replaced(bench: Bench) -> None:
     withdraw(bench, newer.txn_id)
 
 
-def _wrong_clock(issued_at_ms: int) -> Callable[[Bench], None]:
+def _wrong_clock(issued_at_ms: int) -> Callable[[EndUnderTest], None]:
     """A check that a request whose time of issue is far off is armed like any other."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.prove()
         request = make_request(bench, issued_at_ms=issued_at_ms)
         mark = bench.peer.say("request", signed(bench, request))
@@ -174,10 +174,10 @@ def _wrong_clock(issued_at_ms: int) -> Callable[[Bench], None]:
     return check
 
 
-def _own_clock(deed: Deed) -> Callable[[Bench], None]:
+def _own_clock(deed: Deed) -> Callable[[EndUnderTest], None]:
     """A check that the device proves itself, takes our proof and arms a request with its clock wrong."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.do(deed)
         try:
             bench.prove()
@@ -190,7 +190,7 @@ def _own_clock(deed: Deed) -> Callable[[Bench], None]:
     return check
 
 
-def _restart_remembers(bench: Bench) -> None:
+def _restart_remembers(bench: EndUnderTest) -> None:
     """A request that ended stays ended, so that nobody who recorded it can have it answered."""
     bench.prove()
     request, wrapper, mark = ask(bench, AGAIN_TTL_MS)
@@ -201,7 +201,7 @@ def _restart_remembers(bench: Bench) -> None:
     bench.want_error(mark, "expired", about="request", txn_id=request.txn_id)
 
 
-def _revoked_in_use(bench: Bench) -> None:
+def _revoked_in_use(bench: EndUnderTest) -> None:
     """The last rule: with the key gone there is nothing more to try."""
     bench.prove()
     bench.do(Deed.REVOKE)
@@ -211,12 +211,12 @@ def _revoked_in_use(bench: Bench) -> None:
     _unpaired_now(bench)
 
 
-def _revoked_for_good(bench: Bench) -> None:
+def _revoked_for_good(bench: EndUnderTest) -> None:
     bench.do(Deed.ADD_AGAIN)
     _unpaired_now(bench)
 
 
-def _unpaired_now(bench: Bench) -> None:
+def _unpaired_now(bench: EndUnderTest) -> None:
     """Our proof by the key that is revoked now is refused."""
     bench.greet()
     bench.peer.say("hello", bench.own_hello())
@@ -225,14 +225,14 @@ def _unpaired_now(bench: Bench) -> None:
     bench.want_error(0, "unpaired")
 
 
-def _named_txn_ids(bench: Bench) -> None:
+def _named_txn_ids(bench: EndUnderTest) -> None:
     """Looks at every error of the run."""
     for body in bench.peer.errors:
         if "txn_id" in body and body["txn_id"] not in bench.txn_ids:
             raise Broken(f"error {said(body)}: no request with this txn_id was signed")
 
 
-def _conflict(bench: Bench) -> None:
+def _conflict(bench: EndUnderTest) -> None:
     bench.prove()
     request, _, _ = ask(bench)
     changed = replace(request, ttl_ms=request.ttl_ms + 1)
@@ -243,7 +243,7 @@ def _conflict(bench: Bench) -> None:
     bench.want_error(mark, "txn_conflict", about="request", txn_id=request.txn_id)
 
 
-def _reset_drops_armed(bench: Bench) -> None:
+def _reset_drops_armed(bench: EndUnderTest) -> None:
     """RST drops it; sent again, its ttl runs anew."""
     bench.prove()
     ttl_ms = 1_800
@@ -265,15 +265,15 @@ _REPEAT = (
 )
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(f"request.{id_}", PASSAGE_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(f"request.{id_}", PASSAGE_SECTION, sentence, expected, check)
 
 
 _CLOCK = "a wrong wall clock never costs a passage"
 _NO_CLOCK = "So no clock at either end closes a gate"
 
 ASKING_RULES = (
-    Rule(
+    ConformanceRule(
         "status.signed",
         HANDSHAKE_SECTION,
         "Then the device sends a signed status",
@@ -301,58 +301,60 @@ ASKING_RULES = (
         "nothing after the reset, and a whole ttl for the request sent again",
         _reset_drops_armed,
     ),
-    Rule(
+    ConformanceRule(
         "cancel.armed",
         PASSAGE_SECTION,
         "cancel: armed, or cancelled before: error cancelled",
         "error cancelled with txn_id, twice",
         _cancel,
     ),
-    Rule(
+    ConformanceRule(
         "cancel.unknown",
         PASSAGE_SECTION,
         "cancel: unknown: error cancelled without txn_id; Unknown members of a body are ignored",
         "error cancelled without txn_id",
         _cancel_unknown,
     ),
-    Rule(
+    ConformanceRule(
         "cancel.not_remembered",
         PASSAGE_SECTION,
         "cancel: unknown: …, not remembered",
         "its request is armed when it comes",
         _cancel_not_remembered,
     ),
-    Rule(
+    ConformanceRule(
         "cancel.ended",
         PASSAGE_SECTION,
         "cancel: ended otherwise: the code it ended with",
         "error expired",
         _cancel_ended,
     ),
-    Rule("cancel.request_again", PASSAGE_SECTION, _REPEAT, "error cancelled", _cancelled_again),
-    Rule("clock.request_past", PASSAGE_SECTION, _CLOCK, "a request of 1970 is armed", _wrong_clock(0)),
-    Rule(
+    ConformanceRule("cancel.request_again", PASSAGE_SECTION, _REPEAT, "error cancelled", _cancelled_again),
+    ConformanceRule(
+        "clock.request_past", PASSAGE_SECTION, _CLOCK, "a request of 1970 is armed", _wrong_clock(0)
+    ),
+    ConformanceRule(
         "clock.request_future",
         PASSAGE_SECTION,
         _CLOCK,
         "a request of the far future is armed",
         _wrong_clock(2**53 - 1),
     ),
-    Rule(
+    ConformanceRule(
         "clock.own_behind",
         HANDSHAKE_SECTION,
         _NO_CLOCK,
         "with its clock set back it takes our proof and our request",
         _own_clock(Deed.CLOCK_BACK),
     ),
-    Rule(
+    ConformanceRule(
         "clock.own_ahead",
         HANDSHAKE_SECTION,
         _NO_CLOCK,
         "with its clock set ahead it takes our proof and our request",
         _own_clock(Deed.CLOCK_AHEAD),
     ),
-    Rule(
+    ConformanceRule(
         "restart.ended",
         PASSAGE_SECTION,
         "Ended txn_ids are remembered like verdicts",
@@ -360,7 +362,7 @@ ASKING_RULES = (
         _restart_remembers,
     ),
 )
-TXN_ID_RULE = Rule(
+TXN_ID_RULE = ConformanceRule(
     "error.txn_id",
     PASSAGE_SECTION,
     "txn_id stands … about a txn_id of a request whose signature held; …, never otherwise",
@@ -368,14 +370,14 @@ TXN_ID_RULE = Rule(
     _named_txn_ids,
 )
 REVOKING_RULES = (
-    Rule(
+    ConformanceRule(
         "key.revoked_in_use",
         HANDSHAKE_SECTION,
         "revoking the one in use forces RST",
         "RST, and then error unpaired to the revoked key",
         _revoked_in_use,
     ),
-    Rule(
+    ConformanceRule(
         "key.revoked_for_good",
         HANDSHAKE_SECTION,
         "a kid in revoked_kids never counts again, even if it is added again",

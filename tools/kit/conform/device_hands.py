@@ -1,7 +1,7 @@
 """Rules for a device that need a hand: verdicts, and what becomes of them (LINK/1 §4).
 
 A person shows a hand three times and no more: two passages are played once, what happens is written down in a
-`Story`, and each rule looks at its part of it.
+`TwoPassages`, and each rule looks at its part of it.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from link1.errors import FormatError, SignatureError
 from link1.keys import SigningKey
 from link1.objects import Decision, Passage, Request, Verdict
 from link1.signed import Kind, object_ref, sign_object, verify_object
-from tools.kit.conform.bench import QUIET_MS, SETTLE_MS, Bench, Deed, said
 from tools.kit.conform.common_frames import strange
 from tools.kit.conform.device_asking import LONG_TTL_MS, PASSAGE_SECTION, make_request, signed, withdraw
+from tools.kit.conform.end_under_test import QUIET_MS, SETTLE_MS, Deed, EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 HAND_TTL_MS = 60_000
 SAME_HAND_MS = 1_500
@@ -34,7 +34,7 @@ VERDICT_SECTION = "§4 What a verdict says"
 
 
 @dataclass
-class Story:
+class TwoPassages:
     """What happened at the two passages; None where it did not come so far."""
 
     asked: list[Request] = field(default_factory=list)
@@ -64,11 +64,11 @@ class Story:
     """Why the story ended early."""
 
 
-def story_of(bench: Bench) -> Story:
+def story_of(bench: EndUnderTest) -> TwoPassages:
     """Play the two passages the first time they are asked for."""
     if "story" not in bench.notes:
         bench.need_hand()
-        story = Story()
+        story = TwoPassages()
         bench.notes["story"] = story
         try:
             _first_passage(bench, story)
@@ -76,11 +76,11 @@ def story_of(bench: Bench) -> Story:
         except Broken as broken:
             story.unanswered = str(broken)
     story = bench.notes["story"]
-    assert isinstance(story, Story)  # noqa: S101 (narrows what only this function puts there)
+    assert isinstance(story, TwoPassages)  # noqa: S101 (narrows what only this function puts there)
     return story
 
 
-def _verdict(bench: Bench, story: Story) -> None:
+def _verdict(bench: EndUnderTest, story: TwoPassages) -> None:
     """One armed request, one hand, one verdict."""
     hand = bench.need_hand()
     request = make_request(bench, HAND_TTL_MS)
@@ -103,7 +103,7 @@ def _verdict(bench: Bench, story: Story) -> None:
     story.verdicts.append(heard.body)
 
 
-def _first_passage(bench: Bench, story: Story) -> None:
+def _first_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     bench.prove()
     _verdict(bench, story)
     request, wrapper = story.asked[0], story.verdicts[0]
@@ -144,7 +144,7 @@ def _first_passage(bench: Bench, story: Story) -> None:
     story.resolved.append(_resolved(bench, object_ref(wrapper)))
 
 
-def _same_hand(bench: Bench) -> Heard | None:
+def _same_hand(bench: EndUnderTest) -> Heard | None:
     """Another request while the hand that has answered is still there: it answers no second one."""
     request = make_request(bench)
     mark = bench.peer.say("request", signed(bench, request))
@@ -161,7 +161,7 @@ def _txn_of(heard: Heard) -> object:
     return verdict.get("txn_id") if isinstance(verdict, dict) else None
 
 
-def _complaint(bench: Bench, story: Story, name: str, type_: str, wrapper: JsonObject) -> None:
+def _complaint(bench: EndUnderTest, story: TwoPassages, name: str, type_: str, wrapper: JsonObject) -> None:
     """Send something wrong, and note the errors that it calls for."""
     mark = bench.peer.say(type_, wrapper)
     bench.error(mark, QUIET_MS if name == "again" else ANSWER_MS)
@@ -169,7 +169,7 @@ def _complaint(bench: Bench, story: Story, name: str, type_: str, wrapper: JsonO
     story.complaints[name] = [h.body for h in bench.peer.heard[mark:] if h.type == "error"]
 
 
-def _full_queue(bench: Bench, request: JsonObject) -> list[Heard]:
+def _full_queue(bench: EndUnderTest, request: JsonObject) -> list[Heard]:
     """We acknowledge nothing while more errors are called for than may wait, then ask for the verdict again,
     and acknowledge again: what comes, up to the verdict."""
     peer = bench.peer
@@ -185,7 +185,7 @@ def _full_queue(bench: Bench, request: JsonObject) -> list[Heard]:
     return [h for h in peer.heard[mark:] if h.type]
 
 
-def _second_passage(bench: Bench, story: Story) -> None:
+def _second_passage(bench: EndUnderTest, story: TwoPassages) -> None:
     bench.prove()
     _verdict(bench, story)
     wrapper = story.verdicts[1]
@@ -196,14 +196,14 @@ def _second_passage(bench: Bench, story: Story) -> None:
     bench.need_hand().away()
 
 
-def _heard_bodies(bench: Bench, type_: str, mark: int) -> list[JsonObject]:
+def _heard_bodies(bench: EndUnderTest, type_: str, mark: int) -> list[JsonObject]:
     """The one message of this type that comes now, and those that come right behind it."""
     bench.peer.message(type_, ANSWER_MS, mark)
     bench.peer.listen(100)
     return [h.body for h in bench.peer.heard[mark:] if h.type == type_]
 
 
-def _resolved(bench: Bench, wanted: str) -> list[str]:
+def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:
     """The refs of every `resolve` of this session, until one names `wanted` or none comes any more. Others
     may be asked about first, in messages of their own: about those we stay silent, as who has forgotten."""
     mark = 0
@@ -214,7 +214,7 @@ def _resolved(bench: Bench, wanted: str) -> list[str]:
     return [ref for h in bench.peer.heard if h.type == "resolve" for ref in h.body.get("verdict_refs", [])]
 
 
-def _decision(bench: Bench, wrapper: JsonObject) -> Decision:
+def _decision(bench: EndUnderTest, wrapper: JsonObject) -> Decision:
     verdict = wrapper["verdict"]
     return Decision(
         txn_id=verdict["txn_id"],
@@ -230,7 +230,7 @@ def _decision(bench: Bench, wrapper: JsonObject) -> Decision:
     )
 
 
-def _answer(bench: Bench, story: Story, wrapper: JsonObject, *, at_ms: int) -> None:
+def _answer(bench: EndUnderTest, story: TwoPassages, wrapper: JsonObject, *, at_ms: int) -> None:
     """The right decision, actuated where a turn sensor shall report, and then what it reports; both are good
     however wrong our clock is (`at_ms`)."""
     sensor = bench.setup.passage_sensor
@@ -243,7 +243,7 @@ def _answer(bench: Bench, story: Story, wrapper: JsonObject, *, at_ms: int) -> N
 
 
 def _signed_passage(
-    bench: Bench, wrapper: JsonObject, key: SigningKey | None = None, **changes: Any
+    bench: EndUnderTest, wrapper: JsonObject, key: SigningKey | None = None, **changes: Any
 ) -> JsonObject:
     verdict = wrapper["verdict"]
     passage = Passage(
@@ -259,16 +259,16 @@ def _signed_passage(
     return sign_object(Kind.PASSAGE, replace(passage, **changes).to_obj(), key or bench.setup.key)
 
 
-def _signed_by(bench: Bench, wrapper: JsonObject, key: SigningKey) -> JsonObject:
+def _signed_by(bench: EndUnderTest, wrapper: JsonObject, key: SigningKey) -> JsonObject:
     return sign_object(Kind.DECISION, _decision(bench, wrapper).to_obj(), key)
 
 
-def _signed_decision(bench: Bench, wrapper: JsonObject, **changes: Any) -> JsonObject:
+def _signed_decision(bench: EndUnderTest, wrapper: JsonObject, **changes: Any) -> JsonObject:
     decision = replace(_decision(bench, wrapper), **changes)
     return sign_object(Kind.DECISION, decision.to_obj(), bench.setup.key)
 
 
-WRONG_DECISIONS: dict[str, Callable[[Bench, JsonObject], JsonObject]] = {
+WRONG_DECISIONS: dict[str, Callable[[EndUnderTest, JsonObject], JsonObject]] = {
     "signature": lambda bench, wrapper: (
         sign_object(Kind.DECISION, _decision(bench, wrapper).to_obj(), bench.stranger)
         | {"signer_kid": bench.setup.key.kid}
@@ -279,7 +279,7 @@ WRONG_DECISIONS: dict[str, Callable[[Bench, JsonObject], JsonObject]] = {
 }
 """What may be wrong with a decision, and such a one for a verdict."""
 
-WRONG_PASSAGES: dict[str, Callable[[Bench, JsonObject], JsonObject]] = {
+WRONG_PASSAGES: dict[str, Callable[[EndUnderTest, JsonObject], JsonObject]] = {
     "signature": lambda bench, wrapper: (
         _signed_passage(bench, wrapper, bench.stranger) | {"signer_kid": bench.setup.key.kid}
     ),
@@ -292,7 +292,7 @@ WRONG_PASSAGES: dict[str, Callable[[Bench, JsonObject], JsonObject]] = {
 # ---- what each rule looks at
 
 
-def _parsed(bench: Bench, number: int) -> tuple[Verdict, str]:
+def _parsed(bench: EndUnderTest, number: int) -> tuple[Verdict, str]:
     """The verdict of a passage and its ref; raises what is wrong with the story or with it."""
     story = story_of(bench)
     if len(story.verdicts) <= number:
@@ -306,7 +306,7 @@ def _parsed(bench: Bench, number: int) -> tuple[Verdict, str]:
         raise Broken(f"verdict: {error}") from None
 
 
-def _so_far(bench: Bench) -> Story:
+def _so_far(bench: EndUnderTest) -> TwoPassages:
     """The story, if it holds everything up to the second passage."""
     story = story_of(bench)
     if len(story.resolved) < 2:
@@ -314,13 +314,13 @@ def _so_far(bench: Bench) -> Story:
     return story
 
 
-def _comes(bench: Bench) -> None:
+def _comes(bench: EndUnderTest) -> None:
     story = story_of(bench)
     if len(story.verdicts) < 2:
         raise Broken(story.unanswered)
 
 
-def _fits(bench: Bench) -> None:
+def _fits(bench: EndUnderTest) -> None:
     story = story_of(bench)
     for number, asked in enumerate(story.asked):
         verdict, _ = _parsed(bench, number)
@@ -332,7 +332,7 @@ def _fits(bench: Bench) -> None:
             raise Broken(f"other than in the request: {', '.join(wrong)}")
 
 
-def _chain(bench: Bench) -> None:
+def _chain(bench: EndUnderTest) -> None:
     first, first_ref = _parsed(bench, 0)
     second, _ = _parsed(bench, 1)
     if second.verdict_seq != first.verdict_seq + 1:
@@ -341,7 +341,7 @@ def _chain(bench: Bench) -> None:
         raise Broken("prev_ref is not the verdict_ref of the verdict before")
 
 
-def _byte_for_byte(bench: Bench) -> None:
+def _byte_for_byte(bench: EndUnderTest) -> None:
     story = _so_far(bench)
     if len(story.same_again) != 2:
         raise Broken(f"the request was repeated twice, and {len(story.same_again)} verdicts came")
@@ -349,7 +349,7 @@ def _byte_for_byte(bench: Bench) -> None:
         raise Broken("another verdict came for the same txn_id")
 
 
-def _conflict(bench: Bench) -> None:
+def _conflict(bench: EndUnderTest) -> None:
     story = _so_far(bench)
     wanted = {"code": "txn_conflict", "about": "request", "txn_id": story.asked[0].txn_id}
     found = story.conflict
@@ -357,14 +357,14 @@ def _conflict(bench: Bench) -> None:
         raise Broken("no error" if found is None else f"error {said(found)}")
 
 
-def _cancel(bench: Bench) -> None:
+def _cancel(bench: EndUnderTest) -> None:
     answer = _so_far(bench).after_cancel
     if answer is not None:
         raise Broken(f"{answer.type} {said(answer.body)}")
 
 
-def _complains(name: str) -> Callable[[Bench], None]:
-    def check(bench: Bench) -> None:
+def _complains(name: str) -> Callable[[EndUnderTest], None]:
+    def check(bench: EndUnderTest) -> None:
         _judge_complaint(_so_far(bench).complaints[name], "decision")
 
     return check
@@ -376,25 +376,25 @@ def _judge_complaint(errors: list[JsonObject], about: str) -> None:
         raise Broken("; ".join(f"error {said(error)}" for error in errors) or "no error")
 
 
-def _complains_once(bench: Bench) -> None:
+def _complains_once(bench: EndUnderTest) -> None:
     if _so_far(bench).complaints["again"]:
         raise Broken("bad_decision was said again about the same message")
 
 
-def _complains_of_revoked(bench: Bench) -> None:
+def _complains_of_revoked(bench: EndUnderTest) -> None:
     story = _so_far(bench)
     if "revoked" not in story.complaints:
         raise NotTried("give --revoked-key-file: a key of ours that was pinned there and has been revoked")
     _judge_complaint(story.complaints["revoked"], "decision")
 
 
-def _need_sensor(bench: Bench) -> None:
+def _need_sensor(bench: EndUnderTest) -> None:
     if not bench.setup.passage_sensor:
         raise NotTried("needs a gate registered with a turn sensor, and --passage-sensor")
 
 
-def _complains_of_passage(name: str) -> Callable[[Bench], None]:
-    def check(bench: Bench) -> None:
+def _complains_of_passage(name: str) -> Callable[[EndUnderTest], None]:
+    def check(bench: EndUnderTest) -> None:
         _need_sensor(bench)
         _parsed(bench, 1)
         complaints = story_of(bench).complaints
@@ -405,7 +405,7 @@ def _complains_of_passage(name: str) -> Callable[[Bench], None]:
     return check
 
 
-def _passage_completes(bench: Bench) -> None:
+def _passage_completes(bench: EndUnderTest) -> None:
     """After decision and passage nothing is asked about any more."""
     _need_sensor(bench)
     _, ref = _parsed(bench, 1)
@@ -417,20 +417,20 @@ def _passage_completes(bench: Bench) -> None:
         raise Broken("a verdict with its decision and its passage is still asked about")
 
 
-def _clock(bench: Bench) -> None:
+def _clock(bench: EndUnderTest) -> None:
     _parsed(bench, 1)
     refused = _so_far(bench).answer_refused
     if refused is not None:
         raise Broken(f"error {said(refused)} to a decision of 1970 or of the far future")
 
 
-def _one_hand(bench: Bench) -> None:
+def _one_hand(bench: EndUnderTest) -> None:
     again = _so_far(bench).same_hand
     if again is not None:
         raise Broken("a second verdict came for a hand that was never seen to leave")
 
 
-def _queue(bench: Bench) -> None:
+def _queue(bench: EndUnderTest) -> None:
     came = _so_far(bench).full_queue
     before = [h for h in came if h.type == "error"]
     if not came or came[-1].type != "verdict":
@@ -439,36 +439,36 @@ def _queue(bench: Bench) -> None:
         raise Broken(f"{len(before)} errors that had waited came before the verdict")
 
 
-def _restart(bench: Bench) -> Story:
+def _restart(bench: EndUnderTest) -> TwoPassages:
     story = _so_far(bench)
     if not story.restarted:
         bench.do(Deed.RESTART)  # says what to do
     return story
 
 
-def _restart_resolves(bench: Bench) -> None:
+def _restart_resolves(bench: EndUnderTest) -> None:
     story = _restart(bench)
     if object_ref(story.verdicts[0]) not in story.resolved_after_restart:
         raise Broken("the unanswered verdict is not in resolve after the restart")
 
 
-def _restart_same(bench: Bench) -> None:
+def _restart_same(bench: EndUnderTest) -> None:
     story = _restart(bench)
     if [canonical_bytes(again) for again in story.same_after_restart] != [canonical_bytes(story.verdicts[0])]:
         raise Broken(f"{len(story.same_after_restart)} verdicts came, or another one")
 
 
-def _restart_chain(bench: Bench) -> None:
+def _restart_chain(bench: EndUnderTest) -> None:
     _restart(bench)
     _chain(bench)
 
 
-def _resolves_many(bench: Bench) -> None:
+def _resolves_many(bench: EndUnderTest) -> None:
     """More verdicts than one `resolve` may name: they are all asked about, message by message."""
     hand = bench.need_hand()
     if not hand.tireless:
         raise NotTried(f"needs {MANY} hands; run again with --hand-source")
-    story = Story()
+    story = TwoPassages()
     bench.prove()
     for _ in range(MANY):
         _verdict(bench, story)
@@ -488,7 +488,7 @@ def _resolves_many(bench: Bench) -> None:
         raise Broken(f"{len(open_refs)} of {MANY} unanswered verdicts were not asked about")
 
 
-def _resolves(bench: Bench) -> None:
+def _resolves(bench: EndUnderTest) -> None:
     story = _so_far(bench)
     ref = object_ref(story.verdicts[0])
     if ref not in story.resolved[0]:
@@ -497,12 +497,12 @@ def _resolves(bench: Bench) -> None:
         raise Broken("an answered verdict is still asked about")
 
 
-def _not_pushed(bench: Bench) -> None:
+def _not_pushed(bench: EndUnderTest) -> None:
     if _so_far(bench).pushed:
         raise Broken("the verdict of an earlier session came without being asked for")
 
 
-def _guides(bench: Bench) -> None:
+def _guides(bench: EndUnderTest) -> None:
     story = story_of(bench)
     _parsed(bench, 0)
     for heard in story.guides:
@@ -514,7 +514,7 @@ def _guides(bench: Bench) -> None:
         raise Broken("more than 5 hints in a second")
 
 
-def _nobody_asked(bench: Bench) -> None:
+def _nobody_asked(bench: EndUnderTest) -> None:
     """Needs no hand of its own: nothing is open, so nothing comes."""
     bench.need_hand()
     bench.prove()
@@ -528,8 +528,8 @@ def _nobody_asked(bench: Bench) -> None:
     hand.away()
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(f"verdict.{id_}", PASSAGE_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(f"verdict.{id_}", PASSAGE_SECTION, sentence, expected, check)
 
 
 _COUNTERS = "verdict_seq … rises by exactly 1, across restarts and power loss"
@@ -538,7 +538,7 @@ _EVIDENCE = (
 )
 
 HAND_RULES = (
-    Rule(
+    ConformanceRule(
         "verdict.comes",
         VERDICT_SECTION,
         "A verdict answers a hand.",
@@ -585,7 +585,7 @@ HAND_RULES = (
         _complains_of_revoked,
     ),
     *(
-        Rule(
+        ConformanceRule(
             f"passage.wrong_{name}",
             PASSAGE_SECTION,
             "only with a turn sensor; a wrong one is treated as a wrong decision",
@@ -594,14 +594,14 @@ HAND_RULES = (
         )
         for name in WRONG_PASSAGES
     ),
-    Rule(
+    ConformanceRule(
         "passage.completes",
         PASSAGE_SECTION,
         "passage: only with a turn sensor",
         "no error, and the verdict is asked about no more",
         _passage_completes,
     ),
-    Rule(
+    ConformanceRule(
         "clock.decision",
         "§3 Handshake",
         "Evidence is good under the key that proved itself in the session …, whatever its decided_at_ms",
@@ -614,7 +614,7 @@ HAND_RULES = (
         "no verdict on a second request while the hand is still there",
         _one_hand,
     ),
-    Rule(
+    ConformanceRule(
         "verdict.full_queue",
         "§1 Reliable, ordered messages",
         "a verdict … that finds no room goes out in this session as soon as an ACK makes room",
@@ -633,28 +633,28 @@ HAND_RULES = (
         "no verdict before its request is repeated",
         _not_pushed,
     ),
-    Rule(
+    ConformanceRule(
         "restart.resolve",
         PASSAGE_SECTION,
         "A verdict that a restart … finds journaled and unacknowledged … is listed in resolve",
         "the unanswered verdict is listed after a restart",
         _restart_resolves,
     ),
-    Rule(
+    ConformanceRule(
         "restart.again",
         PASSAGE_SECTION,
         "…, and given again when its request is repeated",
         "the same verdict, byte for byte",
         _restart_same,
     ),
-    Rule(
+    ConformanceRule(
         "restart.chain",
         PASSAGE_SECTION,
         _COUNTERS,
         "the verdict after a restart follows the one before it",
         _restart_chain,
     ),
-    Rule(
+    ConformanceRule(
         "resolve.many",
         PASSAGE_SECTION,
         "resolve {verdict_refs:[1..32]}: after a handshake",

@@ -11,9 +11,9 @@ from link1.canonical import b64_decode, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
 from link1.objects import DeviceStatus
 from link1.signed import Kind, verify_object
-from tools.kit.conform.bench import Bench, said
+from tools.kit.conform.end_under_test import EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 MAIL_SECTION = "§5 Mail over the cable"
 BEYOND = 2**40
@@ -26,7 +26,7 @@ MOST_BYTES = 800_000
 """More than any record has: an outbox whose total is larger is not collected."""
 
 
-def _status(bench: Bench) -> DeviceStatus:
+def _status(bench: EndUnderTest) -> DeviceStatus:
     """A proven session, and what its first status says."""
     mark = bench.prove()
     heard = bench.peer.message("status", ANSWER_MS, mark)
@@ -38,7 +38,7 @@ def _status(bench: Bench) -> DeviceStatus:
         raise Broken(f"status: {error}") from None
 
 
-def _offer(bench: Bench, seq: int, offset: int, data: bytes, total: int) -> MailAck:
+def _offer(bench: EndUnderTest, seq: int, offset: int, data: bytes, total: int) -> MailAck:
     """One chunk, and the answer to it."""
     body = {"box": "in", "seq": seq, "offset": offset, "total": total, "data_b64": b64_encode(data)}
     mark = bench.peer.say("mail", body, 1)
@@ -54,7 +54,7 @@ def _offer(bench: Bench, seq: int, offset: int, data: bytes, total: int) -> Mail
     return ack
 
 
-def _answer(bench: Bench, types: tuple[str, ...], about: str, mark: int) -> Heard:
+def _answer(bench: EndUnderTest, types: tuple[str, ...], about: str, mark: int) -> Heard:
     """The answer to a question of the mail, which may be an error about it."""
 
     def wanted(heard: Heard) -> bool:
@@ -74,7 +74,7 @@ def _want(ack: MailAck, state: str, next_offset: int) -> None:
         raise Broken(f"mail_ack {ack.state} with next_offset {ack.next_offset}")
 
 
-def _begun(bench: Bench) -> int:
+def _begun(bench: EndUnderTest) -> int:
     """A record of two chunks of which the device has the first; its seq."""
     seq = _status(bench).mail.in_applied_seq + 1
     # Whatever it holds of this seq has another total, so this begins anew.
@@ -83,26 +83,26 @@ def _begun(bench: Bench) -> int:
     return seq
 
 
-def _expected_offset(bench: Bench) -> None:
+def _expected_offset(bench: EndUnderTest) -> None:
     seq = _begun(bench)
     for offset in (0, 1, MAX_CHUNK_BYTES + 1):
         _want(_offer(bench, seq, offset, JUNK[offset : offset + 100], len(JUNK)), "more", MAX_CHUNK_BYTES)
 
 
-def _resumes(bench: Bench) -> None:
+def _resumes(bench: EndUnderTest) -> None:
     seq = _begun(bench)
     bench.prove()
     _want(_offer(bench, seq, 1, JUNK[1:100], len(JUNK)), "more", MAX_CHUNK_BYTES)
 
 
-def _other_total(bench: Bench) -> None:
+def _other_total(bench: EndUnderTest) -> None:
     seq = _begun(bench)
     _want(_offer(bench, seq, 0, JUNK[:100], len(JUNK) + 1), "more", 100)
     _begun(bench)
     _want(_offer(bench, seq, 50, JUNK[50:100], len(JUNK) + 1), "more", 0)
 
 
-def _refuses(bench: Bench) -> None:
+def _refuses(bench: EndUnderTest) -> None:
     """Nothing that nobody sealed is applied, and nothing behind it is taken."""
     seq = _begun(bench)
     ack = _offer(bench, seq, MAX_CHUNK_BYTES, JUNK[MAX_CHUNK_BYTES:], len(JUNK))
@@ -116,7 +116,7 @@ def _refuses(bench: Bench) -> None:
         raise Broken(f"the record after it: mail_ack {later.state} with next_offset {later.next_offset}")
 
 
-def _applied(bench: Bench) -> None:
+def _applied(bench: EndUnderTest) -> None:
     applied_seq = _status(bench).mail.in_applied_seq
     if applied_seq < 1:
         raise NotTried("the device has applied no record yet; let it have mail from its service first")
@@ -126,12 +126,12 @@ def _applied(bench: Bench) -> None:
         raise Broken(f"applied_seq {ack.applied_seq}, and its status said {applied_seq}")
 
 
-def _gap(bench: Bench) -> None:
+def _gap(bench: EndUnderTest) -> None:
     _status(bench)
     _want(_offer(bench, BEYOND, 0, b"mail", 4), "gap", 0)
 
 
-def _too_long(bench: Bench) -> None:
+def _too_long(bench: EndUnderTest) -> None:
     seq = _begun(bench)
     data = JUNK[: MAX_CHUNK_BYTES + 1]
     body = {"box": "in", "seq": seq, "offset": 0, "total": 9_000, "data_b64": b64_encode(data)}
@@ -141,7 +141,7 @@ def _too_long(bench: Bench) -> None:
         raise Broken(f"{heard.type} {said(heard.body)}")
 
 
-def _restarted(bench: Bench) -> None:
+def _restarted(bench: EndUnderTest) -> None:
     """What was received in part is gone with the program: the device asks from 0 again."""
     seq = _begun(bench)
     bench.restart()
@@ -149,19 +149,19 @@ def _restarted(bench: Bench) -> None:
     _want(_offer(bench, seq, MAX_CHUNK_BYTES, JUNK[MAX_CHUNK_BYTES:], len(JUNK)), "more", 0)
 
 
-def _pull(bench: Bench, after_seq: int, offset: int) -> Heard:
+def _pull(bench: EndUnderTest, after_seq: int, offset: int) -> Heard:
     mark = bench.peer.say("mail_pull", {"box": "out", "after_seq": after_seq, "offset": offset}, 1)
     return _answer(bench, ("mail", "mail_none"), "mail_pull", mark)
 
 
-def _nothing(bench: Bench) -> None:
+def _nothing(bench: EndUnderTest) -> None:
     bench.prove()
     heard = _pull(bench, BEYOND, 0)
     if heard.type != "mail_none" or heard.body.get("after_seq") != BEYOND:
         raise Broken(f"{heard.type} {said(heard.body)}")
 
 
-def _newest(bench: Bench) -> None:
+def _newest(bench: EndUnderTest) -> None:
     """Two questions at once: the second has its answer, whatever becomes of the first."""
     bench.prove()
     mark = bench.peer.mark
@@ -175,7 +175,7 @@ def _newest(bench: Bench) -> None:
         raise Broken("the newest question is not answered")
 
 
-def _chunk(bench: Bench, after_seq: int, offset: int) -> tuple[int, int, bytes]:
+def _chunk(bench: EndUnderTest, after_seq: int, offset: int) -> tuple[int, int, bytes]:
     """seq, total and bytes of one chunk of the record after `after_seq`."""
     heard = _pull(bench, after_seq, offset)
     if heard.type == "mail_none" and offset == 0:
@@ -199,7 +199,7 @@ def _chunk(bench: Bench, after_seq: int, offset: int) -> tuple[int, int, bytes]:
     return seq, total, data
 
 
-def _collects(bench: Bench) -> None:
+def _collects(bench: EndUnderTest) -> None:
     """A whole record, interrupted by a reset after its first chunk."""
     after_seq = _status(bench).mail.out_acked_seq
     seq, total, record = _chunk(bench, after_seq, 0)
@@ -220,7 +220,7 @@ def _collects(bench: Bench) -> None:
         raise Broken("the record's post names another box or seq")
 
 
-def _past_the_end(bench: Bench) -> None:
+def _past_the_end(bench: EndUnderTest) -> None:
     after_seq = _status(bench).mail.out_acked_seq
     _, total, _ = _chunk(bench, after_seq, 0)
     for offset in (total, total + 1):
@@ -229,8 +229,8 @@ def _past_the_end(bench: Bench) -> None:
             raise Broken(f"{heard.type} {said(heard.body)} at offset {offset} of {total}")
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(f"mail.{id_}", MAIL_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(f"mail.{id_}", MAIL_SECTION, sentence, expected, check)
 
 
 _ORDER = "a chunk at another offset than expected is answered with the expected one"

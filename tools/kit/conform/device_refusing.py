@@ -5,22 +5,22 @@ from typing import Any
 
 from link1.canonical import JsonObject, b64_encode
 from link1.signed import Kind, sign_object
-from tools.kit.conform.bench import Bench
 from tools.kit.conform.device_asking import PASSAGE_SECTION, make_request, signed, withdraw
+from tools.kit.conform.end_under_test import EndUnderTest
 from tools.kit.conform.peer import Broken
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NEXT_DIGIT = dict(zip(_DIGITS, _DIGITS[1:] + "A", strict=True))
 
 
-def _refused(*codes: str, make: Callable[[Bench], JsonObject]) -> Callable[[Bench], None]:
+def _refused(*codes: str, make: Callable[[EndUnderTest], JsonObject]) -> Callable[[EndUnderTest], None]:
     """A check that a request is answered with one of these errors and not armed.
 
     These may name the txn_id, but only where the signature over it holds; `error.txn_id` sees to that.
     """
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         bench.prove()
         wrapper = make(bench)
         mark = bench.peer.say("request", wrapper)
@@ -31,47 +31,47 @@ def _refused(*codes: str, make: Callable[[Bench], JsonObject]) -> Callable[[Benc
     return check
 
 
-def _stranger(bench: Bench) -> JsonObject:
+def _stranger(bench: EndUnderTest) -> JsonObject:
     wrong_gate = make_request(bench, gate_id="another-gate")
     return sign_object(Kind.REQUEST, wrong_gate.to_obj(), bench.stranger) | {
         "signer_kid": bench.setup.key.kid
     }
 
 
-def _stranger_kid(bench: Bench) -> JsonObject:
+def _stranger_kid(bench: EndUnderTest) -> JsonObject:
     return sign_object(Kind.REQUEST, make_request(bench).to_obj(), bench.stranger)
 
 
-def _other_prefix(bench: Bench) -> JsonObject:
+def _other_prefix(bench: EndUnderTest) -> JsonObject:
     """The right key, but over the prefix of another kind of object."""
     obj = make_request(bench).to_obj()
     signature = sign_object(Kind.DECISION, obj, bench.setup.key)["sig_b64"]
     return sign_object(Kind.REQUEST, obj, bench.setup.key) | {"sig_b64": signature}
 
 
-def _extra_member(bench: Bench) -> JsonObject:
+def _extra_member(bench: EndUnderTest) -> JsonObject:
     return signed(bench, make_request(bench)) | {"extra": 1}
 
 
-def _noncanonical_base64(bench: Bench) -> JsonObject:
+def _noncanonical_base64(bench: EndUnderTest) -> JsonObject:
     wrapper = _unnamed(bench)
     return wrapper | {"sig_b64": str(wrapper["sig_b64"]).rstrip("=")}
 
 
-def _other_spelling(bench: Bench) -> JsonObject:
+def _other_spelling(bench: EndUnderTest) -> JsonObject:
     """The same 64 bytes in base64 whose last digit has bits that belong to no byte."""
     wrapper = _unnamed(bench)
     digits = str(wrapper["sig_b64"])
     return wrapper | {"sig_b64": digits[:-3] + _NEXT_DIGIT[digits[-3]] + "=="}
 
 
-def _unnamed(bench: Bench) -> JsonObject:
+def _unnamed(bench: EndUnderTest) -> JsonObject:
     """A signed request that an error must not name once its signature is spoilt."""
     return sign_object(Kind.REQUEST, make_request(bench).to_obj(), bench.setup.key)
 
 
-def _with(**changes: Any) -> Callable[[Bench], JsonObject]:
-    def make(bench: Bench) -> JsonObject:
+def _with(**changes: Any) -> Callable[[EndUnderTest], JsonObject]:
+    def make(bench: EndUnderTest) -> JsonObject:
         obj = make_request(bench).to_obj() | changes
         bench.txn_ids.add(obj["txn_id"])
         return sign_object(Kind.REQUEST, obj, bench.setup.key)
@@ -79,7 +79,7 @@ def _with(**changes: Any) -> Callable[[Bench], JsonObject]:
     return make
 
 
-def _unknown_member_is_signed(bench: Bench) -> None:
+def _unknown_member_is_signed(bench: EndUnderTest) -> None:
     bench.prove()
     obj = make_request(bench).to_obj() | {"of_a_later_version": {"a": 1}}
     bench.txn_ids.add(obj["txn_id"])
@@ -88,7 +88,7 @@ def _unknown_member_is_signed(bench: Bench) -> None:
     withdraw(bench, obj["txn_id"])
 
 
-def _wrong_decision(bench: Bench) -> None:
+def _wrong_decision(bench: EndUnderTest) -> None:
     """A decision about a verdict that there never was."""
     bench.prove()
     obj = {
@@ -118,8 +118,8 @@ _ORDER = (
 )
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(f"request.{id_}", PASSAGE_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(f"request.{id_}", PASSAGE_SECTION, sentence, expected, check)
 
 
 REFUSING_RULES = (
@@ -195,7 +195,7 @@ REFUSING_RULES = (
         "a request with an unknown member is armed",
         _unknown_member_is_signed,
     ),
-    Rule(
+    ConformanceRule(
         "decision.without_verdict",
         PASSAGE_SECTION,
         "a wrong one (signature, ids, nonce, ref) gets error bad_decision (once for each distinct message)",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tools.kit.conform.bench import DEEDS, Deed
+from tools.kit.conform.end_under_test import DEEDS, Deed
 
 HAND_PROGRAM_S = 60.0
 """A program that shows a hand and is not done by then has failed."""

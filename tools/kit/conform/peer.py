@@ -1,7 +1,7 @@
-"""The other end of the cable, played by hand: it does what LINK/1 wants until it is told to misbehave.
+"""The other end of the cable, driven step by step: it follows LINK/1 until a rule makes it misbehave.
 
-A `Peer` keeps a session alive by itself (RSTACK, ACK, PONG, PING), and each of these can be switched off.
-Everything heard stands in `heard`, a frame an entry, with the message that the frame completed.
+A `ConformancePeer` keeps a session alive by itself (RSTACK, ACK, PONG, PING), and each of these can be
+switched off. `heard` lists every received frame, with the message that the frame completed.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from link1.channels import slices_of
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, TAG_BYTES, Frame, FrameDecoder, FrameKind
 from link1.link import RandomSource
-from tools.kit.conform.line import Line
+from tools.kit.conform.cable_line import CableLine
 from tools.kit.raw_frames import raw_frame
 
 PING_EVERY_MS = 400
@@ -50,10 +50,10 @@ Wanted = Callable[[Heard], bool]
 
 
 @dataclass
-class Peer:
+class ConformancePeer:
     """See the module's docstring. `random` gives tags and nonces; a fixed one makes a run repeatable."""
 
-    line: Line
+    line: CableLine
     random: RandomSource
     auto_ack: bool = True
     auto_pong: bool = True

@@ -3,22 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from link1.canonical import JsonObject
 
-if TYPE_CHECKING:
-    from tools.kit.conform.bench import Bench
 
-
-class Result(StrEnum):
+class RuleResult(StrEnum):
     PASS = "PASS"  # noqa: S105 (a result)
     FAIL = "FAIL"
     NOT_TRIED = "NOT TRIED"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ConformanceRule:
     """`section` and `sentence` are the specification's, `expected` what the end under test should do.
 
     `check` tries it on a bench; it raises Broken with what it found, or NotTried with what to do so that it
@@ -29,13 +25,13 @@ class Rule:
     section: str
     sentence: str
     expected: str
-    check: "Callable[[Bench], None]"
+    check: "Callable[[EndUnderTest], None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    rule: Rule
-    result: Result
+class RuleFinding:
+    rule: ConformanceRule
+    result: RuleResult
     found: str
     took_ms: int
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from link1.envelope import Role
 from link1.keys import SigningKey
 from link1.link import RandomSource
-from tools.kit.conform.bench import Bench, Setup
+from tools.kit.conform.cable_line import CableLine
 from tools.kit.conform.common_frames import FRAME_RULES
 from tools.kit.conform.common_sessions import (
     CANONICAL_RULE,
@@ -22,9 +22,9 @@ from tools.kit.conform.device_asking import ASKING_RULES, REVOKING_RULES, TXN_ID
 from tools.kit.conform.device_hands import HAND_RULES
 from tools.kit.conform.device_mail import DEVICE_MAIL_RULES
 from tools.kit.conform.device_refusing import REFUSING_RULES
-from tools.kit.conform.line import Line
-from tools.kit.conform.peer import Broken, NotTried, Peer
-from tools.kit.conform.rules import Finding, Result, Rule
+from tools.kit.conform.end_under_test import EndUnderTest, Setup
+from tools.kit.conform.peer import Broken, ConformancePeer, NotTried
+from tools.kit.conform.rules import ConformanceRule, RuleFinding, RuleResult
 from tools.kit.conform.validator_mail import VALIDATOR_MAIL_RULES
 from tools.kit.conform.validator_rules import VALIDATOR_RULES
 
@@ -36,12 +36,14 @@ _DEVICE = (
 _VALIDATOR = (*_COMMON, *VALIDATOR_RULES, *VALIDATOR_MAIL_RULES, CANONICAL_RULE)
 
 
-def rules_for(under_test: Role) -> tuple[Rule, ...]:
+def rules_for(under_test: Role) -> tuple[ConformanceRule, ...]:
     """Every rule for a device, or for a validator, in the order in which they run."""
     return _DEVICE if under_test is Role.DEVICE else _VALIDATOR
 
 
-def chosen(rules: Sequence[Rule], only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Rule]:
+def chosen(
+    rules: Sequence[ConformanceRule], only: Sequence[str] = (), skip: Sequence[str] = ()
+) -> list[ConformanceRule]:
     """The rules whose id begins with one of `only` (all, when that is empty) and with none of `skip`."""
     return [
         rule
@@ -56,14 +58,14 @@ class NobodyThere(Exception):
 
 def make_bench(
     setup: Setup,
-    line: Line,
+    line: CableLine,
     counters: Counters,
     wall_ms: Callable[[], int],
     random: RandomSource = os.urandom,
-) -> Bench:
+) -> EndUnderTest:
     """A bench on a line. `random` gives tags, nonces and txn_ids; txn_ids must never come twice."""
     stranger = SigningKey.from_seed(hashlib.sha256(b"a key that nobody pins" + setup.key.seed).digest())
-    return Bench(setup, Peer(line, random), counters, wall_ms, stranger)
+    return EndUnderTest(setup, ConformancePeer(line, random), counters, wall_ms, stranger)
 
 
 def counters_beside(key_file: Path) -> Counters:
@@ -71,7 +73,7 @@ def counters_beside(key_file: Path) -> Counters:
     return load_counters(key_file.with_name(key_file.name + ".conform.json"))
 
 
-def run_rules(bench: Bench, rules: Sequence[Rule]) -> Iterator[Finding]:
+def run_rules(bench: EndUnderTest, rules: Sequence[ConformanceRule]) -> Iterator[RuleFinding]:
     """Try each rule; raises NobodyThere or TransportError when the other end cannot be reached."""
     try:
         bench.peer.open()
@@ -81,9 +83,9 @@ def run_rules(bench: Bench, rules: Sequence[Rule]) -> Iterator[Finding]:
         begun_ms = bench.peer.now_ms
         try:
             rule.check(bench)
-            result, found = Result.PASS, "as expected"
+            result, found = RuleResult.PASS, "as expected"
         except Broken as broken:
-            result, found = Result.FAIL, str(broken)
+            result, found = RuleResult.FAIL, str(broken)
         except NotTried as not_tried:
-            result, found = Result.NOT_TRIED, str(not_tried)
-        yield Finding(rule, result, found, bench.peer.now_ms - begun_ms)
+            result, found = RuleResult.NOT_TRIED, str(not_tried)
+        yield RuleFinding(rule, result, found, bench.peer.now_ms - begun_ms)

@@ -6,9 +6,9 @@ from link1.bodies import MAX_CHUNK_BYTES, Box, MailAck, MailChunk, MailNone, Mai
 from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError
 from link1.objects import MailMarks
-from tools.kit.conform.bench import Bench, said
+from tools.kit.conform.end_under_test import EndUnderTest, said
 from tools.kit.conform.peer import Broken, Heard, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 MAIL_SECTION = "§5 Mail over the cable"
 CARRIES_MS = 3_000
@@ -18,7 +18,7 @@ UNANSWERED_MS = 700
 NO_MAIL_THERE = "it asked for no mail; let it carry mail, or leave these rules out with --skip mail"
 
 
-def _outbox(bench: Bench) -> tuple[MailMarks, bytes]:
+def _outbox(bench: EndUnderTest) -> tuple[MailMarks, bytes]:
     """A record that no validator has pulled before, and the marks that announce it."""
     # Rises from run to run: a validator may leave out what it has pulled before.
     seq = max(bench.wall_ms(), int(bench.notes.get("out_seq", 0)) + 1)
@@ -28,7 +28,7 @@ def _outbox(bench: Bench) -> tuple[MailMarks, bytes]:
     return MailMarks(0, seq, seq - 1), record
 
 
-def _question(bench: Bench, since: int, types: tuple[str, ...] = ("mail_pull",)) -> tuple[Heard, int]:
+def _question(bench: EndUnderTest, since: int, types: tuple[str, ...] = ("mail_pull",)) -> tuple[Heard, int]:
     """The validator's next question of these types; any other is answered so that the next one comes."""
     mark, until_ms = since, bench.peer.now_ms + CARRIES_MS
     while True:
@@ -44,7 +44,7 @@ def _question(bench: Bench, since: int, types: tuple[str, ...] = ("mail_pull",))
         _put_off(bench, heard)
 
 
-def _put_off(bench: Bench, heard: Heard) -> None:
+def _put_off(bench: EndUnderTest, heard: Heard) -> None:
     """Answer a question that is not the one a rule is about: nothing there, or not its turn."""
     if heard.type == "mail_pull":
         bench.peer.say("mail_none", MailNone(_pull(heard).after_seq).to_obj(), 1)
@@ -67,12 +67,12 @@ def _piece(heard: Heard) -> MailChunk:
         raise Broken(f"mail: {error}") from None
 
 
-def _give(bench: Bench, seq: int, offset: int, record: bytes) -> int:
+def _give(bench: EndUnderTest, seq: int, offset: int, record: bytes) -> int:
     chunk = MailChunk(Box.OUT, seq, offset, len(record), record[offset : offset + MAX_CHUNK_BYTES])
     return bench.peer.say("mail", chunk.to_obj(), 1)
 
 
-def _first_pull(bench: Bench, marks: MailMarks) -> int:
+def _first_pull(bench: EndUnderTest, marks: MailMarks) -> int:
     """A session in which it pulls our record from its beginning; the mark behind its question."""
     bench.prove(mail=marks)
     heard, mark = _question(bench, 0)
@@ -82,7 +82,7 @@ def _first_pull(bench: Bench, marks: MailMarks) -> int:
     return mark
 
 
-def _collects(bench: Bench) -> None:
+def _collects(bench: EndUnderTest) -> None:
     marks, record = _outbox(bench)
     mark = _first_pull(bench, marks)
     _give(bench, marks.out_seq, 0, record)
@@ -95,7 +95,7 @@ def _collects(bench: Bench) -> None:
         raise Broken(f"mail_pull {said(heard.body)}, and record {marks.out_seq} was given whole")
 
 
-def _resumes(bench: Bench) -> None:
+def _resumes(bench: EndUnderTest) -> None:
     """After a reset it goes on, or begins the record anew; it does not ask for what there is not."""
     marks, record = _outbox(bench)
     _first_pull(bench, marks)
@@ -108,7 +108,7 @@ def _resumes(bench: Bench) -> None:
         raise Broken(f"mail_pull {said(heard.body)} after a reset")
 
 
-def _one_question(bench: Bench) -> None:
+def _one_question(bench: EndUnderTest) -> None:
     bench.prove()
     _, mark = _question(bench, 0, ("mail_pull", "mail"))
     other = bench.peer.wait(lambda h: h.type in ("mail", "mail_pull"), UNANSWERED_MS, mark)
@@ -116,7 +116,7 @@ def _one_question(bench: Bench) -> None:
         raise Broken(f"{other.type} came while a question was unanswered")
 
 
-def _offers(bench: Bench) -> None:
+def _offers(bench: EndUnderTest) -> None:
     """It offers a record from the beginning, and goes on where we say."""
     bench.prove()
     try:
@@ -137,8 +137,8 @@ def _offers(bench: Bench) -> None:
             )
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(f"mail.{id_}", MAIL_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(f"mail.{id_}", MAIL_SECTION, sentence, expected, check)
 
 
 VALIDATOR_MAIL_RULES = (

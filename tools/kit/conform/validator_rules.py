@@ -14,10 +14,10 @@ from link1.errors import FormatError, SignatureError
 from link1.frames import FrameKind
 from link1.objects import Decision, Pad, Passage, Request, Verdict, VerdictResult
 from link1.signed import Kind, object_ref, sign_object, verify_object
-from tools.kit.conform.bench import GALLERY, QUIET_MS, Bench, Deed, said
 from tools.kit.conform.common_frames import strange, want_strange_error
+from tools.kit.conform.end_under_test import GALLERY, QUIET_MS, Deed, EndUnderTest, said
 from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried
-from tools.kit.conform.rules import Rule
+from tools.kit.conform.rules import ConformanceRule
 
 PASSAGE_SECTION = "§4 One passage"
 DECISION_MS = 5_000
@@ -26,14 +26,14 @@ LONGEST_LATE_MS = 8_000
 """A ttl that would make the rule on late verdicts take longer is not waited for."""
 
 
-def next_request(bench: Bench, at_ms: int | None = None) -> tuple[Request, Heard]:
+def next_request(bench: EndUnderTest, at_ms: int | None = None) -> tuple[Request, Heard]:
     """A proven session (whose status says `at_ms`) with an open request of the validator's, good in every
     member."""
     bench.prove(at_ms=at_ms)
     return heard_request(bench, 0)
 
 
-def heard_request(bench: Bench, since: int, but: str = "") -> tuple[Request, Heard]:
+def heard_request(bench: EndUnderTest, since: int, but: str = "") -> tuple[Request, Heard]:
     """The first request from `since` on whose txn_id is not `but`."""
 
     def wanted(heard: Heard) -> bool:
@@ -49,7 +49,7 @@ def heard_request(bench: Bench, since: int, but: str = "") -> tuple[Request, Hea
         raise Broken(f"request: {error}") from None
 
 
-def verdict_for(bench: Bench, asked: Request, **changes: Any) -> JsonObject:
+def verdict_for(bench: EndUnderTest, asked: Request, **changes: Any) -> JsonObject:
     """The next verdict of our chain, an accept, signed; `changes` are members that shall be otherwise."""
     counters = bench.counters
     verdict = Verdict(
@@ -81,7 +81,9 @@ def verdict_for(bench: Bench, asked: Request, **changes: Any) -> JsonObject:
     return wrapper
 
 
-def decision_on(bench: Bench, wrapper: JsonObject, mark: int, within_ms: int = DECISION_MS) -> Heard | None:
+def decision_on(
+    bench: EndUnderTest, wrapper: JsonObject, mark: int, within_ms: int = DECISION_MS
+) -> Heard | None:
     """The first decision that names this verdict."""
     ref = object_ref(wrapper)
 
@@ -92,7 +94,7 @@ def decision_on(bench: Bench, wrapper: JsonObject, mark: int, within_ms: int = D
     return bench.peer.wait(wanted, within_ms, mark)
 
 
-def good_decision(bench: Bench, wrapper: JsonObject, mark: int) -> tuple[Decision, JsonObject]:
+def good_decision(bench: EndUnderTest, wrapper: JsonObject, mark: int) -> tuple[Decision, JsonObject]:
     """The decision on a verdict, judged in every member that ties it to the verdict."""
     heard = decision_on(bench, wrapper, mark)
     if heard is None:
@@ -109,7 +111,7 @@ def good_decision(bench: Bench, wrapper: JsonObject, mark: int) -> tuple[Decisio
     return decision, heard.body
 
 
-def _opened(bench: Bench) -> tuple[JsonObject, Decision, JsonObject]:
+def _opened(bench: EndUnderTest) -> tuple[JsonObject, Decision, JsonObject]:
     """A passage as it should be: verdict, decision, and the decision as signed."""
     asked, _ = next_request(bench)
     wrapper = verdict_for(bench, asked)
@@ -123,7 +125,7 @@ def _opened(bench: Bench) -> tuple[JsonObject, Decision, JsonObject]:
     return wrapper, decision, signed
 
 
-def _needs_opening(bench: Bench) -> None:
+def _needs_opening(bench: EndUnderTest) -> None:
     """Rules on not opening mean something only when it does open otherwise."""
     if "opens" not in bench.notes:
         try:
@@ -135,7 +137,7 @@ def _needs_opening(bench: Bench) -> None:
         raise NotTried(bench.notes["opens"])
 
 
-def not_opened(bench: Bench, wrapper: JsonObject, mark: int, *, answered: bool) -> None:
+def not_opened(bench: EndUnderTest, wrapper: JsonObject, mark: int, *, answered: bool) -> None:
     """No decision on this verdict says actuated true; with `answered`, one says actuated false."""
     heard = decision_on(bench, wrapper, mark, DECISION_MS if answered else QUIET_MS)
     if heard is None:
@@ -150,7 +152,7 @@ def not_opened(bench: Bench, wrapper: JsonObject, mark: int, *, answered: bool) 
 # ---- what each rule tries
 
 
-def _ready(bench: Bench) -> None:
+def _ready(bench: EndUnderTest) -> None:
     mark = bench.prove()
     heard = bench.peer.message("ready", ANSWER_MS, mark)
     if heard is None:
@@ -162,13 +164,13 @@ def _ready(bench: Bench) -> None:
         raise Broken("ready says that there is no turn sensor, and --passage-sensor was given")
 
 
-def _request(bench: Bench) -> None:
+def _request(bench: EndUnderTest) -> None:
     asked, _ = next_request(bench)
     if (asked.gate_id, asked.dbd_id) != (bench.setup.gate_id, bench.hello.get("id")):
         raise Broken("request for another gate_id or dbd_id than this session's")
 
 
-def _request_again(bench: Bench) -> None:
+def _request_again(bench: EndUnderTest) -> None:
     was, first = next_request(bench)
     asked, second = next_request(bench)
     if was.txn_id != asked.txn_id:
@@ -181,7 +183,7 @@ def _request_again(bench: Bench) -> None:
         raise Broken("the same txn_id with other bytes after a reset")
 
 
-def _asks_anew(bench: Bench) -> None:
+def _asks_anew(bench: EndUnderTest) -> None:
     """After `expired` the validator asks anew, and not with the txn_id that has ended."""
     asked, _ = next_request(bench)
     mark = bench.peer.say("error", {"code": "expired", "about": "request", "txn_id": asked.txn_id})
@@ -195,7 +197,7 @@ def _asks_anew(bench: Bench) -> None:
         raise Broken("the txn_id that has ended was asked for again")
 
 
-def _other_end(bench: Bench) -> None:
+def _other_end(bench: EndUnderTest) -> None:
     """The end of an older request is not that of the open one."""
     _needs_opening(bench)
     asked, _ = next_request(bench)
@@ -204,7 +206,7 @@ def _other_end(bench: Bench) -> None:
     _opens_for(bench, asked)
 
 
-def _opens_for(bench: Bench, asked: Request, **changes: Any) -> None:
+def _opens_for(bench: EndUnderTest, asked: Request, **changes: Any) -> None:
     wrapper = verdict_for(bench, asked, **changes)
     mark = bench.peer.say("verdict", wrapper)
     decision, _ = good_decision(bench, wrapper, mark)
@@ -212,10 +214,10 @@ def _opens_for(bench: Bench, asked: Request, **changes: Any) -> None:
         raise Broken(f"it did not open ({decision.outcome}, {decision.reason})")
 
 
-def _opens_at(decided_at_ms: int) -> Callable[[Bench], None]:
+def _opens_at(decided_at_ms: int) -> Callable[[EndUnderTest], None]:
     """A check that it opens however wrong the device's clock is."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         _needs_opening(bench)
         asked, _ = next_request(bench, at_ms=decided_at_ms)
         _opens_for(bench, asked, decided_at_ms=decided_at_ms)
@@ -223,8 +225,8 @@ def _opens_at(decided_at_ms: int) -> Callable[[Bench], None]:
     return check
 
 
-def _opens_with_own_clock(deed: Deed) -> Callable[[Bench], None]:
-    def check(bench: Bench) -> None:
+def _opens_with_own_clock(deed: Deed) -> Callable[[EndUnderTest], None]:
+    def check(bench: EndUnderTest) -> None:
         _needs_opening(bench)
         bench.do(deed)
         try:
@@ -236,7 +238,7 @@ def _opens_with_own_clock(deed: Deed) -> Callable[[Bench], None]:
     return check
 
 
-def _cancelled(bench: Bench) -> None:
+def _cancelled(bench: EndUnderTest) -> None:
     """A verdict that crosses the cancel of its request."""
     _needs_opening(bench)
     asked, _ = next_request(bench)
@@ -252,7 +254,7 @@ def _cancelled(bench: Bench) -> None:
     not_opened(bench, wrapper, mark, answered=True)
 
 
-def _replaced(bench: Bench) -> None:
+def _replaced(bench: EndUnderTest) -> None:
     """A verdict that crosses the request which replaces its own; the newer one is open."""
     _needs_opening(bench)
     asked, _ = next_request(bench)
@@ -265,11 +267,11 @@ def _replaced(bench: Bench) -> None:
     _opens_for(bench, newer)
 
 
-def _decides(bench: Bench) -> None:
+def _decides(bench: EndUnderTest) -> None:
     _opened(bench)
 
 
-def _decision_seq_once(bench: Bench) -> None:
+def _decision_seq_once(bench: EndUnderTest) -> None:
     """Looks at every decision of the run."""
     refs: dict[int, str] = {}
     for body in bench.peer.decisions:
@@ -281,7 +283,7 @@ def _decision_seq_once(bench: Bench) -> None:
             raise Broken(f"decision_seq {seq} stands in decisions about two verdicts")
 
 
-def _full_queue(bench: Bench) -> None:
+def _full_queue(bench: EndUnderTest) -> None:
     """We acknowledge nothing while more errors are called for than may wait, then comes the verdict."""
     asked, _ = next_request(bench)
     peer = bench.peer
@@ -297,7 +299,7 @@ def _full_queue(bench: Bench) -> None:
         raise Broken("the session did not survive")
 
 
-def _decision_seq(bench: Bench) -> None:
+def _decision_seq(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     _, first, _ = _opened(bench)
     _, second, _ = _opened(bench)
@@ -305,7 +307,7 @@ def _decision_seq(bench: Bench) -> None:
         raise Broken(f"decision_seq {second.decision_seq} after {first.decision_seq}")
 
 
-def _first_copy(bench: Bench) -> None:
+def _first_copy(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     wrapper, _, signed = _opened(bench)
     mark = bench.peer.say("verdict", wrapper)
@@ -316,10 +318,12 @@ def _first_copy(bench: Bench) -> None:
         raise Broken("the second copy of a verdict was acted on again")
 
 
-def _refuses(make: Callable[[Bench, Request], JsonObject], *, answered: bool) -> Callable[[Bench], None]:
+def _refuses(
+    make: Callable[[EndUnderTest, Request], JsonObject], *, answered: bool
+) -> Callable[[EndUnderTest], None]:
     """A check that the validator does not open for the verdict that `make` makes of its open request."""
 
-    def check(bench: Bench) -> None:
+    def check(bench: EndUnderTest) -> None:
         _needs_opening(bench)
         asked, _ = next_request(bench)
         wrapper = make(bench, asked)
@@ -331,23 +335,23 @@ def _refuses(make: Callable[[Bench, Request], JsonObject], *, answered: bool) ->
     return check
 
 
-def _stranger(bench: Bench, asked: Request) -> JsonObject:
+def _stranger(bench: EndUnderTest, asked: Request) -> JsonObject:
     return sign_object(Kind.VERDICT, verdict_for(bench, asked)["verdict"], bench.stranger)
 
 
-def _forged(bench: Bench, asked: Request) -> JsonObject:
+def _forged(bench: EndUnderTest, asked: Request) -> JsonObject:
     return _stranger(bench, asked) | {"signer_kid": bench.setup.key.kid}
 
 
-def _with(**changes: Any) -> Callable[[Bench, Request], JsonObject]:
+def _with(**changes: Any) -> Callable[[EndUnderTest, Request], JsonObject]:
     return lambda bench, asked: verdict_for(bench, asked, **changes)
 
 
-def _other_ttl(bench: Bench, asked: Request) -> JsonObject:
+def _other_ttl(bench: EndUnderTest, asked: Request) -> JsonObject:
     return verdict_for(bench, asked, ttl_ms=60_000 if asked.ttl_ms != 60_000 else 59_000)
 
 
-def _old_seq(bench: Bench) -> None:
+def _old_seq(bench: EndUnderTest) -> None:
     """A fresh verdict on a fresh request, but with the number of the one just acted on."""
     _needs_opening(bench)
     acted_on, _, _ = _opened(bench)
@@ -357,7 +361,7 @@ def _old_seq(bench: Bench) -> None:
     not_opened(bench, wrapper, mark, answered=True)
 
 
-def _answered_request(bench: Bench) -> None:
+def _answered_request(bench: EndUnderTest) -> None:
     """A second, different verdict for a request that has its decision."""
     _needs_opening(bench)
     wrapper, _, _ = _opened(bench)
@@ -368,7 +372,7 @@ def _answered_request(bench: Bench) -> None:
     not_opened(bench, second, mark, answered=True)
 
 
-def _late(bench: Bench) -> None:
+def _late(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     asked, _ = next_request(bench)
     late_ms = asked.ttl_ms + LATE_AFTER_TTL_MS
@@ -382,7 +386,7 @@ def _late(bench: Bench) -> None:
     not_opened(bench, wrapper, mark, answered=True)
 
 
-def _resolve_known(bench: Bench) -> None:
+def _resolve_known(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     wrapper, _, signed = _opened(bench)
     bench.prove()
@@ -394,14 +398,14 @@ def _resolve_known(bench: Bench) -> None:
         raise Broken("another decision than the first was sent")
 
 
-def _resolve_unknown(bench: Bench) -> None:
+def _resolve_unknown(bench: EndUnderTest) -> None:
     """While a request is open, a verdict nobody has seen may be its own: no `unknown` yet."""
     next_request(bench)
     mark = bench.peer.say("resolve", {"verdict_refs": [bench.peer.random(16).hex()]})
     bench.want_quiet(("unknown", "decision"), mark, 500)
 
 
-def _resolve_many(bench: Bench) -> None:
+def _resolve_many(bench: EndUnderTest) -> None:
     """More answers than one `resolve` asks about. A forgotten one is met with silence; `unknown` says that it
     was not acted on, which of the first is not true."""
     _needs_opening(bench)
@@ -437,7 +441,7 @@ def _judge_resolved(heard: Heard, answers: dict[str, JsonObject]) -> None:
             raise Broken("unknown about a verdict that was acted on")
 
 
-def _never_asked(bench: Bench) -> Request:
+def _never_asked(bench: EndUnderTest) -> Request:
     return Request(
         txn_id=bench.peer.random(16).hex(),
         gate_id=bench.setup.gate_id,
@@ -448,7 +452,7 @@ def _never_asked(bench: Bench) -> Request:
     )
 
 
-def _passage_of(bench: Bench, wrapper: JsonObject, since: int, within_ms: int) -> Heard | None:
+def _passage_of(bench: EndUnderTest, wrapper: JsonObject, since: int, within_ms: int) -> Heard | None:
     ref = object_ref(wrapper)
 
     def wanted(heard: Heard) -> bool:
@@ -458,7 +462,7 @@ def _passage_of(bench: Bench, wrapper: JsonObject, since: int, within_ms: int) -
     return bench.peer.wait(wanted, within_ms, since)
 
 
-def _turned(bench: Bench) -> tuple[JsonObject, Passage, JsonObject]:
+def _turned(bench: EndUnderTest) -> tuple[JsonObject, Passage, JsonObject]:
     """A passage with a turn sensor: verdict, what the sensor reported, and that as signed."""
     _needs_opening(bench)
     wrapper, _, _ = _opened(bench)
@@ -479,18 +483,18 @@ def _turned(bench: Bench) -> tuple[JsonObject, Passage, JsonObject]:
     return wrapper, passage, heard.body
 
 
-def _passage_signed(bench: Bench) -> None:
+def _passage_signed(bench: EndUnderTest) -> None:
     _turned(bench)
 
 
-def _passage_seq(bench: Bench) -> None:
+def _passage_seq(bench: EndUnderTest) -> None:
     _, first, _ = _turned(bench)
     _, second, _ = _turned(bench)
     if second.dbd_event_seq != first.dbd_event_seq + 1:
         raise Broken(f"dbd_event_seq {second.dbd_event_seq} after {first.dbd_event_seq}")
 
 
-def _passage_resolved(bench: Bench) -> None:
+def _passage_resolved(bench: EndUnderTest) -> None:
     wrapper, _, signed = _turned(bench)
     bench.prove()
     mark = bench.peer.say("resolve", {"verdict_refs": [object_ref(wrapper)]})
@@ -501,7 +505,7 @@ def _passage_resolved(bench: Bench) -> None:
         raise Broken("another passage than the first was sent")
 
 
-def _passage_only_after_opening(bench: Bench) -> None:
+def _passage_only_after_opening(bench: EndUnderTest) -> None:
     bench.prove()
     wrapper = verdict_for(bench, _never_asked(bench))
     mark = bench.peer.say("verdict", wrapper)
@@ -510,7 +514,7 @@ def _passage_only_after_opening(bench: Bench) -> None:
         raise Broken("a passage came for a verdict that it did not open for")
 
 
-def _restart_seq(bench: Bench) -> None:
+def _restart_seq(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     _, before, _ = _opened(bench)
     bench.restart()
@@ -519,7 +523,7 @@ def _restart_seq(bench: Bench) -> None:
         raise Broken(f"decision_seq {after.decision_seq} after a restart, {before.decision_seq} before it")
 
 
-def _restart_highest(bench: Bench) -> None:
+def _restart_highest(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     acted_on, _, _ = _opened(bench)
     bench.restart()
@@ -529,7 +533,7 @@ def _restart_highest(bench: Bench) -> None:
     not_opened(bench, wrapper, mark, answered=True)
 
 
-def _restart_resolves(bench: Bench) -> None:
+def _restart_resolves(bench: EndUnderTest) -> None:
     """What was acted on before a restart is decided as it was, or met with silence."""
     _needs_opening(bench)
     wrapper, _, signed = _opened(bench)
@@ -541,7 +545,7 @@ def _restart_resolves(bench: Bench) -> None:
         _judge_resolved(heard, {object_ref(wrapper): signed})
 
 
-def _restart_event_seq(bench: Bench) -> None:
+def _restart_event_seq(bench: EndUnderTest) -> None:
     _, before, _ = _turned(bench)
     bench.restart()
     _, after, _ = _turned(bench)
@@ -549,7 +553,7 @@ def _restart_event_seq(bench: Bench) -> None:
         raise Broken(f"dbd_event_seq {after.dbd_event_seq} after a restart, {before.dbd_event_seq} before it")
 
 
-def _bad_hint(bench: Bench) -> None:
+def _bad_hint(bench: EndUnderTest) -> None:
     bench.prove()
     mark = bench.peer.mark
     body = {"v": 1, "type": "guide", "body": {"txn_id": "0" * 32, "hint": "of_a_later_version"}}
@@ -559,8 +563,8 @@ def _bad_hint(bench: Bench) -> None:
     bench.barrier()
 
 
-def _rule(id_: str, sentence: str, expected: str, check: Callable[[Bench], None]) -> Rule:
-    return Rule(id_, PASSAGE_SECTION, sentence, expected, check)
+def _rule(id_: str, sentence: str, expected: str, check: Callable[[EndUnderTest], None]) -> ConformanceRule:
+    return ConformanceRule(id_, PASSAGE_SECTION, sentence, expected, check)
 
 
 _ACTUATES = "The validator actuates only for its own open, uncancelled, unreplaced txn …: "
@@ -569,10 +573,10 @@ _UNSIGNED = "no decision with actuated true, and the session goes on"
 
 
 def _refusal(
-    id_: str, what: str, make: Callable[[Bench, Request], JsonObject], *, answered: bool = True
-) -> Rule:
+    id_: str, what: str, make: Callable[[EndUnderTest, Request], JsonObject], *, answered: bool = True
+) -> ConformanceRule:
     expected = f"{what}: {_CLOSED if answered else _UNSIGNED}"
-    return Rule(
+    return ConformanceRule(
         f"opens.{id_}", PASSAGE_SECTION, _ACTUATES + what, expected, _refuses(make, answered=answered)
     )
 
@@ -583,7 +587,9 @@ _CLOCKS = (
 _SURVIVES = "the highest it has acted on (which survives its restarts, like decision_seq and dbd_event_seq)"
 
 VALIDATOR_RULES = (
-    Rule("ready.after_proof", "§3 Handshake", "the validator ready {passage_sensor: bool}", "ready", _ready),
+    ConformanceRule(
+        "ready.after_proof", "§3 Handshake", "the validator ready {passage_sensor: bool}", "ready", _ready
+    ),
     _rule(
         "request.signed",
         "request {v, txn_id, gate_id, dbd_id, nonce_b64, issued_at_ms, ttl_ms}",
@@ -698,7 +704,7 @@ VALIDATOR_RULES = (
         f"a verdict for the older of two requests: {_CLOSED}; it opens for the newer",
         _replaced,
     ),
-    Rule(
+    ConformanceRule(
         "decision.full_queue",
         "§1 Reliable, ordered messages",
         "anything else waits at its source",

@@ -43,7 +43,7 @@ def golden_device() -> DeviceEnd:
     )
 
 
-def golden_desk(clock: "Clock") -> ValidatorDesk:
+def golden_desk(clock: "DialogueClock") -> ValidatorDesk:
     """The validator's desk as it stands at the beginning of the dialogue."""
     random = counted("dialogue validator")
     end = ValidatorEnd(
@@ -75,7 +75,7 @@ def next_frame(end: DeviceEnd | ValidatorDesk, now_ms: int) -> bytes:
 
 
 @dataclass
-class Clock:
+class DialogueClock:
     now_ms: int = 0
 
 
@@ -83,7 +83,7 @@ class Clock:
 class Dialogue:
     """Two ends on a cable without delay. `lines` is what went over it, in order."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: DialogueClock = field(default_factory=DialogueClock)
     lines: list[JsonObject] = field(default_factory=list)
     device: DeviceEnd = field(default_factory=golden_device)
     verdict: JsonObject | None = None

@@ -29,7 +29,7 @@ from gallery.gallery import Gallery
 from link1.canonical import JsonObject
 from models.crop import cut_palm
 from models.embedding import Embedder
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.thresholds import Thresholds
@@ -101,7 +101,7 @@ def enrolled(embedder: Embedder, subject_ref: str, pictures: Sequence[Picture]) 
 
 
 def palm_crop(picture: Picture, number: int) -> Picture | None:
-    frame = Frame(picture, number * 33, number)
+    frame = CameraFrame(picture, number * 33, number)
     hand = HandFinder().look(frame)
     return cut_palm(frame, hand) if isinstance(hand, Hand) else None
 
@@ -156,7 +156,7 @@ def measure_floor(
         for number, data in enumerate(one.pictures[: one.steady + FRAMES_HELD]):
             begun = time.perf_counter()
             picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-            recogniser.look(Frame(np.asarray(picture, np.uint8), number * 33, number), Interest.PASSAGE)
+            recogniser.look(CameraFrame(np.asarray(picture, np.uint8), number * 33, number), Interest.PASSAGE)
             if number >= one.steady:
                 took.append((time.perf_counter() - begun) * 1000)
     gallery.close()

@@ -53,7 +53,7 @@ class Film:
 
 
 @dataclass
-class Gate:
+class BenchValidator:
     """The validator's side, as far as the bench needs it."""
 
     proven: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,7 +125,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     port: str,
     beside: Callable[[], Coroutine[Any, Any, None]] | None,
 ) -> dict[str, Any]:
-    gate = Gate()
+    gate = BenchValidator()
 
     def on_event(event: DeskEvent) -> None:
         if isinstance(event, StatusReceived) and event.status.serving:

@@ -32,7 +32,7 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
     may not ask it.
     """
     from device.values.status import read_status
-    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.control_sockets import control_socket_of
 
     socket = control_socket_of(config)
     if watch:

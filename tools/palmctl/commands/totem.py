@@ -30,7 +30,7 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
     from device.errors import IpcError, IpcNotPermitted
     from device.platform.control import ask_core
     from device.platform.files import replace_synced
-    from tools.palmctl.core_line import totem_socket_of
+    from tools.palmctl.control_sockets import totem_socket_of
     from tools.palmctl.pages.core_pages import totem_routes
     from tools.palmctl.pages.server import LocalPage
 

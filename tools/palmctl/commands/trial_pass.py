@@ -47,7 +47,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     from device.platform.control import ask_core
     from device.values.control import PassAnswer, PassAsked, TrialPassage
     from device.values.status import read_status
-    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.control_sockets import control_socket_of
     from tools.palmctl.errors import NoPassage
 
     socket = control_socket_of(config)

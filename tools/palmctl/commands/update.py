@@ -137,7 +137,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
 
     from device.platform.ipc import IpcClient
     from device.values.control import ChunkGiven
-    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.control_sockets import control_socket_of
 
     socket = control_socket_of(config)
     seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
@@ -165,6 +165,6 @@ def _is_live() -> bool:
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
     from device.platform.control import ask_core
-    from tools.palmctl.core_line import control_socket_of
+    from tools.palmctl.control_sockets import control_socket_of
 
     return ask_core(control_socket_of(config), op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)

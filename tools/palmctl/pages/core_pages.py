@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.errors import IpcError, IpcRefused
-from tools.palmctl.core_line import Ask
+from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import LANGUAGES, WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
 

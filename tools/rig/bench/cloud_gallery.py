@@ -21,7 +21,7 @@ from gallery.stream import Entry, entry_sha256, state_of
 from link1.canonical import b64_encode
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice, ServerProcess, on_store
-from tools.rig.bench.http_load import Connection, connections, cpu_s, drive, rss_bytes
+from tools.rig.bench.http_load import LoadConnection, connections, cpu_s, drive, rss_bytes
 
 _DELTAS = "/v1/gallery/deltas"
 _HANDS = "LR"
@@ -64,7 +64,7 @@ def measure_waiting(
         waiting = []
         for device in devices:
             # Each asks as soon as it is connected: who says nothing for ten seconds is hung up on.
-            waiting.append(stack.enter_context(closing(Connection(server.address))))
+            waiting.append(stack.enter_context(closing(LoadConnection(server.address))))
             waiting[-1].send(device.request("GET", _DELTAS, query=f"epoch=1&after_seq={seq}&wait_s=55"))
         _await_idle(server)
         cpu_to_wait = cpu_s(server.pid) - cpu_before
@@ -91,7 +91,7 @@ def measure_waiting(
     }
 
 
-def _answers(waiting: list[Connection], begun: float) -> list[float]:
+def _answers(waiting: list[LoadConnection], begun: float) -> list[float]:
     """Seconds from ``begun`` until each connection had its tombstone."""
     took = []
     with selectors.DefaultSelector() as selector:

@@ -22,7 +22,7 @@ from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_server import ServerProcess, on_store, serving
-from tools.rig.bench.http_load import Connection, connections, drive
+from tools.rig.bench.http_load import LoadConnection, connections, drive
 from tools.rig.bench.many_verdicts import DEVICE, GATE, fill
 
 LIMIT_MS: Final = 50
@@ -100,7 +100,7 @@ def _waits(server: ServerProcess, request: bytes, count: int) -> dict[str, float
         return _summed([_wait_s(connection, request) for _ in range(count)])
 
 
-def _wait_s(connection: Connection, request: bytes, expected: int = 200) -> float:
+def _wait_s(connection: LoadConnection, request: bytes, expected: int = 200) -> float:
     began = time.perf_counter()
     connection.send(request)
     status, body = connection.answer()

@@ -22,7 +22,7 @@ from cloud_client.http_signature import new_nonce
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_gallery import allow_files, measure_waiting, register
 from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, serving
-from tools.rig.bench.http_load import Connection, rss_bytes
+from tools.rig.bench.http_load import LoadConnection, rss_bytes
 
 BAR_MS: Final = 50
 """What a request of somebody else may take at the 99th percentile."""
@@ -91,7 +91,7 @@ def _bystander(server: ServerProcess, seconds: float) -> dict[str, Any]:
     """A back office that creates and reads people, every fifth time on a new connection."""
     took = []
     end_s = time.monotonic() + seconds
-    kept = Connection(server.address)
+    kept = LoadConnection(server.address)
     number = 0
     try:
         while time.monotonic() < end_s:
@@ -105,7 +105,7 @@ def _bystander(server: ServerProcess, seconds: float) -> dict[str, Any]:
             begun = time.perf_counter()
             if number % 5 == 0:
                 kept.close()
-                kept = Connection(server.address)
+                kept = LoadConnection(server.address)
             kept.send(server.partner_request(method, path, body))
             status, _ = kept.answer()
             took.append(time.perf_counter() - begun)
@@ -233,7 +233,7 @@ def _repeat(target: _Target, made: Callable[[], bytes], at_once: int, *, once: b
         opened = []
         for _ in range(at_once):
             try:
-                opened.append(Connection(target.server.address, _STRANGER))
+                opened.append(LoadConnection(target.server.address, _STRANGER))
                 opened[-1].send(made())
             except OSError:
                 continue

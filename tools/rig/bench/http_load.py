@@ -12,7 +12,7 @@ from tools.palmctl.bench.daemon import BenchFailed
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
-class Connection:
+class LoadConnection:
     """One kept-alive connection."""
 
     def __init__(self, address: tuple[str, int], source: str = "") -> None:
@@ -48,9 +48,9 @@ class Connection:
 
 
 @contextmanager
-def connections(address: tuple[str, int], count: int) -> Iterator[list[Connection]]:
+def connections(address: tuple[str, int], count: int) -> Iterator[list[LoadConnection]]:
     """So many kept-alive connections."""
-    opened = [Connection(address) for _ in range(count)]
+    opened = [LoadConnection(address) for _ in range(count)]
     try:
         yield opened
     finally:
@@ -58,7 +58,7 @@ def connections(address: tuple[str, int], count: int) -> Iterator[list[Connectio
             connection.close()
 
 
-def drive(opened: list[Connection], requests: Iterable[bytes], expected: int) -> list[bytes]:
+def drive(opened: list[LoadConnection], requests: Iterable[bytes], expected: int) -> list[bytes]:
     """Send requests, as many at a time as there are connections; their answers' bodies in order."""
     bodies = []
     pending = iter(requests)

@@ -62,7 +62,7 @@ FAULTS: tuple[tuple[str, float, Spoil], ...] = (
 )
 
 
-class Rig:
+class FaultyLink:
     """A device that recognises everybody, a validator's desk, and what lies between."""
 
     def __init__(self, seed: int) -> None:
@@ -205,7 +205,7 @@ def measure_faults() -> list[dict[str, Any]]:
     """Passages over each kind of bad cable."""
     figures = []
     for seed, (name, share, spoil) in enumerate(FAULTS):
-        rig = Rig(seed)
+        rig = FaultyLink(seed)
         rig.share, rig.spoil = share, spoil
         for _ in range(PASSAGES):
             rig.passage()
@@ -225,7 +225,7 @@ def measure_cuts() -> list[dict[str, Any]]:
     """A request is open when the cable is cut; the clock starts when bytes flow again."""
     figures = []
     for seed, cut_s in enumerate(CUTS_S):
-        rig = Rig(100 + seed)
+        rig = FaultyLink(100 + seed)
         rig.passage()
         rig.pass_time(137)  # so that no timer happens to be due when bytes flow again
         rig.ask()

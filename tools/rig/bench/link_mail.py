@@ -33,7 +33,7 @@ _FLOOR_CHUNKS = 500
 
 
 @dataclass(frozen=True)
-class Chunk:
+class MailExchange:
     """One exchange as it goes over the wire: a chunk there, its answer back."""
 
     message: bytes
@@ -80,9 +80,9 @@ def _chunk_at(data: bytes, offset: int) -> MailChunk:
     return MailChunk(Box.IN, seq + 1, within, RECORD_BYTES, data[offset : offset + size])
 
 
-def _typical_chunk(data: bytes) -> Chunk:
+def _typical_chunk(data: bytes) -> MailExchange:
     ack = MailAck(1, 100 * MAX_CHUNK_BYTES, MailState.MORE, 0)
-    return Chunk(
+    return MailExchange(
         encode_message(MessageType.MAIL, _chunk_at(data, 99 * MAX_CHUNK_BYTES).to_obj()),
         encode_message(MessageType.MAIL_ACK, ack.to_obj()),
     )
@@ -120,7 +120,7 @@ def _mail_run(data: bytes) -> float:
     return ended - begun
 
 
-def _framed_run(chunk: Chunk, count: int) -> float:
+def _framed_run(chunk: MailExchange, count: int) -> float:
     """Seconds for so many chunks between two loops that frame and check, and do nothing else."""
     with peer("framed", chunk.answer.decode("ascii")) as descriptor:
         decoder, times = FrameDecoder(), []
@@ -136,7 +136,7 @@ def _framed_run(chunk: Chunk, count: int) -> float:
     return sum(times[1:])  # the first one waited for the program to start
 
 
-def _least_work(chunk: Chunk) -> float:
+def _least_work(chunk: MailExchange) -> float:
     """Seconds of both ends' work on one chunk and its answer: the best of three rounds."""
     data = base64.b64decode(json.loads(chunk.message)["body"]["data_b64"])
     head = bytes(HEADER_BYTES)

@@ -12,11 +12,11 @@ from models.synthesis.scene import empty_scene
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Program, Stage, module, palmctl
+from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.demo.setting import (
     CAMERA_FPS,
     Cloud,
-    Device,
+    DemoDevice,
     Site,
     plug_cable,
     provision,
@@ -24,7 +24,7 @@ from tools.rig.demo.setting import (
     start_device,
     start_validator,
 )
-from tools.rig.demo.story import PLACE, Scene, Somebody, Story
+from tools.rig.demo.story import PLACE, DemoPerson, GateStory, Scene
 from tools.rig.demo.waiting import wait_until
 from tools.rig.virtual_camera import VirtualCamera
 
@@ -36,7 +36,7 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
     """Play the story in `folder`; raises DemoFailed when anything goes otherwise than it must."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = Stage(logs)
+    stage = RunningPrograms(logs)
     with ExitStack() as stack:
         stack.callback(stage.stop)
         desk_camera, gate_camera = (
@@ -50,7 +50,8 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
         )
         desk = Scene(narrator=narrator, device=desk_device, office=office, camera=desk_camera)
         people = [
-            Somebody(name, make_person(seed)) for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
+            DemoPerson(name, make_person(seed))
+            for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
         ]
         for person in people[:2]:
             desk.enrol(person)
@@ -70,7 +71,7 @@ def run_offline(narrator: Narrator, folder: Path) -> None:
         raise DemoFailed(f"{', '.join(failed)} did not end cleanly (exit codes {failed}); see {logs}")
 
 
-def _start_gate(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> Device:
+def _start_gate(narrator: Narrator, stage: RunningPrograms, cloud: Cloud, site: Site) -> DemoDevice:
     """A device that was registered in the workshop, and has no network from then on."""
     narrator.act("A gate without a network")
     key = provision(narrator, site, cloud)
@@ -78,20 +79,20 @@ def _start_gate(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> D
     validator_port = plug_cable(narrator, stage, site)
     stage.start_daemon("palmd-offline", module("device.core.main", "--config", str(site.config)), 30)
     narrator.say("offline", "its configuration has no [cloud]; palmd runs, palm-syncd is not even started")
-    return Device(site, key, site.control_socket, validator_port)
+    return DemoDevice(site, key, site.control_socket, validator_port)
 
 
-class OfflineStory(Story):
+class OfflineStory(GateStory):
     """What happens at the offline gate."""
 
-    def play_offline(self, people: list[Somebody], desk: Scene, start_mail: Callable[[], Program]) -> None:
+    def play_offline(self, people: list[DemoPerson], desk: Scene, start_mail: Callable[[], Program]) -> None:
         """`desk`: a device elsewhere at which people are enrolled; `start_mail`: a validator that carries."""
         ana, bento, clara = people
         self._caught_up(desk)
         self._narrator.act("Passages at the offline gate")
         self.show_palm(ana, "L", "accept")
         self.show_palm(bento, "R", "accept")
-        self.show_palm(Somebody("a stranger", make_person(999)), "R", "reject")
+        self.show_palm(DemoPerson("a stranger", make_person(999)), "R", "reject")
         self.reconcile()
         self._settled()
 
@@ -167,7 +168,7 @@ class OfflineStory(Story):
             **mail.to_obj(),
         )
 
-    def _give_up(self, somebody: Somebody) -> None:
+    def _give_up(self, somebody: DemoPerson) -> None:
         """A revocation by mail: the gallery is destroyed, and nobody is recognised any more."""
         self._narrator.act("The gate is reported stolen")
         self.revoke("stolen")

@@ -127,7 +127,7 @@ class Program:
         return self.exit_code is None
 
 
-class Stage:
+class RunningPrograms:
     """Starts programs and remembers them, so that all of them end when the demonstration does."""
 
     def __init__(self, logs: Path) -> None:

@@ -10,7 +10,7 @@ import httpx
 from device.platform.roles import SocketRole, socket_path
 from link1.keys import PublicKey
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Program, Stage, module, palmctl
+from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.demo.waiting import wait_until
 
 DBD_ID = "dbd-1"
@@ -61,7 +61,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Device:
+class DemoDevice:
     """A provisioned device whose daemons run."""
 
     site: Site
@@ -70,7 +70,7 @@ class Device:
     validator_port: str
 
 
-def start_cloud(narrator: Narrator, folder: Path, stage: Stage) -> Cloud:
+def start_cloud(narrator: Narrator, folder: Path, stage: RunningPrograms) -> Cloud:
     """A reference server on loopback; a tenant, an API key, a validator key and a provisioning token."""
     say = narrator.say
     narrator.act("The cloud: a reference server, one tenant")
@@ -118,7 +118,7 @@ def provision(narrator: Narrator, site: Site, cloud: Cloud) -> PublicKey:
     return key
 
 
-def plug_cable(narrator: Narrator, stage: Stage, site: Site) -> str:
+def plug_cable(narrator: Narrator, stage: RunningPrograms, site: Site) -> str:
     """A virtual cable at a device; returns the port at its other end."""
     cable = stage.start(f"cable-{site.device_id}", module("tools.palmctl.main", "link", "pair", "--json"))
     ends = cable.wait_line(lambda line: "device" in line, 10)
@@ -127,7 +127,7 @@ def plug_cable(narrator: Narrator, stage: Stage, site: Site) -> str:
     return str(ends["validator"])
 
 
-def start_device(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> Device:
+def start_device(narrator: Narrator, stage: RunningPrograms, cloud: Cloud, site: Site) -> DemoDevice:
     """A device with a network: registered, a cable plugged in, then its two daemons."""
     narrator.act("The device: provisioned, and its two daemons started")
     key = provision(narrator, site, cloud)
@@ -141,11 +141,11 @@ def start_device(narrator: Narrator, stage: Stage, cloud: Cloud, site: Site) -> 
         f"palmd (no network) and palm-syncd (no camera, no cable) are ready after {took_s:.1f} s",
         took_s=round(took_s, 3),
     )
-    return Device(site, key, site.control_socket, validator_port)
+    return DemoDevice(site, key, site.control_socket, validator_port)
 
 
 def start_validator(
-    narrator: Narrator, folder: Path, stage: Stage, device: Device, *, mail: Cloud | None = None
+    narrator: Narrator, folder: Path, stage: RunningPrograms, device: DemoDevice, *, mail: Cloud | None = None
 ) -> Program:
     """A validator at the other end of the cable, which asks for one hand after the other; with `mail`, it
     carries the device's mail to and from that service."""

@@ -9,13 +9,21 @@ from typing import Any
 
 from device.values.status import CoreStatus, read_status
 from models.crop_geometry import Handedness
-from models.synthesis.person import Person, make_person
+from models.synthesis.person import SyntheticPerson, make_person
 from models.synthesis.scene import empty_scene, passage, poor_capture, show_qr
 from tools.rig.demo.back_office import BackOffice, Json, check_proof, check_receipt
 from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Program, Stage
-from tools.rig.demo.setting import CAMERA_FPS, Cloud, Device, Site, start_cloud, start_device, start_validator
+from tools.rig.demo.programs import Program, RunningPrograms
+from tools.rig.demo.setting import (
+    CAMERA_FPS,
+    Cloud,
+    DemoDevice,
+    Site,
+    start_cloud,
+    start_device,
+    start_validator,
+)
 from tools.rig.demo.waiting import wait_for, wait_until
 from tools.rig.virtual_camera import VirtualCamera
 
@@ -30,16 +38,16 @@ _HAND_WORDS = {"L": "left", "R": "right"}
 
 
 @dataclass
-class Somebody:
+class DemoPerson:
     """A person of the story. Their palms come from a seed; nobody real has them."""
 
     name: str
-    palms: Person
+    palms: SyntheticPerson
     subject: Json = field(default_factory=dict)
 
 
 @dataclass
-class Shown:
+class ShownPalm:
     """One palm that was shown, for the table at the end."""
 
     who: str
@@ -52,7 +60,7 @@ def run(narrator: Narrator, folder: Path) -> None:
     """Play the whole story in `folder`; raises DemoFailed when anything goes otherwise than it must."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = Stage(logs)
+    stage = RunningPrograms(logs)
     with ExitStack() as stack:
         stack.callback(stage.stop)
         camera = VirtualCamera(folder / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
@@ -61,7 +69,7 @@ def run(narrator: Narrator, folder: Path) -> None:
         narrator.act("The gate: a validator at the other end of the cable")
         validator = start_validator(narrator, folder, stage, device)
         office = stack.enter_context(BackOffice(cloud.url, cloud.api_key))
-        Story(
+        GateStory(
             narrator=narrator, cloud=cloud, device=device, validator=validator, office=office, camera=camera
         ).play()
         failed = {name: code for name, code in stage.stop().items() if code != 0}
@@ -76,7 +84,7 @@ class Scene:
         self,
         *,
         narrator: Narrator,
-        device: Device,
+        device: DemoDevice,
         office: BackOffice,
         camera: VirtualCamera,
         first_occasion: int = 1,
@@ -88,7 +96,7 @@ class Scene:
         self._camera = camera
         self._occasion = first_occasion - 1
 
-    def enrol(self, person: Somebody) -> None:
+    def enrol(self, person: DemoPerson) -> None:
         """A back office opens a session; the device reads its code and captures both palms."""
         say = self._narrator.say
         self._narrator.act(f"Enrolment of {person.name}")
@@ -138,7 +146,7 @@ class Scene:
         return enrolment.step == "show_hand" and capture is not None and capture.hand == hand
 
 
-class Story(Scene):
+class GateStory(Scene):
     """What happens at a gate, once everything runs."""
 
     def __init__(
@@ -146,7 +154,7 @@ class Story(Scene):
         *,
         narrator: Narrator,
         cloud: Cloud,
-        device: Device,
+        device: DemoDevice,
         validator: Program,
         office: BackOffice,
         camera: VirtualCamera,
@@ -157,13 +165,14 @@ class Story(Scene):
         )
         self._cloud = cloud
         self.validator = validator
-        self._shown: list[Shown] = []
+        self._shown: list[ShownPalm] = []
 
     def play(self) -> None:
         ana, bento, clara = (
-            Somebody(name, make_person(seed)) for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
+            DemoPerson(name, make_person(seed))
+            for name, seed in (("Ana", 101), ("Bento", 102), ("Clara", 103))
         )
-        stranger = Somebody("a stranger", make_person(999))
+        stranger = DemoPerson("a stranger", make_person(999))
         for person in (ana, bento, clara):
             self.enrol(person)
         self._narrator.act("Passages: known palms, a stranger, a poor capture")
@@ -177,7 +186,7 @@ class Story(Scene):
         self._erase(bento)
         self.sum_up()
 
-    def show_palm(self, person: Somebody, hand: Handedness, expected: str, *, poor: bool = False) -> None:
+    def show_palm(self, person: DemoPerson, hand: Handedness, expected: str, *, poor: bool = False) -> None:
         """Show one palm and see what the validator made of the verdict."""
         occasion = self._next_occasion()
         if poor:
@@ -201,7 +210,7 @@ class Story(Scene):
                 for name in ("decision", "result", "score_q", "verdict_ref", "outcome", "actuated")
             },
         )
-        self._shown.append(Shown(person.name, hand, line))
+        self._shown.append(ShownPalm(person.name, hand, line))
 
     def reconcile(self) -> None:
         """Find every verdict again in the cloud, complete and with a proof that verifies."""
@@ -226,14 +235,14 @@ class Story(Scene):
         complete = all(ref in found and found[ref]["reconciliation"] == "complete" for ref in refs)
         return found if complete else None
 
-    def _erase(self, person: Somebody) -> None:
+    def _erase(self, person: DemoPerson) -> None:
         """Erasure where there is a network: the tombstone is there at once."""
         took_s = self.erase(person, within_s=10)
         if took_s > TOMBSTONE_WITHIN_S:
             raise DemoFailed(f"the tombstone took {took_s:.2f} s to the device, not {TOMBSTONE_WITHIN_S:g} s")
         self.reconcile()
 
-    def erase(self, person: Somebody, within_s: float) -> float:
+    def erase(self, person: DemoPerson, within_s: float) -> float:
         """Somebody wants to be forgotten: a signed receipt, a tombstone, and a palm that nobody knows.
 
         Returns how long the tombstone took, in seconds.

@@ -17,9 +17,9 @@ from typing import Any
 from tools.rig.hil.errors import HilError
 from tools.rig.hil.image import make_image
 from tools.rig.hil.machine import Machine, running
+from tools.rig.hil.machine_device import MachineDevice, make_stage
 from tools.rig.hil.rig import Rig, ScenarioFailed
 from tools.rig.hil.scenarios import SCENARIOS
-from tools.rig.hil.stage import Stage, make_stage
 
 CACHE = Path("build/hil")
 
@@ -73,7 +73,7 @@ def _run(package: Path, names: set[str]) -> list[dict[str, Any]]:
             _keep_journal(machine)
 
 
-def _play(rig: Rig, stage: Stage, names: set[str]) -> list[dict[str, Any]]:
+def _play(rig: Rig, stage: MachineDevice, names: set[str]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for scenario in SCENARIOS:
         if not (scenario.needed or scenario.name in names):

@@ -23,7 +23,7 @@ ANSWER_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedProgram:
     """A program that has ended in the machine."""
 
     rc: int
@@ -32,7 +32,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Line:
+class PrintedLine:
     """A line that a program printed, and when, by the machine's clock."""
 
     at_s: float
@@ -71,10 +71,10 @@ class Machine:
         line, self._held = self._held.split(b"\n", 1)
         return cast("dict[str, Any]", json.loads(line))
 
-    def run(self, *argv: str, timeout_s: float = 60.0, check: bool = True) -> Done:
+    def run(self, *argv: str, timeout_s: float = 60.0, check: bool = True) -> FinishedProgram:
         """Run a program there; `timeout_s` by the machine's clock."""
         answer = self.ask("run", argv=argv, timeout_s=timeout_s)
-        done = Done(answer["rc"], answer["stdout"], answer["stderr"])
+        done = FinishedProgram(answer["rc"], answer["stdout"], answer["stderr"])
         if check and done.rc != 0:
             raise HilError(f"{' '.join(argv)} ended with {done.rc}: {(done.stderr or done.stdout)[-500:]}")
         return done
@@ -90,23 +90,23 @@ class Machine:
         """Let the machine's time pass; what time it is then."""
         return float(self.ask("sleep", seconds=seconds)["at_s"])
 
-    def spawn(self, name: str, argv: Sequence[str]) -> "Program":
+    def spawn(self, name: str, argv: Sequence[str]) -> "MachineProgram":
         self.ask("spawn", name=name, argv=list(argv))
-        return Program(self, name)
+        return MachineProgram(self, name)
 
 
-class Program:
+class MachineProgram:
     """A program that runs in the machine; its lines come with the machine's time."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         self._machine = machine
         self.name = name
-        self.lines: list[Line] = []
+        self.lines: list[PrintedLine] = []
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[PrintedLine]:
         """All lines so far."""
         answer = self._machine.ask("lines", name=self.name, after=len(self.lines))
-        self.lines += [Line(at_s, text) for at_s, text in answer["lines"]]
+        self.lines += [PrintedLine(at_s, text) for at_s, text in answer["lines"]]
         return self.lines
 
     def stop(self) -> int:

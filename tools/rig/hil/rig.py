@@ -7,8 +7,8 @@ from typing import Any
 from tools.palmctl.bench.board import DBD_ID, GATE_ID
 from tools.rig.hil.errors import HilError
 from tools.rig.hil.films import BYTES_A_PIXEL
-from tools.rig.hil.machine import Machine, Program
-from tools.rig.hil.stage import VALIDATOR_KEY, VALIDATOR_PORT, Stage
+from tools.rig.hil.machine import Machine, MachineProgram
+from tools.rig.hil.machine_device import VALIDATOR_KEY, VALIDATOR_PORT, MachineDevice
 from tools.rig.packaging import kit_copy
 
 WIDTH_PX, HEIGHT_PX = 640, 480
@@ -42,13 +42,13 @@ class Rig:
     Every wait is by the machine's clock, which goes slower than the host's: `within_s` is a device's time.
     """
 
-    def __init__(self, machine: Machine, stage: Stage) -> None:
+    def __init__(self, machine: Machine, stage: MachineDevice) -> None:
         self.machine = machine
         self._stage = stage
-        self._validator: Program | None = None
+        self._validator: MachineProgram | None = None
         self._seen = 0
         self._cable = _CABLE_PORT
-        self._bulk: Program | None = None
+        self._bulk: MachineProgram | None = None
         self.verdicts: list[dict[str, Any]] = []
         """Every verdict that the validator has reported, in order."""
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools.rig.hil.bulk_gadget import PRODUCT, PTY, VENDOR
+from tools.rig.hil.machine_device import CONFIG, DEVICE_PORT, VALIDATOR_PORT, MachineDevice
 from tools.rig.hil.rig import START_WITHIN_S, USUAL_DROPS, Rig, ScenarioFailed
-from tools.rig.hil.stage import CONFIG, DEVICE_PORT, VALIDATOR_PORT, Stage
 
 VERDICT_WITHIN_S = 20.0
 SERVED_AGAIN_WITHIN_S = 2.0
@@ -30,12 +30,12 @@ Figures = dict[str, float | int | str]
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    run: Callable[[Rig, Stage], Figures]
+    run: Callable[[Rig, MachineDevice], Figures]
     needed: bool
     """Whether the scenarios after it can be played at all when this one fails."""
 
 
-def start(rig: Rig, _stage: Stage) -> Figures:
+def start(rig: Rig, _stage: MachineDevice) -> Figures:
     """The camera appears: the package's udev rule names it, and systemd starts palmd in its sandbox."""
     machine = rig.machine
     machine.run("modprobe", "dummy_hcd", "num=2")
@@ -49,7 +49,7 @@ def start(rig: Rig, _stage: Stage) -> Figures:
     return {"active_after_s": round(active_s - plugged_s, 1), "restarts": int(shown.split()[0])}
 
 
-def pairing(rig: Rig, _stage: Stage) -> Figures:
+def pairing(rig: Rig, _stage: MachineDevice) -> Figures:
     """A validator at the other end of the cable: both prove who they are, and the device serves."""
     rig.start_validator()
     begun_s = rig.machine.now_s()
@@ -58,7 +58,7 @@ def pairing(rig: Rig, _stage: Stage) -> Figures:
     return {"proven_after_s": round(up_s - begun_s, 1)}
 
 
-def accept(rig: Rig, stage: Stage) -> Figures:
+def accept(rig: Rig, stage: MachineDevice) -> Figures:
     """The palm of somebody in the gallery."""
     begun_s = rig.show("known")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
@@ -67,7 +67,7 @@ def accept(rig: Rig, stage: Stage) -> Figures:
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
-def reject(rig: Rig, _stage: Stage) -> Figures:
+def reject(rig: Rig, _stage: MachineDevice) -> Figures:
     """The palm of somebody who is not."""
     begun_s = rig.show("stranger")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
@@ -76,17 +76,17 @@ def reject(rig: Rig, _stage: Stage) -> Figures:
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
-def next_hand(rig: Rig, stage: Stage) -> Figures:
+def next_hand(rig: Rig, stage: MachineDevice) -> Figures:
     """After a fault: the next hand is known again."""
     return accept(rig, stage)
 
 
-def unplug_armed(rig: Rig, stage: Stage) -> Figures:
+def unplug_armed(rig: Rig, stage: MachineDevice) -> Figures:
     """The cable is pulled out while a request waits for a hand."""
     return _outage(rig) | next_hand(rig, stage)
 
 
-def unplug_with_hand(rig: Rig, _stage: Stage) -> Figures:
+def unplug_with_hand(rig: Rig, _stage: MachineDevice) -> Figures:
     """The cable is pulled out while the hand is before the camera: the verdict finds no validator."""
     before = len(rig.verdicts)
     rig.show("known")
@@ -101,7 +101,7 @@ def unplug_with_hand(rig: Rig, _stage: Stage) -> Figures:
     return figures
 
 
-def unplug_at_verdict(rig: Rig, _stage: Stage) -> Figures:
+def unplug_at_verdict(rig: Rig, _stage: MachineDevice) -> Figures:
     """The cable is pulled out as the verdict comes: its decision may be lost, and is asked after."""
     rig.show("known")
     rig.await_verdict(VERDICT_WITHIN_S)
@@ -110,7 +110,7 @@ def unplug_at_verdict(rig: Rig, _stage: Stage) -> Figures:
     return figures
 
 
-def camera_stalls(rig: Rig, stage: Stage) -> Figures:
+def camera_stalls(rig: Rig, stage: MachineDevice) -> Figures:
     """The camera goes on without delivering pictures; then it delivers again."""
     stalled_s = rig.drop_pictures(100)
     told_s = rig.await_health("CAMERA_FAULT", True, HEALTH_WITHIN_S)
@@ -122,7 +122,7 @@ def camera_stalls(rig: Rig, stage: Stage) -> Figures:
     } | next_hand(rig, stage)
 
 
-def camera_corrupts(rig: Rig, stage: Stage) -> Figures:
+def camera_corrupts(rig: Rig, stage: MachineDevice) -> Figures:
     """Half of the pictures is lost, and some that come are marked as damaged by the driver."""
     rig.drop_pictures(USUAL_DROPS + 20)
     begun_s = rig.show("known")
@@ -135,7 +135,7 @@ def camera_corrupts(rig: Rig, stage: Stage) -> Figures:
     return {"verdict_after_s": round(at_s - begun_s, 2), "score_q": verdict["score_q"]}
 
 
-def camera_unplugged(rig: Rig, stage: Stage) -> Figures:
+def camera_unplugged(rig: Rig, stage: MachineDevice) -> Figures:
     """The camera disappears and comes back as a new one."""
     gone_s = rig.machine.now_s()
     rig.set_camera("disconnect=1")
@@ -151,7 +151,7 @@ def camera_unplugged(rig: Rig, stage: Stage) -> Figures:
     return figures | next_hand(rig, stage)
 
 
-def core_killed(rig: Rig, stage: Stage) -> Figures:
+def core_killed(rig: Rig, stage: MachineDevice) -> Figures:
     """palmd is killed; systemd starts it again and the validator never notices more than a silence."""
     killed_s = rig.machine.now_s()
     rig.machine.run("systemctl", "kill", "--signal=KILL", "palmd")
@@ -160,7 +160,7 @@ def core_killed(rig: Rig, stage: Stage) -> Figures:
     return {"served_after_s": round(up_s - killed_s, 1)} | next_hand(rig, stage)
 
 
-def other_way_round(rig: Rig, stage: Stage) -> Figures:
+def other_way_round(rig: Rig, stage: MachineDevice) -> Figures:
     """The device is the USB host and the validator the peripheral: the same cable, the other ends."""
     rig.stop_validator()
     swap = f"s|{DEVICE_PORT}|/dev/swap|; s|{VALIDATOR_PORT}|{DEVICE_PORT}|; s|/dev/swap|{VALIDATOR_PORT}|"
@@ -171,7 +171,7 @@ def other_way_round(rig: Rig, stage: Stage) -> Figures:
     return next_hand(rig, stage)
 
 
-def bulk_transfers(rig: Rig, _stage: Stage) -> Figures:
+def bulk_transfers(rig: Rig, _stage: MachineDevice) -> Figures:
     """Two bulk endpoints and no tty, in the sandbox of palmd: transfers of every length around whole packets,
     to firmware that waits for their end and back from it without one; and why a port does not open."""
     machine = rig.machine
@@ -193,7 +193,7 @@ def bulk_transfers(rig: Rig, _stage: Stage) -> Figures:
     return {"transfers": len(came), "bytes_each_way": sum(came)}
 
 
-def bulk_cable(rig: Rig, stage: Stage) -> Figures:
+def bulk_cable(rig: Rig, stage: MachineDevice) -> Figures:
     """The validator at the end of two bulk endpoints, the device their host; the next hand is known."""
     rig.stop_validator()
     rig.start_bulk("bridge")
@@ -205,12 +205,12 @@ def bulk_cable(rig: Rig, stage: Stage) -> Figures:
     return next_hand(rig, stage)
 
 
-def bulk_unplugged(rig: Rig, stage: Stage) -> Figures:
+def bulk_unplugged(rig: Rig, stage: MachineDevice) -> Figures:
     """That cable is pulled out, and plugged in again under another number of the bus."""
     return _outage(rig) | next_hand(rig, stage)
 
 
-def nothing_lost(rig: Rig, _stage: Stage) -> Figures:
+def nothing_lost(rig: Rig, _stage: MachineDevice) -> Figures:
     """Over all of it: every verdict was decided exactly once, and the numbers have neither gap nor repeat."""
     numbers = [verdict["verdict_seq"] for verdict in rig.verdicts]
     if numbers != list(range(1, len(numbers) + 1)):

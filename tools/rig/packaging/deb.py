@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.rig.packaging import documents, tree
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.process import run
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, Target, build_own, download, install, without
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget, build_own, download, install, without
 
 SOURCE = Path(__file__).parents[3]
 PACKAGE = "palm-access"
@@ -77,7 +77,7 @@ Description: palm-recognition access device: core, carrier and command line
 class Build:
     """One package to be made."""
 
-    target: Target
+    target: BuildTarget
     version: str
     epoch: int
     """Time of every file, seconds since 1970."""
@@ -174,7 +174,7 @@ def main() -> None:
         for arch in [given.arch] if given.arch else sorted(WHEEL_ARCHS):
             path = build(
                 Build(
-                    target=Target(arch, WHEEL_ARCHS[arch], python),
+                    target=BuildTarget(arch, WHEEL_ARCHS[arch], python),
                     version=version,
                     epoch=epoch,
                     lock=SOURCE / "tools/rig/packaging/lock/device.txt",

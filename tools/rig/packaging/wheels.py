@@ -30,7 +30,7 @@ _GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BuildTarget:
     """A machine to build for."""
 
     debian_arch: str
@@ -56,7 +56,7 @@ def without(lock: str, names: frozenset[str]) -> str:
     return "".join(entry for entry in entries if entry.partition("==")[0] not in names)
 
 
-def download(lock: Path, target: Target, into: Path) -> None:
+def download(lock: Path, target: BuildTarget, into: Path) -> None:
     """Fetch every wheel that `lock` pins, from the index pip is configured with. Raises PackagingError."""
     into.mkdir(parents=True, exist_ok=True)
     _pip("download", "--require-hashes", "--no-deps", "--dest", into, *target.pip_options, "-r", lock)
@@ -70,7 +70,7 @@ def build_own(source: Path, into: Path) -> Path:
     return wheel
 
 
-def install(lock: Path, wheels: Path, own: Path, target: Target, site_packages: Path) -> None:
+def install(lock: Path, wheels: Path, own: Path, target: BuildTarget, site_packages: Path) -> None:
     """Unpack the wheels of `lock`, checked by hash once more, and `own` into an empty `site_packages`."""
     offline = ("--no-index", "--find-links", wheels, "--no-deps", "--no-compile", "--target", site_packages)
     _pip("install", *offline, "--require-hashes", *target.pip_options, "-r", lock)

@@ -14,7 +14,7 @@ _SIDES: Final = ("left", "right", "top", "bottom")
 
 
 @dataclass
-class Box:
+class DiagramBox:
     """A part; coordinates in pixels, `lines` its text."""
 
     name: str
@@ -26,7 +26,7 @@ class Box:
     title: str
     lines: list[str] = field(default_factory=list)
 
-    def point(self, side: str, towards: "Box") -> tuple[float, float]:
+    def point(self, side: str, towards: "DiagramBox") -> tuple[float, float]:
         """Where a wire to another part ends at a side: in the middle of what both have in common."""
         if side in ("left", "right"):
             low, high = max(self.y, towards.y), min(self.y + self.height, towards.y + towards.height)
@@ -37,9 +37,9 @@ class Box:
 
 def draw(source: str) -> str:
     """The drawing that `source` describes. Raises ToolError for a line that means nothing."""
-    size, boxes, parts = (1000, 600), dict[str, Box](), list[str]()
+    size, boxes, parts = (1000, 600), dict[str, DiagramBox](), list[str]()
     wires = list[str]()
-    last: Box | None = None
+    last: DiagramBox | None = None
     for number, line in enumerate(source.splitlines(), 1):
         words = line.split()
         if not words or line.startswith("#"):
@@ -54,7 +54,7 @@ def draw(source: str) -> str:
                 parts += _group(x, y, width, height, title=" ".join(words[5:]))
             elif words[0] == "box":
                 x, y, width, height = map(float, words[3:7])
-                last = Box(words[1], words[2], x, y, width, height, " ".join(words[7:]))
+                last = DiagramBox(words[1], words[2], x, y, width, height, " ".join(words[7:]))
                 boxes[last.name] = last
             elif words[0] == "wire":
                 wires += _wire(boxes, words[1:], size[0])
@@ -72,7 +72,7 @@ def _group(x: float, y: float, width: float, height: float, *, title: str) -> It
     yield text(x + 16, y + 24, title, "accent", 13, bold=True)
 
 
-def _box(box: Box) -> Iterator[str]:
+def _box(box: DiagramBox) -> Iterator[str]:
     yield rect(box.x, box.y, box.width, box.height, box.kind, radius=10)
     yield text(box.x + 16, box.y + 27, box.title, "ink", _TITLE, bold=True)
     y = box.y + 50
@@ -85,7 +85,7 @@ def _box(box: Box) -> Iterator[str]:
             y += _LINE
 
 
-def _chips(box: Box, y: float, words: list[str]) -> Iterator[str]:
+def _chips(box: DiagramBox, y: float, words: list[str]) -> Iterator[str]:
     """A row of words, each as wide as its share of the letters; arrows between them where there are many."""
     arrows = len(words) > 4
     gap, room = (13 if arrows else 10), box.width - 32
@@ -100,7 +100,7 @@ def _chips(box: Box, y: float, words: list[str]) -> Iterator[str]:
             yield path([(x - gap + 1.5, y + 16), (x - 1.5, y + 16)], "wire", ends="end")
 
 
-def _wire(boxes: dict[str, Box], words: list[str], width: int) -> Iterator[str]:
+def _wire(boxes: dict[str, DiagramBox], words: list[str], width: int) -> Iterator[str]:
     first, side, second, other_side, *label = words
     a, b = boxes[first], boxes[second]
     if side not in _SIDES or other_side not in _SIDES:

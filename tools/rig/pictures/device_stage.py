@@ -16,7 +16,7 @@ from tools.palmctl.pages.server import LocalPage
 from tools.rig.browser import Tab, save
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Stage, module, palmctl
+from tools.rig.demo.programs import RunningPrograms, module, palmctl
 from tools.rig.demo.setting import CAMERA_FPS, Site, provision, start_cloud
 from tools.rig.demo.waiting import wait_until
 from tools.rig.virtual_camera import VirtualCamera
@@ -59,7 +59,7 @@ def staged_device(folder: Path) -> Iterator[StagedDevice]:
     """Everything runs in `folder` until the end."""
     quiet, logs = Quiet(), folder / "logs"
     logs.mkdir(parents=True)
-    stage = Stage(logs)
+    stage = RunningPrograms(logs)
     with ExitStack() as stack:
         stack.callback(stage.stop)
         camera = VirtualCamera(folder / "camera", empty_scene(_PLACE, 3, scene_seed=_PLACE), fps=CAMERA_FPS)

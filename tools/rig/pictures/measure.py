@@ -126,9 +126,9 @@ def record_terminal(tell: Tell) -> None:
     from models.synthesis.person import make_person
     from models.synthesis.scene import empty_scene
     from tools.rig.demo.back_office import BackOffice
-    from tools.rig.demo.programs import Stage, module
+    from tools.rig.demo.programs import RunningPrograms, module
     from tools.rig.demo.setting import CAMERA_FPS, Site, start_cloud, start_device, start_validator
-    from tools.rig.demo.story import PLACE, Somebody, Story
+    from tools.rig.demo.story import PLACE, DemoPerson, GateStory
     from tools.rig.pictures.device_stage import Quiet
     from tools.rig.virtual_camera import VirtualCamera
 
@@ -136,17 +136,17 @@ def record_terminal(tell: Tell) -> None:
     with tempfile.TemporaryDirectory(prefix="palm-pictures-") as name, ExitStack() as stack:
         folder, quiet = Path(name), Quiet()
         (folder / "logs").mkdir()
-        stage = Stage(folder / "logs")
+        stage = RunningPrograms(folder / "logs")
         stack.callback(stage.stop)
         camera = VirtualCamera(folder / "camera", empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(quiet, folder, stage)
         device = start_device(quiet, stage, cloud, Site("gate-7-left", "gate-7", folder, camera.source))
         validator = start_validator(quiet, folder, stage, device)
         office = stack.enter_context(BackOffice(cloud.url, cloud.api_key))
-        story = Story(
+        story = GateStory(
             narrator=quiet, cloud=cloud, device=device, validator=validator, office=office, camera=camera
         )
-        people = [Somebody(name, make_person(seed)) for name, seed in (("Ana", 101), ("Clara", 103))]
+        people = [DemoPerson(name, make_person(seed)) for name, seed in (("Ana", 101), ("Clara", 103))]
         for person in people:
             story.enrol(person)
         ours, theirs = pty.openpty()

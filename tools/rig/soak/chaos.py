@@ -17,7 +17,7 @@ PAUSE_S: Final = 4.0
 
 
 @dataclass(frozen=True)
-class Fault:
+class TimedFault:
     """Something that is done, and undone after between `shortest_s` and `longest_s` seconds."""
 
     name: str
@@ -32,15 +32,15 @@ class Fault:
 class Chaos:
     """Commits the faults; `look` is called again and again."""
 
-    def __init__(self, faults: Sequence[Fault], seed: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, faults: Sequence[TimedFault], seed: int, tell: Callable[[str], None]) -> None:
         self.done: Counter[str] = Counter()
         self.spare_lives = False
         """While it is true only faults that the daemons must live through are committed."""
         self._faults = faults
         self._chance = random.Random(seed)  # noqa: S311 - the same faults in every run
         self._tell = tell
-        self._round: list[Fault] = []
-        self._standing: Fault | None = None
+        self._round: list[TimedFault] = []
+        self._standing: TimedFault | None = None
         self._next_s = time.monotonic() + PAUSE_S
 
     @property

@@ -12,12 +12,21 @@ from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
-from tools.rig.demo.programs import Stage, module
-from tools.rig.demo.setting import CAMERA_FPS, DBD_ID, Cloud, Device, Site, answers, provision, start_cloud
-from tools.rig.demo.story import PLACE, Scene, Somebody
+from tools.rig.demo.programs import RunningPrograms, module
+from tools.rig.demo.setting import (
+    CAMERA_FPS,
+    DBD_ID,
+    Cloud,
+    DemoDevice,
+    Site,
+    answers,
+    provision,
+    start_cloud,
+)
+from tools.rig.demo.story import PLACE, DemoPerson, Scene
 from tools.rig.demo.waiting import wait_until
 from tools.rig.soak.bad_cable import BadCable
-from tools.rig.soak.chaos import Fault
+from tools.rig.soak.chaos import TimedFault
 from tools.rig.soak.crowd import Crowd
 from tools.rig.soak.small_disk import SmallDisk
 from tools.rig.soak.supervised import Supervised
@@ -36,7 +45,7 @@ class World:
     folder: Path
     cloud: Cloud
     office: BackOffice
-    device: Device
+    device: DemoDevice
     cable: BadCable
     server: Supervised
     palmd: Supervised
@@ -76,7 +85,7 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     """Set the gate up and enrol people; nothing has gone wrong yet. `ending` gets what must be undone."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    stage = Stage(logs)
+    stage = RunningPrograms(logs)
     try:
         camera = VirtualCamera(camera_folder(folder), empty_scene(PLACE, 3, scene_seed=PLACE), fps=CAMERA_FPS)
         cloud = start_cloud(narrator, folder, stage)
@@ -105,7 +114,7 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     syncd = Supervised("palm-syncd", module("device.syncd.main", "--config", config), logs, environment)
     ending.callback(palmd.stop)
     ending.callback(syncd.stop)
-    device = Device(site, key, site.control_socket, str(cable.validator))
+    device = DemoDevice(site, key, site.control_socket, str(cable.validator))
     validator = Supervised(
         "validator",
         module(
@@ -120,11 +129,11 @@ def build(narrator: Narrator, folder: Path, seed: int, ending: ExitStack) -> Wor
     wait_until("palmd to answer", 30, device.control_socket.exists)
     scene = Scene(narrator=narrator, device=device, office=office, camera=camera)
     for number, person in enumerate(ENROLLED, 1):
-        scene.enrol(Somebody(f"person-{number}", make_person(person)))
+        scene.enrol(DemoPerson(f"person-{number}", make_person(person)))
     return World(folder, cloud, office, device, cable, server, palmd, syncd, validator, disk, clock)
 
 
-def faults(world: World, crowd: Crowd) -> list[Fault]:
+def faults(world: World, crowd: Crowd) -> list[TimedFault]:
     """Everything that may happen to this world."""
     nothing = _nothing
     cable, folder = world.cable, camera_folder(world.folder)
@@ -142,10 +151,10 @@ def faults(world: World, crowd: Crowd) -> list[Fault]:
         crowd.stalled = False
 
     all_faults = [
-        Fault("cable cut", lambda: cut(True), lambda: cut(False), 0.1, 12.0),
-        Fault("cable unplugged", cable.unplug, cable.plug, 0.5, 8.0),
-        Fault("camera unplugged", pull_camera, put_camera_back, 1.0, 8.0),
-        Fault(
+        TimedFault("cable cut", lambda: cut(True), lambda: cut(False), 0.1, 12.0),
+        TimedFault("cable unplugged", cable.unplug, cable.plug, 0.5, 8.0),
+        TimedFault("camera unplugged", pull_camera, put_camera_back, 1.0, 8.0),
+        TimedFault(
             "server down",
             lambda: world.server.kill(stay_down_s=10.0),
             nothing,
@@ -153,17 +162,19 @@ def faults(world: World, crowd: Crowd) -> list[Fault]:
             15.0,
             deadly=True,
         ),
-        Fault(
+        TimedFault(
             "server hangs",
             lambda: world.server.program.signal(signal.SIGSTOP),
             lambda: world.server.program.signal(signal.SIGCONT),
             3.0,
             12.0,
         ),
-        Fault("palmd killed", world.palmd.kill, nothing, 0.0, 0.0, deadly=True),
-        Fault("palmd restarted", lambda: world.palmd.kill(signal.SIGTERM), nothing, 0.0, 0.0, deadly=True),
-        Fault("palm-syncd killed", world.syncd.kill, nothing, 0.0, 0.0, deadly=True),
-        Fault(
+        TimedFault("palmd killed", world.palmd.kill, nothing, 0.0, 0.0, deadly=True),
+        TimedFault(
+            "palmd restarted", lambda: world.palmd.kill(signal.SIGTERM), nothing, 0.0, 0.0, deadly=True
+        ),
+        TimedFault("palm-syncd killed", world.syncd.kill, nothing, 0.0, 0.0, deadly=True),
+        TimedFault(
             "validator restarted",
             lambda: world.validator.kill(signal.SIGTERM),
             nothing,
@@ -175,11 +186,13 @@ def faults(world: World, crowd: Crowd) -> list[Fault]:
     if world.clock is not None:
         clock = world.clock
         all_faults += [
-            Fault("clock 8 h ahead", lambda: clock.move(8 * 3600), lambda: clock.move(0), 5.0, 12.0),
-            Fault("clock 3 days back", lambda: clock.move(-3 * 86_400), lambda: clock.move(0), 5.0, 12.0),
+            TimedFault("clock 8 h ahead", lambda: clock.move(8 * 3600), lambda: clock.move(0), 5.0, 12.0),
+            TimedFault(
+                "clock 3 days back", lambda: clock.move(-3 * 86_400), lambda: clock.move(0), 5.0, 12.0
+            ),
         ]
     if world.disk is not None:
-        all_faults.append(Fault("disk full", world.disk.fill, world.disk.free, 5.0, 12.0))
+        all_faults.append(TimedFault("disk full", world.disk.fill, world.disk.free, 5.0, 12.0))
     return all_faults
 
 

@@ -13,7 +13,7 @@ from link1.keys import PublicKey, SigningKey
 from link1.objects import DeviceStatus, GalleryMark, MailMarks
 from link1.signed import Kind, sign_object, verify_object
 from tools.kit.conform.counters import Counters
-from tools.kit.conform.peer import ANSWER_MS, Broken, Heard, NotTried, Peer
+from tools.kit.conform.peer import ANSWER_MS, Broken, ConformancePeer, Heard, NotTried
 
 PROOF_MS = 3_000
 """A machine that signs with a small processor is given so long for its proof."""
@@ -27,7 +27,7 @@ QUIET_MS = 300
 NO_MAIL = MailMarks(0, 0, 0)
 
 
-class Hand(Protocol):
+class HandSource(Protocol):
     """Where hands come from when a device is tested: a person, a machine, or a picture before a camera."""
 
     @property
@@ -100,18 +100,18 @@ class Setup:
     peer_key: PublicKey
     peer_id: str | None = None
     passage_sensor: bool = False
-    hand: Hand | None = None
+    hand: HandSource | None = None
     hook: Hook | None = None
     revoked: SigningKey | None = None
     wait_ms: int = 30_000
 
 
 @dataclass
-class Bench:
+class EndUnderTest:
     """One end under test. Rules run one after the other on the same bench, each in sessions of its own."""
 
     setup: Setup
-    peer: Peer
+    peer: ConformancePeer
     counters: Counters
     wall_ms: Callable[[], int]
     stranger: SigningKey
@@ -272,7 +272,7 @@ class Bench:
         if heard is not None:
             raise Broken(f"error {said(heard.body)}")
 
-    def need_hand(self) -> Hand:
+    def need_hand(self) -> HandSource:
         if self.setup.hand is None:
             raise NotTried("needs a hand; run again with --hand or --hand-source")
         return self.setup.hand

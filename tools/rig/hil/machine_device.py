@@ -43,14 +43,14 @@ WantedBy=multi-user.target
 
 
 @dataclass(frozen=True)
-class Stage:
+class MachineDevice:
     """What the scenarios need to know about the device in the machine."""
 
     verdict_key_b64: str
     known_subject: str
 
 
-def make_stage(root: Path) -> Stage:
+def make_stage(root: Path) -> MachineDevice:
     """Fill `root`, a new folder, with everything that goes over the installed package."""
     write_films(root / "hil/films")
     modules = root / "hil/tools/rig/hil"
@@ -66,7 +66,7 @@ def make_stage(root: Path) -> Stage:
     return _provision(root)
 
 
-def _provision(root: Path) -> Stage:
+def _provision(root: Path) -> MachineDevice:
     """A registered device with a gallery, made here and moved there."""
     manifest = load_manifest(shipped_model_dir())
     known = enrol(open_embedder(manifest), KNOWN_PERSON)
@@ -100,4 +100,4 @@ def _provision(root: Path) -> Stage:
     key = root / VALIDATOR_KEY.relative_to("/")
     key.write_bytes(board.validator_key.seed)
     key.chmod(0o600)
-    return Stage(board.verdict_key.b64, known[0].subject_ref)
+    return MachineDevice(board.verdict_key.b64, known[0].subject_ref)

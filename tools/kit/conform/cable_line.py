@@ -18,7 +18,7 @@ FULL_PORT_MS = 3_000
 """A port that takes nothing for so long has nobody at the other end."""
 
 
-class Line(Protocol):
+class CableLine(Protocol):
     """Everything that the conformance test needs of a cable; raises TransportError when it is gone."""
 
     def now_ms(self) -> int:
@@ -39,7 +39,7 @@ class Line(Protocol):
 
 
 class PortLine:
-    """A `Line` on a serial port or pty."""
+    """A `CableLine` on a serial port or pty."""
 
     def __init__(self, open_port: Callable[[], Port]) -> None:
         self._open = open_port
