@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.errors import PixelsError
 
 NirHalf = Literal["none", "left", "right"]
-"""Where the near-infrared picture stands in what a module with two sensors gives as one picture."""
+"""Which half of a two-sensor module's combined picture is near infrared."""
 
 MAX_SIDE_PX: Final = 16_384
 """Longest side taken; more is a decoder's mistake rather than a camera."""

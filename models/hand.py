@@ -1,10 +1,9 @@
 """Find the hand in a frame and say where its palm lies.
 
-Two ways. Learnt: two small networks (``hand_network``) see hands before anything and at any angle. By shape:
-a hand is a region that stands out from its background (``hand_mask``) and whose outline shows five fingers in
-a row (``hand_shape``); that needs no model. Either way the finger valleys fix place, size and direction of
-the palm, because they move least when fingers do.
-"""
+There are two methods. Learnt: two small networks (``hand_network``) find hands on any background and at any
+angle. By shape: a hand is a region that differs from its background (``hand_mask``) and whose outline shows
+five fingers in a row (``hand_shape``); that needs no model. Either way the finger valleys fix place, size and
+direction of the palm, because they move least when fingers do."""
 
 import math
 from dataclasses import dataclass, replace
@@ -96,7 +95,7 @@ class HandFinder:
         self._favourite: str | None = None
 
     def find(self, frame: CameraFrame) -> Hand | None:
-        """The open hand in the frame, if there is one that can be used."""
+        """The open hand in the frame, if there is a usable one."""
         seen = self.look(frame)
         return seen if isinstance(seen, Hand) else None
 
@@ -149,7 +148,7 @@ class HandFinder:
     def _better_outline(
         self, view: FinderView, best: tuple[OpenHand, Silhouette, str]
     ) -> tuple[OpenHand, Silhouette, str]:
-        """The same hand with its outline drawn anew from its colours, where that looks more like one."""
+        """The same hand, its outline redrawn from its colours where the new one looks more like a hand."""
         region = learnt_region(view, best[1].mask)
         if region is None:
             return best
@@ -177,7 +176,7 @@ def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
 
 def _of_network(view: FinderView, seen: NetworkHand) -> _Found:
     mask = seen.mask
-    # The network's mask is rough at the edges; colours draw them, where they tell hand from ground.
+    # The network's mask is rough at the edges; colours that differ from the ground's give a better outline.
     finer = learnt_region(view, mask)
     if finer is not None and _overlap(finer[0], mask) >= SAME_REGION:
         mask = finer[0]
@@ -198,7 +197,7 @@ def _second_opinion(
         return hand
     valleys, chance = opinion
     if chance < DENIES:
-        # One that is too near is often denied: what helps then is to go back, not to spread the fingers.
+        # A hand that is too near is often rejected: the advice is to move back, not to spread the fingers.
         return PartialHand(hand.centre, 0.0, hand.hint or "open_hand")
     better = view.to_frame(valleys).astype(np.float32)
     away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())

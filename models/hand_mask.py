@@ -1,10 +1,10 @@
 """Silhouettes that could be a hand: several ways to tell it from its background, none right everywhere.
 
 A palm in front of the camera is lighter than a dark background, darker than a lit wall, redder than nearly
-everything, and different from what stands along the image's border. Each of these is one image channel and
-one threshold (Otsu 1979); the caller reads the shape in each and keeps the one that looks most like a hand.
-When none convinces, colours are learnt from the best guess and every pixel is asked anew (as GrabCut does,
-once, with histograms instead of mixtures).
+everything, and different from the image's border. Each of these is one image channel and one
+threshold (Otsu 1979); the caller reads the shape in each and keeps the one that looks most like a hand.
+When none convinces, colours are learnt from the best guess and every pixel is classified again (as GrabCut
+does, once, with histograms instead of mixtures).
 """
 
 from collections.abc import Callable

@@ -31,7 +31,7 @@ SELF_TEST_PX: Final = 0.05
 SOMETHING: Final = 0.12
 """Chance of a hand above which a place is looked at closely."""
 SECOND: Final = 0.4
-"""The same for a place beside a likelier one: 19 of 20 hands in clutter are seen more clearly than that."""
+"""The same for a place next to a likelier one: 19 of 20 hands in clutter score higher than this."""
 _PLACES: Final = 2
 _WIDTH_AT_ZERO: Final = 28.0
 _VALLEY_SPAN: Final = 0.48
@@ -69,7 +69,7 @@ class HandNetwork:
     """The two networks, loaded and proved; may be asked by one thread at a time."""
 
     def __init__(self, coarse: Path, fine: Path) -> None:
-        """Load two ONNX files unproved; ``open_network`` is for everyone but the one who makes them."""
+        """Load two ONNX files without their self test; all but the training code use ``open_network``."""
         self._coarse, self._fine = _session(coarse), _session(fine)
 
     def look(self, view: FinderView, least: float) -> NetworkHand | None:

@@ -67,7 +67,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class _Rise:
-    """One rise of the radial distance: its peak and the falls beside it, as indices into the walk."""
+    """One rise of the radial distance: its peak and the falls on both sides, as indices into the walk."""
 
     before: int
     peak: int
@@ -183,7 +183,7 @@ def _best_hand(
         valleys = np.array([feet[i] for i in run[:4]])
         up = tips[1:4].mean(axis=0) - centre
         up /= max(float(np.hypot(*up)), 1e-6)
-        # The thumb ends lower than the little finger, and so does the valley beside it.
+        # The thumb ends lower than the little finger, and so does the valley next to it.
         lead = float((tips[4] - tips[0] + 2 * (valleys[3] - valleys[0])) @ up) / radius
         if lead < 0:
             tips, valleys = tips[::-1], valleys[::-1]
@@ -228,7 +228,7 @@ def _gap(
     off = (heights[0] - heights[1]) * _STEPS
     level = float(depth[deepest]) - sum(heights) / 2
     levels = level + off
-    # The sides need not fall evenly; np.interp needs a rising line, so the running maximum stands for them.
+    # The sides need not fall evenly; np.interp needs a rising line, so the running maximum replaces them.
     left = np.interp(levels, np.maximum.accumulate(depth[: deepest + 1]), across[: deepest + 1])
     right = np.interp(levels, np.maximum.accumulate(depth[deepest:][::-1]), across[deepest:][::-1])
     middle = (left + right) / 2

@@ -145,7 +145,9 @@ class LivenessCheck:
             if peaks:
                 odds -= _PEAK_WEIGHT * max(0.0, float(np.median(peaks[-RECENT:])) - PEAK_LIMIT)
         glare = self._glare[-RECENT:]
-        odds -= _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))  # one flash accuses nobody
+        odds -= (
+            _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))
+        )  # a single flash is no evidence of an attack
         odds -= _CORNER_WEIGHT * float(np.mean(self._corners[-RECENT:]))
         odds -= _PARALLAX_WEIGHT * sum(self._parallax[-MOVES:])
         nir = self._nir[-RECENT:]

@@ -16,12 +16,12 @@ BURNT: Final = 248
 GLARE_SHARE: Final = (0.0008, 0.06)
 """Least and most of the frame that a lamp's reflection takes; less is noise, more is too much light."""
 GLARE_SIDES: Final = 0.15
-"""Least part of a reflection on the palm, and least part beside the hand, if it lies across the outline."""
+"""Least part of a reflection on the palm, and least part next to the hand, if it crosses the outline."""
 PALM_SPAN: Final = (0.08, 0.92)
 BESIDE_SPAN: Final = (-0.12, 1.12)
 """Across the palm crop: what surely is palm, and beyond what there surely is none."""
 BURNT_HAND: Final = 205.0
-"""A hand as light as this on the whole is lit too strongly for a reflection to tell anything."""
+"""A hand with at least this mean lightness is lit too strongly for a reflection to be evidence."""
 
 
 PLAIN_EDGE: Final = 8.0
@@ -147,7 +147,7 @@ def moved_along(
     """Parallax: 0 where the surroundings stood still while the hand moved, to 1.5 where they moved with it.
 
     ``before``, ``now`` (h, w) and the hand's ``masks`` in them; ``moved`` (2,) in their pixels. None where
-    the hand hardly moved or the surroundings are too plain to tell.
+    the hand hardly moved or the surroundings have too little texture.
     """
     dx, dy = (round(float(d)) for d in moved)
     if not 3 <= max(abs(dx), abs(dy)) <= 60:

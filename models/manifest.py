@@ -41,7 +41,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a model, beside the manifest."""
+    """One file of a model, in the manifest's folder."""
 
     name: str
     size: int

@@ -150,7 +150,7 @@ def open_pad_network(folder: Path, look: str) -> PadNetwork:
     if manifest.look != look:
         raise ManifestError(
             f"{folder / MANIFEST_NAME}: this network was made for look {manifest.look}, the camera gives "
-            f"{look}; install one that was made for this camera"
+            f"{look}; install a network made for this camera"
         )
     return PadNetwork(manifest)
 
@@ -169,7 +169,7 @@ def load_pad_manifest(folder: Path) -> PadManifest:
     output = _object(path, raw, "output")
     manifest = PadManifest(
         folder=folder,
-        # 16 characters, so that verdicts can name it beside the other cues.
+        # 16 characters, so that verdicts can name it with the other cues.
         model_id=text_member(path, raw, "model_id", id_pattern(16)),
         look=cast('Literal["rgb", "nir"]', _word(path, raw, "look", "rgb", "nir")),
         file=file_entry(path, files[0]),

@@ -1,9 +1,8 @@
 """Several probes from one capture: what a search is repeated with when one did not settle it.
 
-A vector does not hold the search over shifts that a line code makes when it compares. So the crop is cut
-again at its neighbours' places; where one of them is nearest to somebody, its own neighbours, turned and
-grown ones among them, are tried in their turn, and so on towards the nearest.
-"""
+Comparing two vectors does not search over shifts, as comparing two line codes does. So the crop is cut again
+at neighbouring places. Where one of these probes is nearest to an enrolled palm, its own neighbours, turned
+and enlarged ones among them, are tried next, and so on towards the nearest palm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ MOST_PROBES: Final = 48
 
 
 def next_slips(tried: Sequence[Slip], nearest: int) -> list[Slip]:
-    """What to try after those that were ``tried``, of which the one at ``nearest`` came nearest to somebody.
+    """What to try after ``tried``, of which the probe at ``nearest`` came nearest to an enrolled palm.
 
     After STILL alone its eight shifts; then what is one step from the nearest and was not tried. Nothing
     more once nothing comes nearer, and never more than MOST_PROBES in all.

@@ -1,4 +1,4 @@
-"""Find a QR code that somebody holds before the camera, and read it."""
+"""Find a QR code that is held in front of the camera, and read it."""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
 """From the modules of a QR code (ISO/IEC 18004:2015) to its text.
 
-Written here rather than taken from OpenCV because a code is shown by anybody who stands before the camera:
+Written here rather than taken from OpenCV because anyone in front of the camera can show a code:
 OpenCV 5.0's ``QRCodeDetector`` ends the process (heap corruption) on some images without any code. Versions 1
 to 20, numeric, alphanumeric and byte segments; that is more than the 512 characters taken.
 """

@@ -22,7 +22,7 @@ LIGHT_LIMIT: Final = 0.25
 COLOUR_LIMIT: Final = 0.12
 """Difference of Cr or Cb from the palm's own, as part of the lightness."""
 _DARK: Final = 60.0
-"""Below this lightness, noise has colours of its own: colours are held against this instead."""
+"""Below this lightness noise dominates the colour: the colour is divided by this instead."""
 _ROUNDS: Final = 3
 
 

@@ -18,12 +18,11 @@ def choose_templates(
 ) -> tuple[int, ...]:
     """The captures to keep, as rising indices: as many as may be, up to ``most``, that all agree.
 
-    ``cosine`` (n, n) float32, -1..1: of every two captures' vectors, which whoever holds them need not copy
-    for this; ``quality_q``: n of 0..100; two agree when their cosine is at least ``agree_cosine``. Among sets
+    ``cosine`` (n, n) float32, -1..1: of every two captures' vectors, so that the caller need not copy the
+    vectors; ``quality_q``: n of 0..100; two agree when their cosine is at least ``agree_cosine``. Among sets
     of the same size the best by quality is taken, in steps of ``EQUAL_Q``; among equally good ones the one
     whose captures differ most, for they cover most poses; then the earliest. Tries every set, so n is a
-    handful. Empty for no captures; one alone, the best, where no two agree.
-    """
+    handful. Empty for no captures; one alone, the best, where no two agree."""
     if not quality_q or most < 1:
         return ()
     steps = [q // EQUAL_Q for q in quality_q]

@@ -10,7 +10,7 @@ from link1.members import NAME
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Where the lines are drawn. They belong to one model and have a name of their own, `thr_id`.
+    """The thresholds of one model. Each set of values has a name, `thr_id`.
 
     accept_q and margin_q: cosine × 10000. quality_q and enrol_quality_q: 0..100. pad_q: 0..10000.
     """

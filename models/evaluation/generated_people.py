@@ -1,4 +1,4 @@
-"""How well the whole chain tells people apart: whole generated frames of people nobody was trained on.
+"""How well the whole chain tells people apart: whole generated frames of people outside the training set.
 
 Every capture is a new occasion (pose, posture, light, ground, focus) rendered as a whole frame; the hand is
 found, the palm cut and embedded as on a device. What is measured here is measured on generated hands and says
@@ -179,7 +179,7 @@ def figures(mated: Scores, non_mated: Scores) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class SearchFigures:
-    """Searching a gallery of everybody else: how near a stranger comes, how far a known person stands out."""
+    """Search scores against a gallery of all other people: of strangers, and of people who are enrolled."""
 
     stranger_best_p999: float
     """Cosine that the best candidate of 99.9 % of the strangers' searches stays below."""

@@ -14,7 +14,7 @@ Scores = NDArray[np.float32]
 
 RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
 ERRORS_NEEDED: Final = 10
-"""A rate is stated only where at least so many false matches stand behind it."""
+"""A rate is reported only when at least this many false matches were counted for it."""
 _RESAMPLES: Final = 200
 _PAIRS_RESAMPLED: Final = 200_000
 _CONFIDENCE: Final = 0.95
@@ -31,7 +31,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Identification:
-    """Open-set search: everybody enrolled by one picture, every other picture a search."""
+    """Open-set search: every palm is enrolled by one picture, and every other picture is a search."""
 
     enrolled: int
     searches: int
@@ -75,7 +75,7 @@ class Comparisons:
 
 
 def verification(found: Comparisons, *, across_sessions: bool) -> VerificationScores:
-    """Compare everybody with everybody; with ``across_sessions`` only pictures of different days."""
+    """Compare every pair of pictures; with ``across_sessions`` only pairs from different days."""
     mated_mask, non_mated_mask = found.masks(across_sessions=across_sessions)
     mated, non_mated = found.similarity[mated_mask], found.similarity[non_mated_mask]
     supported = [rate for rate in RATES if len(non_mated) * rate >= ERRORS_NEEDED]

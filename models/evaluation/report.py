@@ -1,4 +1,4 @@
-"""The page of an evaluation: one HTML file that needs no other, and its pictures as PNG beside it."""
+"""The page of an evaluation: one self-contained HTML file, and its plots as PNG files."""
 
 import base64
 import html
@@ -62,7 +62,7 @@ def _page(done: Evaluation, model_id: str, pictures: dict[str, Image]) -> str:
 <h2>Open-set search</h2>{_search_table(done)}
 <h2>Curves</h2>{plots}
 <p>Measures after ISO/IEC 19795-1. In small print the 95 % interval from drawing the people again with
-replacement. A rate is shown only where at least ten false matches stand behind it. The two palms of one
+replacement. A rate is shown only when at least ten false matches were counted for it. The two palms of one
 person are never compared with each other.</p></main></body></html>
 """
 

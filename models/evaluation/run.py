@@ -50,7 +50,7 @@ class GalleryScoring(Protocol):
 
 
 ScoringAmong = Callable[[Vectors], GalleryScoring]
-"""From the vectors (m, 512) of whoever is enrolled to their gallery's scoring."""
+"""From the vectors (m, 512) of the enrolled people to the scoring of their gallery."""
 
 _LONGEST_SIDE_PX: Final = 800
 """Larger photographs are reduced to this before the hand is looked for."""
@@ -207,7 +207,7 @@ def _searched(
     scoring: GalleryScoring,
     told: Told,
 ) -> NDArray[np.float32]:
-    """As a device does it when one vector did not settle a search: towards the nearest of everybody.
+    """Search again by probes, as a device does when one vector does not settle a search.
 
     Nearest among the pictures of other sessions where there are such, as a gallery is of another day.
     """
@@ -224,7 +224,7 @@ def _searched(
             scores = np.concatenate([scores, scoring.scores(shown, held)])
         best[i] = scores.max(axis=0)
         told("probes", i + 1, len(crops))
-    # Of every pair the earlier picture is the one that was enrolled, as it is at a gate.
+    # In every pair the earlier picture is the enrolled picture, as it is at a gate.
     below = np.tril(best)
     return np.asarray(below + np.tril(best, -1).T, dtype=np.float32)
 

@@ -42,12 +42,12 @@ class PalmSet:
 
     layout: Layout
     kind: Kind
-    """``crops``: somebody cut the palms already. ``hands``: the hand has to be found."""
+    """``crops``: the pictures are palms already cut out. ``hands``: the hand has to be found."""
     pictures: tuple[Picture, ...]
 
 
 def read_set(root: Path, layout: Layout | None = None) -> PalmSet:
-    """The pictures under ``root``; without a ``layout`` it is told from the names.
+    """The pictures under ``root``; without a ``layout`` it is inferred from the names.
 
     Raises ``EvaluationSetError`` when there is no such folder or nothing in it has the names of the layout.
     """

@@ -1,4 +1,4 @@
-"""The outline of a hand: where its fingers stand in one posture, its silhouette and its valleys."""
+"""The outline of a hand: the directions of its fingers in one posture, its silhouette and its valleys."""
 
 from dataclasses import dataclass
 from typing import Final

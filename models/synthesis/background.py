@@ -1,4 +1,4 @@
-"""What stands behind the hand: plain, shaded, textured and cluttered grounds."""
+"""What is behind the hand: plain, shaded, textured and cluttered grounds."""
 
 from functools import lru_cache
 from typing import Final, Literal
@@ -25,7 +25,7 @@ def background(seed: int, look: Look, size: tuple[int, int]) -> Pixels:
         rng.choice([rng.uniform(18, 70), rng.uniform(60, 110), rng.uniform(185, 240)], p=[0.6, 0.2, 0.2])
     )
     if look == "nir":
-        # The lamp sits beside the lens: what stands behind the hand gets little of it.
+        # The lamp is next to the lens: the ground behind the hand gets little of its light.
         base = float(rng.uniform(6, 34))
     plane = np.full(size, base, dtype=np.float32)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)

@@ -1,6 +1,6 @@
 """Grounds that are hard on a hand finder: textures, things, faces, bare arms and rows of finger-like bars.
 
-``background`` draws what a well-placed camera sees behind a hand; this draws what stands there otherwise.
+``background`` draws what a well-placed camera sees behind a hand; this module draws what other cameras see.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ class CreaseStatistics:
 
 @lru_cache(maxsize=1)
 def crease_statistics() -> CreaseStatistics:
-    """The statistics shipped beside this file."""
+    """The statistics in this file's folder."""
     raw = json.loads(files("models.synthesis").joinpath("crease_stats.json").read_text("utf-8"))
     return CreaseStatistics(
         np.array(raw["mean"], dtype=np.float64),
@@ -78,7 +78,7 @@ def rare_courses(rng: np.random.Generator, courses: Points) -> list[Points]:
 def draw_palm_lines(rng: np.random.Generator, coefficients: NDArray[np.float64]) -> PalmLines:
     """Invent the lines of one hand; the same generator state gives the same hand."""
     courses = _relocate(rng, sample_main_creases(coefficients))
-    # A stream of its own: how often something is rare changes nothing about the hands that do not have it.
+    # A separate random stream: changing the rate of a rare feature leaves all other hands as they are.
     rare = rng.spawn(1)[0]
     main: list[SkinLine] = []
     secondary: list[SkinLine] = []
@@ -105,7 +105,7 @@ def _relocate(rng: np.random.Generator, courses: Points) -> Points:
 
 
 def _doubled_or_broken(rng: np.random.Generator, line: SkinLine) -> list[SkinLine]:
-    """The line, in one of twelve with a part of it repeated beside, in one of twelve in two pieces."""
+    """The line, one in twelve with a part repeated next to it, one in twelve in two pieces."""
     kind = rng.random()
     n = len(line.points)
     along = line.points[-1] - line.points[0]

@@ -59,7 +59,7 @@ def draw_skin(identity: HandIdentity, posture: Posture, outline: Outline, window
     middle = blurred(draw_tapered(window, (*lines.secondary, *joints)), 0.0040 * scale)
     fine = blurred(draw_lines(window, (*lines.fine, *folds)), 0.0030 * scale)
     creases = broad + np.float32(0.8) * middle + np.float32(0.7) * fine
-    # Skin is pushed up beside a fold: the flanks are lighter than the skin around.
+    # Skin is pushed up next to a fold: the flanks are lighter than the skin around.
     creases -= np.float32(0.30) * blurred(creases, 0.020 * scale)
     veins = np.clip(blurred(draw_tapered(window, lines.veins), 0.012 * scale) * 1.3, 0.0, 1.0)
     grain, mottle = _texture(rng, window)
@@ -169,7 +169,7 @@ def _across(
 
 
 def _flexion_folds(rng: np.random.Generator, posture: Posture) -> list[SkinLine]:
-    """Folds that a slightly cupped hand throws beside the life line: they come and go with the posture."""
+    """Folds of a slightly cupped hand next to the life line: they come and go with the posture."""
     if posture.seed == 0:
         return []
     lines = []

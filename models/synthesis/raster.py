@@ -56,7 +56,7 @@ class SkinLine:
 
 
 def draw_lines(window: Window, lines: Iterable[SkinLine]) -> Plane:
-    """Depth (0 to 1) of the lines over the window; where lines cross the later one stands."""
+    """Depth (0 to 1) of the lines over the window; where lines cross the later line wins."""
     canvas = np.zeros(window.shape, dtype=np.uint8)
     for line in lines:
         px = np.round(window.to_px(line.points) * (1 << _SUBPIXEL_BITS)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Short films at the gate: a hand comes in, is held and leaves; a code is shown; nobody is there.
+"""Short films at the gate: a hand comes in, is held and leaves; a code is shown; the scene is empty.
 
 Every film is an iterator of frames at an assumed 30 frames a second and is the same for the same seed.
 """
@@ -139,7 +139,7 @@ def poor_capture(
 def empty_scene(
     seed: int, n: int, *, look: Look = "rgb", scene_seed: int = 0, size: Size = FRAME_SIZE
 ) -> Iterator[Pixels]:
-    """Nobody: ``n`` frames of the ground."""
+    """An empty scene: ``n`` frames of the ground."""
     rng = np.random.default_rng([_DOMAIN, seed, 2])
     setting = random_setting(rng, scene_seed)
     for _ in range(n):

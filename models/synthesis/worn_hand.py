@@ -49,7 +49,7 @@ class WornHand:
     palm_width_px: float
     handedness: Handedness
     is_open: bool
-    """Whether its fingers stand apart and its palm can be recognised."""
+    """Whether its fingers are apart and its palm can be recognised."""
 
 
 def wide_posture(rng: np.random.Generator) -> Posture:

@@ -22,7 +22,7 @@ from models.training.measure_quality import Measured, measure
 FIRST_PERSON: Final = 50_000_100
 """People from this number on are used for this and nothing else."""
 ANCHORS: Final = ((0.9, 0.0), (0.25, 45.0), (0.1, 65.0))
-"""Probability of a false non-match, and the quality that stands for it; 100 is a faultless capture's."""
+"""Probability of a false non-match, and the quality that means it; 100 is a faultless capture's."""
 
 
 def knots(faultless: float) -> list[tuple[float, float]]:
@@ -77,7 +77,7 @@ def main(*, people: int, model: Path | None, out: Path) -> None:
     except ValueError as e:
         raise click.ClickException(
             f"{manifest.model_id} rejects even faultless captures too often for this scale ({e}); "
-            "train it further, or choose its agree_q anew"
+            "train it further, or choose another agree_q"
         ) from e
     out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     click.echo(out.read_text(encoding="utf-8"), nl=False)

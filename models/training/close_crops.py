@@ -197,7 +197,7 @@ def _sensor(grey: Plane, rng: np.random.Generator) -> Crops:
     grey = _defocused(grey, rng)
     noise = rng.standard_normal(_SHAPE, dtype=np.float32) * np.float32(np.exp(rng.uniform(-1.6, 0.9)))
     if rng.random() < 0.5:
-        # Blotches of the moment, so that nobody is known by his blotches alone.
+        # Blotches vary between captures, so that the net does not learn people by their blotches.
         coarse = smooth_noise(rng, _SHAPE, float(rng.uniform(2.5, 6.0)))
         noise += coarse * np.float32(level * rng.uniform(0.0, 0.03))
     crop = np.clip(grey + noise, 0.0, 255.0).astype(np.uint8)

@@ -87,7 +87,7 @@ def learned_basis(plan: FitPlan, cache: Path, *, processes: int) -> Basis:
 
 @click.command()
 @click.option("--people", default=1500, show_default=True, help="Generated people; both hands are drawn.")
-@click.option("--close-ups", default=10_000, show_default=True, help="Palms drawn close, beside theirs.")
+@click.option("--close-ups", default=10_000, show_default=True, help="Close-up palms in addition to theirs.")
 @click.option("--crops", default=20_000, show_default=True, help="Crops the basis is learned from.")
 @click.option("--seed", default=77, show_default=True)
 @click.option("--processes", default=1, show_default=True, help="For drawing the palms.")
@@ -115,7 +115,7 @@ def main(
     out: Path,
     cache: Path,
 ) -> None:
-    """Learn the line code from generated palms, put the trained net beside it, and write the ONNX file."""
+    """Learn the line code from generated palms, join it with the trained net, and write the ONNX file."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     out.mkdir(parents=True, exist_ok=True)

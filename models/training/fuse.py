@@ -126,7 +126,7 @@ def _project_in_bytes(graph: Any) -> dict[str, NDArray[Any]]:
 
 
 def _project_onto(graph: Any, directions: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """End the net with its last product onto ``directions`` in place of its own 512, as ``fuse/kept``.
+    """Let the net's last product end in ``directions`` instead of its own 512, as ``fuse/kept``.
 
     Its own unit length falls away: what is kept is brought to length 1 again. Returns the constants.
     """

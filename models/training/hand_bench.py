@@ -1,4 +1,4 @@
-"""How well hands are found, by shape alone and with the networks, in scenes nobody was trained on.
+"""How well hands are found, by shape alone and with the networks, in scenes outside the training set.
 
 ``python -m models.training.hand_bench`` shows both finders the same frames and prints one JSON object.
 """

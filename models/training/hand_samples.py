@@ -1,4 +1,4 @@
-"""Batches for the two networks of the hand finder, put together anew for every step."""
+"""Batches for the two networks of the hand finder, generated for every step."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -48,7 +48,7 @@ class FineBatch:
     is_open: Floats
     """(n,)."""
     mirrored: Floats
-    """(n,): 1, 0, or NaN where it cannot be told."""
+    """(n,): 1, 0, or NaN where it is unknown."""
 
 
 def coarse_batch(rng: np.random.Generator, pool: Pool, n: int) -> CoarseBatch:

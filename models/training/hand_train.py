@@ -32,7 +32,7 @@ _LOG_EVERY: Final = 50
 
 
 def coarse_loss(net: CoarseNet, batch: CoarseBatch) -> Parts:
-    """Focal loss on the centres (as CenterNet, Zhou et al. 2019), and what is told beside them."""
+    """Focal loss on the centres (as CenterNet, Zhou et al. 2019), and the other channels near them."""
     cells, cover = net(torch.from_numpy(batch.pictures))
     heat, told = torch.from_numpy(batch.heat), torch.from_numpy(batch.told)
     chance = torch.sigmoid(cells[:, 0]).clamp(1e-5, 1 - 1e-5)

@@ -28,7 +28,7 @@ _STEP: Final = 4
 _WIDTHS: Final = ((6.0, 26.0), (4.2, 17.0), (3.0, 11.5), (2.1, 7.7))
 """(sigma, wavelength) in crop pixels: from the folds of the hand to the lines between the creases."""
 _MARGIN: Final = 9
-"""Zeros beside the crop that a filter may reach; so the first answer is one step in from the edge."""
+"""Zeros around the crop that a filter may cover; so the first answer is one step in from the edge."""
 _SHARPNESS: Final = 1.0
 _STRENGTH: Final = 1.5
 _GATHERED: Final = 5

@@ -64,7 +64,7 @@ class Scored:
 
 
 def score(embedder: Embedder, look: Look, people: int, occasions: int) -> Scored:
-    """Show the evaluation people under one look and compare everybody with everybody."""
+    """Show the evaluation people under one look and compare every pair."""
     shown = capture_people(people, occasions, look)
     vectors = embed_all(embedder, shown.crops)
     mated, non_mated = compare_all(vectors, shown.hands)

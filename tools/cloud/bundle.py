@@ -39,7 +39,7 @@ def bundle_create(
 ) -> Work:
     """Register the device of a request file, and write the signed answer for it.
 
-    Compare the id of the verdict key with the one that the device shows (its QR code holds the same): that
+    Compare the id of the verdict key with the id that the device shows (its QR code holds the same): that
     is what a token is online. Give the technician the root_kid that is printed by another way than the stick.
     """
     from cloud_client.reference_server.ops.offline_registration import (

@@ -67,7 +67,7 @@ def serve(
     if admin_port is not None:
         admin = AdminBind(admin_host, admin_port, asked=True)
     elif port == 0:
-        admin = AdminBind(admin_host, 0)  # whoever takes any port takes any two
+        admin = AdminBind(admin_host, 0)  # a caller that accepts any port accepts any two
 
     def ready(url: str, admin_url: str | None) -> None:
         if as_json:
@@ -257,7 +257,7 @@ def session_approve(*, tenant: str, mode: str, session_id: str) -> Work:
 @of_environment
 @on_store
 def session_reject(*, tenant: str, mode: str, session_id: str) -> Work:
-    """End a review: nobody is enrolled."""
+    """End a review without enrolling the person."""
     from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.reject_session(tx, environment_of(tenant, mode), session_id, now_ms)

@@ -30,7 +30,7 @@ def pack_model(folder: Path) -> bytes:
 def pack_app(folder: Path) -> bytes:
     """The payload of a software: an environment as the package installs it in /opt/palm-access/versions.
 
-    Links to the interpreter stay out; whoever installs makes them. Raises ReleaseError.
+    Links to the interpreter stay out; the installation makes them. Raises ReleaseError.
     """
     if not (folder / "VERSION").is_file() or not (folder / "bin" / "palmd").is_file():
         raise ReleaseError(

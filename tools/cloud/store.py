@@ -80,7 +80,7 @@ def on_store(command: Callable[..., Work]) -> Command:
             with store.writing() as tx:
                 printed = command(**given)(tx, vault, now_ms)
             if tx.purge_after_commit:
-                store.purge()  # a server that runs, or the next one that starts, does what is left of it
+                store.purge()  # a running server, or the next to start, finishes the purge
         finally:
             store.close()
         if as_json:

@@ -1,1 +1,1 @@
-"""For those who build the other end of the cable: a simulator, conformance rules, captures, vectors."""
+"""For developers of the other end of the cable: a simulator, conformance rules, captures, vectors."""

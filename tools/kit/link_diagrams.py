@@ -34,7 +34,7 @@ def diagram_of(table: Table) -> str:
 
 
 def redraw(page: str) -> str:
-    """`page` with every `<!-- diagram: NAME -->` … `<!-- end -->` filled anew."""
+    """`page` with every `<!-- diagram: NAME -->` … `<!-- end -->` filled again."""
     for name, table in TABLES.items():
         block = f"<!-- diagram: {name} -->\n{diagram_of(table)}\n<!-- end -->"
         pattern = rf"<!-- diagram: {name} -->.*?<!-- end -->"

@@ -86,7 +86,7 @@ _NAMES = {Direction.FROM_DEVICE: "device", Direction.FROM_VALIDATOR: "validator"
 
 
 class CableLog:
-    """Both directions of a cable: report lines that say who sent what, and a capture beside them."""
+    """Both directions of a cable: report lines that name the sender, and a capture."""
 
     def __init__(self, pcap: PcapWriter | None = None) -> None:
         self._logs = {direction: FrameLog() for direction in Direction}

@@ -20,7 +20,7 @@ MAGIC_US = 0xA1B2C3D4
 _FILE_HEADER = struct.Struct("<IHHiIII")
 _PACKET_HEADER = struct.Struct("<IIII")
 MAX_PACKET_BYTES = 2 * MAX_ENCODED_BYTES
-"""What stands between two 0x00 and is longer is cut: it is no frame."""
+"""Bytes between two 0x00 are cut at this length: a longer run is no frame."""
 _SNAPLEN = MAX_PACKET_BYTES + 2
 
 
@@ -42,7 +42,7 @@ class Captured:
 
 
 class FrameCutter:
-    """Cuts a byte stream after each 0x00, whatever stands between; lone 0x00 are left out."""
+    """Cuts a byte stream after each 0x00, without looking at the bytes between; lone 0x00 are left out."""
 
     def __init__(self) -> None:
         self._held = bytearray()

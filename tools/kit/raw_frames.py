@@ -1,4 +1,4 @@
-"""Frames with whatever members one likes: what `link1.frames` refuses to build can be built here."""
+"""Frames with any members: what `link1.frames` refuses to build can be built here."""
 
 import zlib
 

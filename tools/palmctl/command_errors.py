@@ -2,9 +2,9 @@
 
 1. Every error is one text on standard error, `palmctl: <what is wrong; what to do>`. Where JSON was asked
    for, standard output holds `{"error": {"code", "message", "hint"?}}` besides, and nothing else.
-2. An error of this project's own (`<package>/errors.py`) says what to do; here it gets its exit code.
+2. An error of this project (`<package>/errors.py`) says what to do; here it gets its exit code.
 3. A closed pipe and Ctrl-C are not errors: nothing is printed, exit codes 141 and 130 as a shell gives them.
-4. Whatever nobody foresaw is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows it whole.
+4. An unexpected error is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows its traceback.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ def _fail(told: _Told, *, as_json: bool) -> NoReturn:
 
 
 def _leave_quietly(code: int) -> NoReturn:
-    """Leave, also where what is still buffered cannot be written any more: nobody is there to be told."""
+    """Leave, also when the rest of the buffer cannot be written: the reader has gone."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -44,7 +44,7 @@ class EnrolmentEnd:
 
 
 class EnrolmentTerminal:
-    """One enrolment. `accept_unread`: terms of this version are accepted without being shown to anybody."""
+    """One enrolment. `accept_unread`: terms of this version are accepted without being shown."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class EnrolmentTerminal:
         return [*required, *more]
 
     def _show(self, text: str) -> None:
-        """One line: over the one before on a terminal, else a line of its own when it says something new."""
+        """One line: on a terminal it replaces the line before, elsewhere it is printed when it changes."""
         if text == self._line:
             return
         if self._live:

@@ -121,7 +121,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "why_rate_limited": "There were too many tries. Wait a few minutes.",
         "why_consent_refused": "That is fine. Nothing was captured.",
         "why_consent_required": "Your consent is missing. Please ask an attendant.",
-        "why_no_answer": "Nobody answered. Nothing was captured; the code is still valid.",
+        "why_no_answer": "No answer came. Nothing was captured; the code is still valid.",
         "why_cancelled": "Cancelled. Nothing is kept on this device.",
         "why_terms_unknown": "The terms of this code are not on this device. Please ask an attendant.",
         "why_other": "Please ask an attendant.",
@@ -140,5 +140,5 @@ def failure_word(language: str, code: str, *, typed: bool = False) -> str:
     """Why it ended, as far as a person needs to know. `typed`: the code came from a person's fingers."""
     words = WORDS[language]
     if typed and code == "enrollment_session_invalid":
-        return words["why_typed_code"]  # the service does not tell a wrong code from one that has expired
+        return words["why_typed_code"]  # the service does not distinguish a wrong code from an expired one
     return words.get(f"why_{code}", words["why_other"])

@@ -1,9 +1,9 @@
-"""What the tools raise, beside the errors of the packages below.
+"""What the tools raise, in addition to the errors of the packages below.
 
 ToolError
 ├── LogsUnavailable     journald does not let this user read
 │   └── NoJournal       journald is not here
-├── NoPassage           nobody passed in the time that was given
+├── NoPassage           no one passed in the given time
 ├── RegistrationUnanswered  the service did not register the device, and may be asked again
 ├── NothingToReset      there is no device here
 ├── OtherDevice         a change would make this device another one than was registered
@@ -33,7 +33,7 @@ class NoJournal(LogsUnavailable):
 
 
 class NoPassage(ToolError):
-    """Nobody passed in the time that was given."""
+    """No one passed in the given time."""
 
 
 class RegistrationUnanswered(ToolError):

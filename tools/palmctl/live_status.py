@@ -27,7 +27,7 @@ class Recent:
         self._seen: deque[tuple[float, CoreStatus]] = deque()
 
     def add(self, at_s: float, status: CoreStatus) -> Rates:
-        """Rates with this one as the newest. A daemon that was started anew begins a new window."""
+        """Rates with this one as the newest. A restarted daemon begins a new window."""
         if self._seen and _counts(status)[0] < _counts(self._seen[-1][1])[0]:
             self._seen.clear()
         if self._seen and _counts(status)[1] < _counts(self._seen[-1][1])[1]:

@@ -1,4 +1,4 @@
-"""What may be written to a terminal besides text: colours, and lines that are written over."""
+"""What may be written to a terminal in addition to text: colours, and lines that are overwritten."""
 
 import os
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ COMMANDS = {
     "provision": ("provision", "Make this board a device of a tenant: keys, registration, pinned trust."),
     "status": ("status", "What the daemon is doing now."),
     "totem": ("totem", "The enrolment screen of a totem, as a page on this machine."),
-    "update": ("update", "Releases on this device: where they stand, one from a stick, the way back."),
+    "update": ("update", "The state of releases on this device, a release from a stick, the way back."),
     "support-bundle": ("support_bundle", "Gather what helps from afar, without secrets and without people."),
 }
 

@@ -53,7 +53,7 @@ def read_release(path: Path) -> ReleaseFile:
     except OSError as error:
         raise ReleaseError(f"{path} cannot be read ({reason_of(error)}); name a release file") from error
     except (FormatError, KeyError, TypeError, ValueError) as error:
-        raise ReleaseError(f"{path} is no release file; fetch it again, or make one anew") from error
+        raise ReleaseError(f"{path} is no release file; fetch it again, or make it again") from error
 
 
 def _read(path: Path, file: BinaryIO) -> ReleaseFile:

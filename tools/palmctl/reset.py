@@ -1,4 +1,4 @@
-"""A factory reset step by step: who is here, nobody at work, then the wipe of `device.wipe.wipe`."""
+"""A factory reset step by step: identify the device, stop the daemons, then wipe (`device.wipe.wipe`)."""
 
 import shutil
 import socket
@@ -90,7 +90,9 @@ def stop_daemons(config: DeviceConfig, tell: Callable[[str], None]) -> None:
     give_up_s = time.monotonic() + _STOPPED_WITHIN_S
     while _is_running(config):
         if time.monotonic() > give_up_s:
-            raise ResetRefused("a palmd still runs after the unit was stopped: end whatever else started it")
+            raise ResetRefused(
+                "a palmd still runs after the unit was stopped: end the program that started it"
+            )
         time.sleep(0.2)
 
 

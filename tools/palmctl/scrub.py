@@ -1,4 +1,4 @@
-"""Taking out of a text what must not leave a device: keys, vectors, tokens, and whatever is about a person.
+"""Taking out of a text what must not leave a device: keys, vectors, tokens, and personal data.
 
 The daemons never log such things. This is the second wall, for what a driver, a library or a person wrote.
 It errs on the side of taking out: what looks like an identifier goes, unless it is one of those named as
@@ -86,7 +86,7 @@ _CPF_DIGITS: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class Scrubber:
-    """`keep`: identifiers that may stay. `drop`: exact texts that go wherever they stand."""
+    """`keep`: identifiers that may stay. `drop`: exact texts that are removed everywhere."""
 
     keep: frozenset[str] = frozenset()
     drop: tuple[str, ...] = field(default=(), repr=False)

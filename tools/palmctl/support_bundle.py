@@ -55,12 +55,12 @@ _UNIT_PROPERTIES: Final = (
 _README: Final = """A support bundle of a palm access device, made by `palmctl support-bundle`.
 
 It holds no key, no vector, no token, and nothing about a person: the files of the state directory were not
-opened, and whatever looked like an identifier in logs stands as [removed].
+opened, and everything in logs that looked like an identifier is replaced by [removed].
 """
 
 
 def collect(case: Case, tell: Callable[[str], None]) -> dict[str, str]:
-    """The files of the bundle by name, as text. `tell` hears what is being gathered."""
+    """The files of the bundle by name, as text. `tell` is called with each step."""
     scrub = Scrubber(keep=_harmless(case))
     findings = [finding.to_obj() for finding in examine(case, tell=lambda name: tell(f"doctor: {name}"))]
     tell("logs")
@@ -158,7 +158,7 @@ def _versions(case: Case) -> dict[str, Any]:
 
 
 def _status(case: Case) -> dict[str, Any]:
-    """Of the status what is about the device; of the last verdict what is not about whom it was for."""
+    """Device status, with the subject removed from the last verdict."""
     if case.status is None:
         return {"problem": case.status_problem}
     told = {
@@ -213,7 +213,7 @@ def _udev(case: Case) -> dict[str, list[str]]:
 
 
 def _log() -> tuple[list[str], list[str]]:
-    """The last lines of the daemons, and those of them that tell a change of health."""
+    """The last lines of the daemons, and those among them that report a change of health."""
     try:
         command = journalctl(UNITS, "--output=json", f"--lines={LOG_LINES}")
         with following(command) as found:

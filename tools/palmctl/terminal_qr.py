@@ -1,4 +1,4 @@
-"""A QR code as text: two rows of modules a line, dark on light whatever the colours of the terminal."""
+"""A QR code as text: two rows of modules a line, dark on light with any colours of the terminal."""
 
 from typing import Final
 

@@ -34,7 +34,7 @@ def journalctl(units: Sequence[str], *options: str) -> list[str]:
     if program is None or not kept:
         raise NoJournal(
             "journald does not run here; palmd and palm-syncd write their log to standard error: look where "
-            "whatever started them keeps it (a container: docker logs NAME)"
+            "the program that started them keeps it (a container: docker logs NAME)"
         )
     return [program, "--quiet", "--no-pager", *(f"--unit={unit}.service" for unit in units), *options]
 
@@ -62,7 +62,7 @@ def read_line(text: str) -> LogLine | None:
             message = bytes(message).decode("utf-8", "replace")
         # What the service manager says of a unit is its own line: it names the unit in UNIT.
         unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or "").removesuffix(".service")
-        # The daemons write plain lines, which journald takes for information, whatever their first word.
+        # The daemons write plain lines, which journald takes for information, even with another first word.
         level = _OWN_LEVELS.get(str(message).partition(" ")[0]) or _LEVELS[int(entry.get("PRIORITY", 6))]
         return LogLine(int(entry["__REALTIME_TIMESTAMP"]) // 1000, unit, level, str(message))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):

@@ -29,7 +29,7 @@ _JPEG_QUALITY = 95
 class VirtualCamera:
     """Writes scenes into `folder` for a camera that plays it at `fps`.
 
-    `empty`: pictures of the scene with nobody in it, shown at once and after every scene. `lossless` writes
+    `empty`: pictures of the empty scene, shown at once and after every scene. `lossless` writes
     PNG instead of JPEG at quality 95. A folder already in use is continued after its highest number. Used by
     one thread; `now_s` and `sleep` are the monotonic clock.
     """
@@ -93,7 +93,7 @@ class VirtualCamera:
         self._played_until_s = start_s + len(pictures) / self.fps
 
     def _prune(self, now_s: float) -> None:
-        """Removes what was played long ago, but never the last picture: a camera opened anew needs one."""
+        """Removes what was played long ago, but never the last picture: a reopened camera needs one."""
         while len(self._written) > 1 and self._written[0][1] < now_s - KEEP_PLAYED_S:
             self._written.popleft()[0].unlink(missing_ok=True)
 

@@ -47,7 +47,7 @@ def build(program: Path, *options: str) -> None:
 
 @dataclass
 class CValidator:
-    """The running program, and everything that it has told."""
+    """The running program, and all lines that it has printed."""
 
     process: asyncio.subprocess.Process
     lines: list[JsonObject] = field(default_factory=list)
@@ -82,7 +82,7 @@ class CValidator:
 
 @asynccontextmanager
 async def running(program: Path, *options: str) -> AsyncIterator[CValidator]:
-    """The program on a port; on leaving it is told to end, and what a sanitizer found is raised."""
+    """The program on a port; on leaving it is ended, and a sanitizer's finding is raised."""
     process = await asyncio.create_subprocess_exec(
         str(program),
         *options,

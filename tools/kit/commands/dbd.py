@@ -47,7 +47,7 @@ def key(key_file: Path, generate: bool, as_json: bool) -> None:
     "--key-file",
     required=True,
     type=click.Path(path_type=Path),
-    help="The validator's key: 32 raw bytes or their base64. Its counters are kept beside it.",
+    help="The validator's key: 32 raw bytes or their base64. Its counters are kept in a file next to it.",
 )
 @click.option("--generate", is_flag=True, help="Make the key file when there is none.")
 @click.option("--dbd-id", required=True, help="Id of this validator.")
@@ -147,7 +147,7 @@ def simulate(
 @click.option(
     "--key-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The key that we play with and the other end has pinned. Counters are kept beside it.",
+    help="The key that this test signs with and the other end has pinned. Counters are kept next to it.",
 )
 @click.option("--dbd-id", help="Id of the validator.")
 @click.option("--gate-id", help="Gate that both ends stand at.")
@@ -194,10 +194,10 @@ def conform(  # noqa: C901 (options, one after the other)
     list_rules: bool,
     as_json: bool,
 ) -> None:
-    """Test somebody else's end of the cable, rule by rule.
+    """Test another implementation's end of the cable, rule by rule.
 
-    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 nobody answers, 4 none failed and some
-    could not be tried; each of these says what to do so that it can.
+    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 no answer, 4 none failed and some
+    could not be tried; each untried rule says what it needs.
     """
     from link1.envelope import Role
     from link1.errors import FormatError, TransportError

@@ -67,8 +67,8 @@ def monitor(
 ) -> None:
     """Decode the frames that arrive at PORT, those that pass between two ports, or those of a capture.
 
-    With one PORT nothing is written to it, and what is read from it is not seen by anybody else. With
-    --through the monitor stands in the cable: the device is at PORT, the validator at the other one.
+    With one PORT nothing is written to it, and no other program sees what is read from it. With
+    --through the monitor is part of the cable: the device is at PORT, the validator at the other one.
     """
     from contextlib import ExitStack, closing
 

@@ -1,1 +1,1 @@
-"""Tests somebody else's end of the cable against LINK/1, rule by rule (`palmctl dbd conform`)."""
+"""Tests another implementation's end of the cable against LINK/1, rule by rule (`palmctl dbd conform`)."""

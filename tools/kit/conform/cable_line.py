@@ -15,7 +15,7 @@ from link1.transport.serial_port import Port
 READ_BYTES = 16_384
 REOPEN_S = 0.1
 FULL_PORT_MS = 3_000
-"""A port that takes nothing for so long has nobody at the other end."""
+"""When a port accepts no byte for this long, no program reads at its other end."""
 
 
 class CableLine(Protocol):
@@ -67,7 +67,7 @@ class PortLine:
         while data:
             _, writable, _ = select.select([], [self._port.fileno()], [], FULL_PORT_MS / 1000)
             if not writable:
-                raise TransportError("the port takes no more bytes: nobody reads at the other end")
+                raise TransportError("the port takes no more bytes: no program reads at the other end")
             data = data[self._port.write(data) :]
 
     def read(self, until_ms: int) -> bytes:

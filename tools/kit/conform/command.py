@@ -15,7 +15,7 @@ from tools.kit.conform.rules import ConformanceRule, RuleFinding, RuleResult
 from tools.kit.conform.runner import counters_beside, make_bench, run_rules
 
 FAILED, NOT_ALL_TRIED = 1, 4
-"""Exit codes; 2 is wrong usage and 3 nobody there."""
+"""Exit codes; 2 is wrong usage and 3 no answer."""
 
 
 def conform(
@@ -25,7 +25,7 @@ def conform(
     rules: Sequence[ConformanceRule],
     report: Callable[[RuleFinding], None],
 ) -> Counter[RuleResult]:
-    """Run `rules` at a port; `report` is told each finding as it comes.
+    """Run `rules` at a port; `report` is called with each finding.
 
     Raises NobodyThere, HandError, TransportError, and FormatError for a damaged file of counters.
     """
@@ -83,6 +83,6 @@ def exit_code(tally: Counter[RuleResult]) -> int:
 
 
 def listing(rules: Sequence[ConformanceRule]) -> Iterator[JsonObject]:
-    """The rules themselves, for a developer who wants to read before he runs."""
+    """The rules themselves, to be read before a run."""
     for rule in rules:
         yield {"id": rule.id, "section": rule.section, "sentence": rule.sentence, "expected": rule.expected}

@@ -13,7 +13,7 @@ from tools.kit.conform.rules import ConformanceRule
 from tools.kit.raw_frames import raw_frame
 
 STRANGE = "no_such_type"
-"""A type that nobody knows: answered `error unsupported_type`, so that one sees that it was delivered."""
+"""An unknown type: the answer `error unsupported_type` shows that it was delivered."""
 BYTES_SECTION = "§1 Bytes on the wire"
 CHANNEL_SECTION = "§1 Reliable, ordered messages"
 FORTY = 40
@@ -57,7 +57,7 @@ def dropped(make: Callable[[int, int], bytes], sound_bytes: int) -> Callable[[En
         want_strange_error(bench, mark)
         bench.barrier()
         if len(strange_errors(bench, mark)) != 1:
-            raise Broken("the frame was delivered beside the sound one")
+            raise Broken("the frame was delivered in addition to the sound frame")
 
     return check
 
@@ -217,8 +217,8 @@ def _sends_again(bench: EndUnderTest) -> None:
 
 
 def _gives_up(bench: EndUnderTest) -> None:
-    """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or whatever
-    it says before that."""
+    """Needs a message of the proven end that we do not acknowledge: an error that we provoke, or any
+    message before it."""
     bench.prove()
     peer = bench.peer
     peer.listen(100)

@@ -104,7 +104,7 @@ def _heartbeat(bench: EndUnderTest) -> None:
     bench.prove()
     peer = bench.peer
     peer.listen(200)
-    peer.auto_ping = False  # our PINGs would be answered, and whoever answers need not ask
+    peer.auto_ping = False  # our PINGs would be answered, and an end that answers need not send its own
     mark, begun_ms = peer.mark, peer.now_ms
     peer.listen(3 * 500 + SLACK_MS)
     times = [begun_ms, *(h.at_ms for h in peer.heard[mark:]), peer.now_ms]
@@ -306,7 +306,7 @@ def _handshake_timeout(bench: EndUnderTest) -> None:
     begun_ms = bench.peer.now_ms
     reset = bench.peer.wait(_is_rst, 5_000 + SLACK_MS)
     if reset is None:
-        raise Broken(f"no RST within {5_000 + SLACK_MS} ms of a hello that nobody answers")
+        raise Broken(f"no RST within {5_000 + SLACK_MS} ms of a hello that is not answered")
     if reset.at_ms - begun_ms < 5_000 - SLACK_MS:
         raise Broken(
             f"RST after {reset.at_ms - begun_ms} ms already: a slow machine gets no time for its proof"

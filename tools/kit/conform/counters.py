@@ -1,4 +1,4 @@
-"""The counters that must rise for ever, kept beside the key that the conformance test plays with."""
+"""The counters that must never fall, kept in a file next to the key of the conformance test."""
 
 import json
 from dataclasses import dataclass

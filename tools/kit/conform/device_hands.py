@@ -204,8 +204,8 @@ def _heard_bodies(bench: EndUnderTest, type_: str, mark: int) -> list[JsonObject
 
 
 def _resolved(bench: EndUnderTest, wanted: str) -> list[str]:
-    """The refs of every `resolve` of this session, until one names `wanted` or none comes any more. Others
-    may be asked about first, in messages of their own: about those we stay silent, as who has forgotten."""
+    """The refs of every `resolve` of this session, until one names `wanted` or no more come. Messages
+    about other verdicts may come first: to those we stay silent, like a validator that has forgotten them."""
     mark = 0
     while (heard := bench.peer.message("resolve", ANSWER_MS, mark)) is not None:
         mark = bench.peer.heard.index(heard) + 1
@@ -515,7 +515,7 @@ def _guides(bench: EndUnderTest) -> None:
 
 
 def _nobody_asked(bench: EndUnderTest) -> None:
-    """Needs no hand of its own: nothing is open, so nothing comes."""
+    """Needs no hand: nothing is open, so nothing comes."""
     bench.need_hand()
     bench.prove()
     request = make_request(bench, LONG_TTL_MS)

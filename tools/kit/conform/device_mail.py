@@ -1,7 +1,7 @@
 """Rules for a device: mail in both directions (LINK/1 §5).
 
-What goes in is made up, for nobody but the service can seal a record: the device takes its chunks, and
-refuses the record when it is whole. That record's true one puts the inbox right again.
+The records are made up, because only the service can seal one: the device takes the chunks, and refuses the
+record when it is whole. The service's true record unblocks the inbox again.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ MAIL_SECTION = "§5 Mail over the cable"
 BEYOND = 2**40
 """A seq that no box comes to."""
 JUNK = b"{" + b" " * 3_998 + b"}"
-"""A record of two chunks that nobody sealed."""
+"""A record of two chunks with no valid seal."""
 JUDGED_MS = 10_000
 """How long a device may take to judge a record that is whole, or to seal one that is asked for."""
 MOST_BYTES = 800_000
@@ -77,7 +77,7 @@ def _want(ack: MailAck, state: str, next_offset: int) -> None:
 def _begun(bench: EndUnderTest) -> int:
     """A record of two chunks of which the device has the first; its seq."""
     seq = _status(bench).mail.in_applied_seq + 1
-    # Whatever it holds of this seq has another total, so this begins anew.
+    # The part it may hold of this seq has another total, so the transfer starts again.
     _offer(bench, seq, 0, b"{", 2)
     _want(_offer(bench, seq, 0, JUNK[:MAX_CHUNK_BYTES], len(JUNK)), "more", MAX_CHUNK_BYTES)
     return seq
@@ -103,7 +103,7 @@ def _other_total(bench: EndUnderTest) -> None:
 
 
 def _refuses(bench: EndUnderTest) -> None:
-    """Nothing that nobody sealed is applied, and nothing behind it is taken."""
+    """A record without a valid seal is not applied, and nothing behind it is taken."""
     seq = _begun(bench)
     ack = _offer(bench, seq, MAX_CHUNK_BYTES, JUNK[MAX_CHUNK_BYTES:], len(JUNK))
     _want(ack, "refused", 0)
@@ -162,7 +162,7 @@ def _nothing(bench: EndUnderTest) -> None:
 
 
 def _newest(bench: EndUnderTest) -> None:
-    """Two questions at once: the second has its answer, whatever becomes of the first."""
+    """Two questions at once: the second is answered, whether the first is or not."""
     bench.prove()
     mark = bench.peer.mark
     for after_seq in (BEYOND, BEYOND + 1):
@@ -250,7 +250,7 @@ DEVICE_MAIL_RULES = (
     _rule(
         "refused",
         "after refused nothing later is taken until that seq comes good",
-        "mail_ack refused with a code for what nobody sealed, and nothing behind it taken",
+        "mail_ack refused with a code for a record without a valid seal, and nothing behind it taken",
         _refuses,
     ),
     _rule("nothing", "mail_none when there is nothing after it", "mail_none on channel 1", _nothing),

@@ -1,4 +1,4 @@
-"""What every rule stands on: a peer, two identities, and the steps that lead to a proven session."""
+"""The end under test as every rule sees it: a peer, two identities, and the steps to a proven session."""
 
 import time
 from collections.abc import Callable
@@ -68,7 +68,7 @@ DEEDS = {
     Deed.CLOCK_AHEAD: "set its clock ten years ahead",
     Deed.CLOCK_RIGHT: "set its clock right",
     Deed.CANCEL: "let the validator cancel its open request",
-    Deed.REPLACE: "let the validator ask anew while its request is open",
+    Deed.REPLACE: "let the validator ask again while its request is open",
     Deed.REVOKE: "revoke the key that we play with, as the service does",
     Deed.ADD_AGAIN: "add the revoked key to the pinned ones again",
 }
@@ -108,7 +108,7 @@ class Setup:
 
 @dataclass
 class EndUnderTest:
-    """One end under test. Rules run one after the other on the same bench, each in sessions of its own."""
+    """One end under test. Rules run one after the other on the same bench, each in its own sessions."""
 
     setup: Setup
     peer: ConformancePeer
@@ -118,7 +118,7 @@ class EndUnderTest:
     own_nonce_b64: str = ""
     hello: JsonObject = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
-    """What one rule found out and another builds upon, so that nobody shows a hand twice for it."""
+    """What one rule found and a later rule needs, so that no hand is shown twice for it."""
     txn_ids: set[str] = field(default_factory=set)
     """Of every request of this run whose signature holds: the only ones that an error may name."""
 
@@ -238,7 +238,7 @@ class EndUnderTest:
     ) -> JsonObject:
         """An error with one of these codes; its body. Raises Broken with those that came instead.
 
-        `about` is the type that it answers, for which `message` is as good; `txn_id` has to stand in it.
+        `about` is the type that it answers, for which `message` is as good; it must carry `txn_id`.
         Errors about other things may come before it: messages cross.
         """
         taken = (codes,) if isinstance(codes, str) else codes
@@ -278,7 +278,7 @@ class EndUnderTest:
         return self.setup.hand
 
     def do(self, deed: Deed) -> None:
-        """Have something done to the end under test. Raises NotTried where nobody can do it."""
+        """Have something done to the end under test. Raises NotTried where this is not possible."""
         finished = None if self.setup.hook is None else self.setup.hook.begin(deed)
         done = None if finished else False
         while finished is not None and (done := finished()) is None:
@@ -290,7 +290,7 @@ class EndUnderTest:
             raise NotTried(f"{DEEDS[deed]}: run again with --hook PROGRAM that does it at `{deed}`, or --ask")
 
     def restart(self) -> None:
-        """The end under test starts anew; ends in a session without a handshake."""
+        """Restart the end under test; ends in a session without a handshake."""
         self.do(Deed.RESTART)
         self.peer.line.reopen(self.setup.wait_ms)
         self.peer.open(within_ms=self.setup.wait_ms)

@@ -120,7 +120,7 @@ class ConformancePeer:
         self.line.write(data)
 
     def frame(self, kind: int, **members: Any) -> None:
-        """One frame of this session, whatever its members."""
+        """One frame of this session, with any members."""
         if kind == FrameKind.PING and not members:
             self._pongs_owed += 1
         self.write(raw_frame(kind, **({"sess": self.sess} | members)))

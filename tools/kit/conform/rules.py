@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from link1.canonical import JsonObject
+
+if TYPE_CHECKING:
+    from tools.kit.conform.end_under_test import EndUnderTest
 
 
 class RuleResult(StrEnum):

@@ -96,7 +96,7 @@ def _collects(bench: EndUnderTest) -> None:
 
 
 def _resumes(bench: EndUnderTest) -> None:
-    """After a reset it goes on, or begins the record anew; it does not ask for what there is not."""
+    """After a reset it goes on, or restarts the record; it asks for no record that does not exist."""
     marks, record = _outbox(bench)
     _first_pull(bench, marks)
     _give(bench, marks.out_seq, 0, record)

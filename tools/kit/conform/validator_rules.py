@@ -1,6 +1,6 @@
 """Rules for a validator: what it asks, when it opens, what it answers (LINK/1 §4).
 
-Whoever runs this keeps the validator asking for hands; the rules wait for its next request.
+The operator of the test keeps the validator asking for hands; the rules wait for its next request.
 """
 
 from collections.abc import Callable
@@ -184,7 +184,7 @@ def _request_again(bench: EndUnderTest) -> None:
 
 
 def _asks_anew(bench: EndUnderTest) -> None:
-    """After `expired` the validator asks anew, and not with the txn_id that has ended."""
+    """After `expired` the validator asks again, and not with the txn_id that has ended."""
     asked, _ = next_request(bench)
     mark = bench.peer.say("error", {"code": "expired", "about": "request", "txn_id": asked.txn_id})
     heard = bench.peer.message("request", bench.setup.wait_ms, mark)
@@ -280,7 +280,7 @@ def _decision_seq_once(bench: EndUnderTest) -> None:
             continue
         seq, ref = inner.get("decision_seq"), str(inner.get("verdict_ref"))
         if isinstance(seq, int) and refs.setdefault(seq, ref) != ref:
-            raise Broken(f"decision_seq {seq} stands in decisions about two verdicts")
+            raise Broken(f"decision_seq {seq} is used in decisions about two verdicts")
 
 
 def _full_queue(bench: EndUnderTest) -> None:
@@ -399,7 +399,7 @@ def _resolve_known(bench: EndUnderTest) -> None:
 
 
 def _resolve_unknown(bench: EndUnderTest) -> None:
-    """While a request is open, a verdict nobody has seen may be its own: no `unknown` yet."""
+    """While a request is open, a verdict that it has not seen may belong to it: no `unknown` yet."""
     next_request(bench)
     mark = bench.peer.say("resolve", {"verdict_refs": [bench.peer.random(16).hex()]})
     bench.want_quiet(("unknown", "decision"), mark, 500)

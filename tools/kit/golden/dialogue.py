@@ -1,7 +1,7 @@
 """A whole dialogue between the two real ends with fixed keys, nonces and times, frame by frame.
 
-Session, handshake, one passage to the turn of the turnstile; then the device begins anew, as after a power
-cut, asks what became of its verdict, and is told. Played in simulated time by `link1`'s own ends.
+Session, handshake, one passage to the turn of the turnstile; then the device restarts, as after a power
+cut, asks for its verdict's outcome, and gets it. Played in simulated time by `link1`'s own ends.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ THINKS_MS = 180
 
 
 def golden_device() -> DeviceEnd:
-    """The device's end as it stands at the beginning of the dialogue."""
+    """The device's end at the beginning of the dialogue."""
     return DeviceEnd(
         device_id=DEVICE_ID,
         gate_id=GATE_ID,
@@ -44,7 +44,7 @@ def golden_device() -> DeviceEnd:
 
 
 def golden_desk(clock: "DialogueClock") -> ValidatorDesk:
-    """The validator's desk as it stands at the beginning of the dialogue."""
+    """The validator's desk at the beginning of the dialogue."""
     random = counted("dialogue validator")
     end = ValidatorEnd(
         dbd_id=DBD_ID,
@@ -138,7 +138,7 @@ class Dialogue:
         self.lines.append({"at_ms": self.clock.now_ms, "from": sender.value, "hex": data.hex()})
 
     def _device_does(self, events: list[DeviceEvent]) -> None:
-        """What stands in for the rest of a device: a status, a hint, a verdict, a question."""
+        """In place of the rest of a device: a status, a hint, a verdict, a question."""
         for event in events:
             match event:
                 case Proven():

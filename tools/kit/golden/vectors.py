@@ -1,6 +1,6 @@
 """Writes docs/vectors/link1.json: every signed object, message and frame of the cable, with fixed keys.
 
-`python -m tools.kit.golden.vectors` makes the file anew; the same bytes come out wherever it runs, and a test
+`python -m tools.kit.golden.vectors` writes the file; the same bytes come out on every machine, and a test
 fails when the file is out of date. docs/tutorials/VALIDATOR.md says how to use it.
 """
 

@@ -1,7 +1,7 @@
 """Validators that do one thing wrong on purpose, so that a device can be seen to bear it.
 
 `FaultyDesk` is the real desk with one fault a passage; which one is chosen by `--fault` or by the policy.
-What the device should do about each stands in docs/tutorials/VALIDATOR.md.
+docs/tutorials/VALIDATOR.md says how the device should react to each.
 """
 
 from collections import deque

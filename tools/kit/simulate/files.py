@@ -43,9 +43,9 @@ def state_path(key_file: Path) -> Path:
 
 
 def load_memory(path: Path, kid: str) -> DeskMemory:
-    """The counters kept at `path`; those of another key are not ours, and both start anew with a new key.
+    """The counters kept at `path`; counters of another key do not count, so a new key starts at 0.
 
-    Raises FormatError for a file that cannot be read: counters must not start anew by accident.
+    Raises FormatError for a file that cannot be read: counters must not restart by accident.
     """
     try:
         data = read_plain_file(path, MAX_STATE_BYTES)

@@ -93,7 +93,7 @@ class MailCarrier:
         if len(self._outgoing) < MAX_WAITING:
             self._outgoing.append((seq, record))
         else:
-            self._mail.pull_again()  # begins anew once there is room; the device keeps everything
+            self._mail.pull_again()  # restarts once there is room; the device keeps everything
             self._outgoing.clear()
         self._news.set()
 
@@ -136,7 +136,7 @@ class MailCarrier:
         """Offer what the device lacks; where it refused a record, see whether there is another one by now."""
         after_seq = self._mail.last_offered_seq
         if after_seq is None:
-            return  # its signed status, which says where its inbox stands, has not come yet
+            return  # its signed status, which carries the marks of its inbox, has not come yet
         limit = self._mail.room
         if self._stopped_at is not None:
             after_seq, limit = self._stopped_at - 1, 1

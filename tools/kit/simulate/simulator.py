@@ -1,7 +1,7 @@
 """A validator for the other end of the cable: the real ValidatorEnd and desk, a policy, and a report.
 
 It arms a request, waits for the verdict, decides by its policy, answers, and arms the next. Its counters
-survive restarts beside its key file, as LINK/1 §4 wants.
+survive restarts in a file next to its key, as LINK/1 §4 requires.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Report = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSetup:
-    """What one run of the simulator is told. `passages` None means until interrupted; `office` None carries
+    """The options of one run of the simulator. `passages` None means until interrupted; `office` None carries
     no mail."""
 
     port: str
@@ -255,4 +255,4 @@ def _describe(event: DeskEvent) -> JsonObject | None:
 
 
 _WORTH_TELLING = frozenset({DownReason.UNPAIRED, DownReason.HANDSHAKE_TIMEOUT})
-"""Ends of sessions that never were proven, and that somebody has to do something about."""
+"""Ends of unproven sessions that need a person to act."""

@@ -1,7 +1,7 @@
 """A provisioned device with a gallery of any size, made without a server.
 
-The bench is its own service here: it holds a root, and signs a gallery of made-up people in pages that go
-through the same door as the real service's. The device that runs on it cannot tell the difference.
+The bench is its own service: it holds a root, and signs a gallery of made-up people in pages that are applied
+by the same code as the real service's pages. To the device they are the same.
 """
 
 import json
@@ -38,7 +38,7 @@ _BLOCK = 10_000
 
 @dataclass(frozen=True)
 class Known:
-    """Somebody the gallery shall hold: one template."""
+    """A person for the gallery, with one template."""
 
     subject_ref: str
     hand: str

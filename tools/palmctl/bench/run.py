@@ -90,7 +90,7 @@ def run_bench(
 
 
 def enrolled(embedder: Embedder, subject_ref: str, pictures: Sequence[Picture]) -> list[Known]:
-    """Templates of somebody's left palm from pictures of it, evenly spread over them. Raises BenchFailed."""
+    """Templates of one left palm from evenly spaced pictures of it. Raises BenchFailed."""
     crops = [
         crop for number, picture in enumerate(pictures) if (crop := palm_crop(picture, number)) is not None
     ]

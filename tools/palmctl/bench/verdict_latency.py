@@ -169,7 +169,7 @@ def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done():
             task.result()
-            raise BenchFailed("what should run beside the passages ended before them")
+            raise BenchFailed("the load that should run during the passages ended before them")
 
 
 async def _play(film: Film, writer: FolderWriter, answered: asyncio.Event) -> float:

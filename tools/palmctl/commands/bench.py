@@ -24,7 +24,7 @@ def outputs(command: Command) -> Command:
 
 
 def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None:
-    """Measure in a temporary folder, and print or write what came out."""
+    """Measure in a temporary folder, and print or write the figures."""
     from tools.palmctl.bench.daemon import BenchFailed
 
     with tempfile.TemporaryDirectory(prefix="palm-bench-") as folder:

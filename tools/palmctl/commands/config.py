@@ -116,7 +116,7 @@ def _same_device(config: Any) -> None:
     try:
         trust = load_trust(config.trust_path)
     except DeviceError:
-        return  # not provisioned, or not readable by this user: palmd --check and the doctor tell
+        return  # not provisioned, or not readable by this user: palmd --check and the doctor report it
     wanted = (config.device.id, config.device.gate_id, config.device.dbd_id)
     if wanted != (trust.device_id, trust.gate_id, trust.dbd_id):
         raise OtherDevice(

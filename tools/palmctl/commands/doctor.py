@@ -36,8 +36,8 @@ _NOT_ROOT = "You are not root; what only root may see is marked · and not check
 def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     """Look at everything that a gate needs, and say what to do about what is wrong.
 
-    Runs beside a daemon, without one, and on a device that is provisioned by half; changes nothing. CHECK:
-    only these (camera, cable, server, …). Run it as root to see everything.
+    Runs with or without a daemon, and on a device whose provisioning is not finished; changes nothing.
+    CHECK: only these (camera, cable, server, …). Run it as root to see everything.
 
     Exit code 0: nothing failed. 1: something did. 2: wrong usage. 4: nothing failed, and something could not
     be checked, because this user may not see it.

@@ -31,7 +31,7 @@ import click
     show_default=True,
     help="How long to wait for it all; what is in progress then is cancelled.",
 )
-@click.option("--cancel", is_flag=True, help="Cancel what is in progress, whoever began it.")
+@click.option("--cancel", is_flag=True, help="Cancel the enrolment in progress, started here or elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def enrol(
     *,

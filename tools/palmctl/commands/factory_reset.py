@@ -19,8 +19,8 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     """Destroy keys, gallery, journal and pinned trust of this device, for good.
 
     Says first what will be lost, and asks for the device id to be typed. A reset that was interrupted is
-    finished by the next one. The configuration file stays: it holds no secret. The service is not told: have
-    the device revoked there.
+    finished by the next one. The configuration file stays: it holds no secret. The service does
+    not learn of the reset: have the device revoked there.
 
     Exit code 0: done. 1: refused or failed. 2: wrong usage. 3: there is nothing to reset. 4: this
     user may not.
@@ -61,7 +61,7 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     click.echo(f"{here.device_id} is destroyed; {settings.device.state_dir} is empty.")
     click.echo(
         "Have it revoked at the service, then: palmctl provision … with a new token.\n"
-        "On flash memory this is a logical erasure; a card that leaves your hands wants to be destroyed.",
+        "On flash memory this is a logical erasure; destroy any card that leaves your possession.",
         err=True,
     )
 

@@ -18,7 +18,7 @@ def model() -> None:
 @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @in_json
 def check(folder: Path | None, as_json: bool) -> None:
-    """Prove the model in FOLDER (default: the one that comes with the software) as a device does.
+    """Check the model in FOLDER (default: the shipped model) as a device does.
 
     Every file's SHA-256, the network's input and output, and its answer to a known crop. Exit code 0: a
     device would start on it. 1: it would not, and why.

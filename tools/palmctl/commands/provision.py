@@ -37,7 +37,9 @@ _PATH = click.Path(path_type=Path)
 @click.option("--device-id", help="Who this device is to the service.")
 @click.option("--gate-id", help="The gate it stands at.")
 @click.option("--dbd-id", help="The validator at the other end of its cable.")
-@click.option("--passage-sensor", is_flag=True, help="The validator tells whether the person walked through.")
+@click.option(
+    "--passage-sensor", is_flag=True, help="The validator reports whether the person walked through."
+)
 @click.option("--config", type=_PATH, help="Configuration file to write; default as for palmd.")
 @click.option("--state-dir", type=_PATH, help="Where keys, gallery and journal go.")
 @click.option("--runtime-dir", type=_PATH, help="Where the daemons put their sockets.")
@@ -85,7 +87,7 @@ def provision(
 
 @contextmanager
 def _lossless() -> Iterator[None]:
-    """Whatever the service does to a registration, it may be tried again."""
+    """However the service fails a registration, it may be tried again."""
     from cloud_client.errors import CloudError, ServerAddressError
     from tools.palmctl.errors import RegistrationUnanswered
 
@@ -228,8 +230,8 @@ def _request(
 
 def _asked_root() -> str:
     if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask: give --root-kid KID as the operator told it")
-    return str(click.prompt("Key id of the service's root, as the operator told it", err=True))
+        raise click.UsageError("there is no terminal to ask: give --root-kid KID as the operator gave it")
+    return str(click.prompt("Key id of the service's root, as the operator gave it", err=True))
 
 
 def _token() -> str:

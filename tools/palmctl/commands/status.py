@@ -73,7 +73,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
 
 
 def _away(error: Exception) -> dict[str, Any]:
-    """As `tools.palmctl.command_errors` tells it, but the watch goes on."""
+    """The error as `tools.palmctl.command_errors` words it; the watch goes on."""
     return {"error": {"code": "not_reachable", "message": str(error)}}
 
 
@@ -90,7 +90,7 @@ def _whole_screen(live: bool) -> Iterator[None]:
 
 
 def _redrawn(shown: list[str]) -> str:
-    """Over what stands there, line by line, in one write: nothing is blanked first, so nothing flickers."""
+    """Overwrite the screen line by line in one write: nothing is blanked first, so nothing flickers."""
     columns, rows = shutil.get_terminal_size()
     fitting = [
         line if len(click.unstyle(line)) <= columns else line[: columns - 1] + "…"

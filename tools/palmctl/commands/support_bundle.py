@@ -14,7 +14,7 @@ import click
 def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
     """Gather versions, status, findings, configuration and logs of this device into FILE.tar.gz.
 
-    Keys, vectors, tokens and whatever is about a person stay on the device. FILE is readable by you alone,
+    Keys, vectors, tokens and personal data stay on the device. FILE is readable by you alone,
     appears whole or not at all, and is never written over.
     """
     import os

@@ -14,7 +14,7 @@ import click
 @click.option(
     "--url-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the address into this file, readable by this user alone, for whoever starts the browser.",
+    help="Write the address into this file, readable by this user alone, for the browser's start script.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
 def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: bool) -> None:

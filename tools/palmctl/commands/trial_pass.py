@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _ABOUT = {
     "MATCH": "a known person",
-    "NO_MATCH": "nobody who is enrolled",
+    "NO_MATCH": "not enrolled",
     "AMBIGUOUS": "two people are too alike",
     "POOR_CAPTURE": "no capture was good enough",
     "SPOOF": "not a living hand",
@@ -41,7 +41,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     With a validator connected it is the next real passage, which the validator asks for. Without one, or with
     --dry-run, it is a rehearsal: the same recognition, and no verdict.
 
-    Exit code 0: a passage was seen, whatever its result. 1: none in time. 3: no daemon answers. 4: this
+    Exit code 0: a passage was seen, with any result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
     from device.platform.control import ask_core

@@ -1,4 +1,4 @@
-"""`palmctl update`: releases on this device: where they stand, one from a stick, the way back."""
+"""`palmctl update`: the state of releases on this device, a release from a stick, the way back."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def update() -> None:
 @with_config
 @in_json
 def status(config: Path | None, as_json: bool) -> None:
-    """Where updates stand: what is in force, what is coming, what failed.
+    """The state of updates: what is in force, what is coming, what failed.
 
     Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
     4: this user may not ask it.

@@ -1,1 +1,1 @@
-"""Pages that a device shows to who stands before it: on loopback only, with a secret in their address."""
+"""Pages for a person in front of the device: on loopback only, with a secret in their address."""

@@ -1,7 +1,7 @@
-"""A page on this machine for this machine: loopback, a secret in its address, nothing stored, nobody else.
+"""A page on this machine for this machine: loopback, a secret in its address, nothing stored.
 
 Every request must, in this order,
-1. name this server in Host (a name of somebody else's that leads here is refused: DNS rebinding),
+1. name this server in Host (another name that resolves to this address is refused: DNS rebinding),
 2. carry the secret as the first part of its path, compared in constant time, while the page is alive,
 3. when it changes something, be JSON and not come from another origin.
 No cross-origin header is ever sent, scripts come from here alone, nothing may be cached or framed.
@@ -23,7 +23,7 @@ HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 4096
 SOCKET_S: Final = 60.0
 GONE_AFTER_BYE_S: Final = 4.0
-"""A page that says goodbye may be loading anew."""
+"""A page that closes may be reloading."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -42,7 +42,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What goes back. `about` is told in a header, for a body that is a picture."""
+    """What goes back. `about` is sent in a header, for a body that is a picture."""
 
     body: bytes = field(default=b"", repr=False)
     kind: str = "application/json"
@@ -113,7 +113,7 @@ class LocalPage:
         self._thread.join(SOCKET_S)
 
     def says_goodbye(self) -> None:
-        """The page was closed; it ends soon, unless somebody asks for something again."""
+        """The page was closed; the server ends soon, unless another request comes."""
         self._left_s = time.monotonic()
 
     def admits(self, host: str, token: str) -> HTTPStatus | None:
@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(answer.body)
         except OSError:
-            self.close_connection = True  # the browser went away; there is nobody to tell
+            self.close_connection = True  # the browser has gone; there is no one to answer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (http.server's name)
         """No log: the address holds the secret."""

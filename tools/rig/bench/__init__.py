@@ -1,1 +1,1 @@
-"""Benches of a whole device: figures, each beside a baseline of the same run."""
+"""Benches of a whole device: figures, each with a baseline of the same run."""

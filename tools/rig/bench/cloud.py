@@ -25,7 +25,7 @@ class CloudBench:
 
 
 def run_cloud_bench(folder: Path, size: CloudBench, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure in `folder`; every figure stands beside its baseline of the same run."""
+    """Measure in `folder`; every figure has a baseline of the same run."""
     figures: dict[str, Any] = {"machine": f"{platform.machine()}, Python {platform.python_version()}"}
     (folder / "a").mkdir()
     with serving(folder / "a") as server:
@@ -61,7 +61,7 @@ def summary(figures: dict[str, Any]) -> list[str]:
         )
     created = figures["requests"]["create_subject"]
     on_loop_us, strictest = created["bare_on_loop_us"], created["ratio_on_loop"]
-    lines.append(f"    beside a bare app that commits on its loop: {on_loop_us} µs, ratio {strictest:.2f}")
+    lines.append(f"    against a bare app that commits on its loop: {on_loop_us} µs, ratio {strictest:.2f}")
     batch, wait, snapshot = (figures[name] for name in ("verdict_batch", "long_poll", "snapshot"))
     batch_ms, checks_ms = batch["cpu_ms"], batch["signature_checks_alone_ms"]
     kib = wait["bytes_a_device"] / 1024

@@ -28,7 +28,7 @@ _HANDS = "LR"
 
 
 def register(server: ServerProcess, count: int, prefix: str) -> list[BenchDevice]:
-    """Devices with keys of their own, registered over HTTP; their tokens are made in one transaction."""
+    """Devices, each with its own keys, registered over HTTP; their tokens are made in one transaction."""
     names = [f"{prefix}-{number}" for number in range(count)]
     environment = Environment(server.tenant_id, False)
 
@@ -112,7 +112,7 @@ def _answers(waiting: list[LoadConnection], begun: float) -> list[float]:
 
 
 def _await_idle(server: ServerProcess) -> None:
-    """Until the server has done nothing to speak of for a while: everybody waits."""
+    """Wait until the server is idle: every device is in its long-poll."""
     for _ in range(300):
         before = cpu_s(server.pid)
         time.sleep(0.3)

@@ -1,7 +1,7 @@
-"""What others wait for while one tenant lists many verdicts, erases beside a long reader, and is backed up.
+"""What others wait for while one tenant lists many verdicts, erases during a long read, and is backed up.
 
 The others are one back office of another tenant that reads a person again and again; what it waits is
-measured quiet and in each situation of the same run. Those who list are processes of their own.
+measured quiet and in each situation of the same run. The processes that list are separate ones.
 """
 
 import itertools
@@ -66,7 +66,7 @@ def run_lists_bench(
         with _listing(server, subject_id) as took:
             figures["while_listing"] = _waits(server, person, requests)
         figures["lists"] = _summed(took)
-        tell("erasures, quiet and beside a reader that does not end")
+        tell("erasures, quiet and during a read that does not end")
         figures["erasure"] = _erasures(server)
         with _long_reader(folder):
             figures["erasure_beside_a_long_reader"] = _erasures(server)

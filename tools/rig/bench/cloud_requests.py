@@ -1,4 +1,4 @@
-"""CPU of the server process a request, beside the bare app in turns of the same run; verdict batches."""
+"""CPU per request of the server process, in turns with the bare app in one run; verdict batches."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict
 
 
 def measure_batches(server: ServerProcess, device: BenchDevice, batches: int) -> dict[str, Any]:
-    """Verdict batches of 100, each one transaction, beside the bare signature checks of one."""
+    """Verdict batches of 100, each one transaction, against the bare signature checks of one batch."""
     wall, cpu = [], []
     items: list[dict[str, Any]] = []
     with connections(server.address, 1) as (connection,):

@@ -1,4 +1,4 @@
-"""The reference server as a process for the bench, and those who talk to it."""
+"""The reference server as a process for the bench, and its clients."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ class ServerProcess:
         return f"{self.address[0]}:{self.address[1]}"
 
     def partner_request(self, method: str, path: str, body: JsonObject | None = None) -> bytes:
-        """A back office's request, with a key of its own when it has a body."""
+        """A back office's request, with a new idempotency key when it has a body."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}", f"Authorization: Bearer {self.api_key}"]
         return finished(lines, body)
 
@@ -169,7 +169,7 @@ class BenchDevice:
         return finished([*lines, *(f"{name}: {value}" for name, value in headers.items())], body)
 
     def verdict(self) -> JsonObject:
-        """The next signed verdict of its chain: a palm that nobody's is."""
+        """The next signed verdict of its chain: a palm that matches no one."""
         self.seq += 1
         now_ms = int(time.time() * 1000)
         verdict = Verdict(

@@ -25,7 +25,7 @@ from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, serving
 from tools.rig.bench.http_load import LoadConnection, rss_bytes
 
 BAR_MS: Final = 50
-"""What a request of somebody else may take at the 99th percentile."""
+"""The most that a bystander's request may take at the 99th percentile."""
 DEFAULT_FILES: Final = (1024, 524_288)
 """The limits of open files that systemd gives a service."""
 _RATE_SCALE = 2.0  # a bystander asks more often than one key may
@@ -54,7 +54,7 @@ class _Target:
 
 
 def run_strangers_bench(folder: Path, size: StrangersBench, tell: Callable[[str], None]) -> dict[str, Any]:
-    """p50 and p99 of a bystander in each situation, beside those of the quiet seconds before it."""
+    """p50 and p99 of a bystander in each situation, with those of the quiet seconds before it."""
     allow_files(4 * max(size.connections, size.devices))
     figures: dict[str, Any] = {}
     with serving(folder, rate_scale=_RATE_SCALE, files=_allowed(DEFAULT_FILES)) as server:
@@ -222,7 +222,7 @@ def _no_http(target: _Target) -> None:
 
 
 def _wrong_keys(target: _Target) -> None:
-    """Well-formed requests with a signature of nobody's."""
+    """Well-formed requests with a signature by an unknown key."""
     stranger = BenchDevice(target.server.host, new_nonce())
     _repeat(target, lambda: stranger.request("GET", "/v1/devices/self/status"), 4)
 

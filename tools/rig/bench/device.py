@@ -1,4 +1,4 @@
-"""The bench of a device in its years: large galleries, work beside the passages, an empty gate, flash."""
+"""The bench of a device in long service: large galleries, work during passages, an empty gate, flash."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def run_device_bench(
         camera = Path(config.camera.source.removeprefix("file:"))
         return measure_latency(board, played, empty, camera, Path(config.link.port), beside=beside)
 
-    tell(f"{passages} passages, nothing beside them")
+    tell(f"{passages} passages with no other work")
     quiet = latency(None)
     tell(f"{passages} passages while snapshots of {beside_templates} templates are applied")
     pages = _snapshot_files(folder / "pages", board, manifest.model_id, known, beside_templates)
@@ -64,7 +64,7 @@ def run_device_bench(
     wear_folder = folder / "wear"
     wear_folder.mkdir()
     wear = measure_flash_wear(wear_folder)
-    tell(f"{IDLE_S:.0f} s with nobody there, at {IDLE_FPS} frames a second")
+    tell(f"{IDLE_S:.0f} s of an empty gate, at {IDLE_FPS} frames a second")
     return starts | {
         "quiet": _told(quiet),
         "during_snapshot": _told(snapshot) | {"pages": len(applied), "over_quiet": _over(snapshot, quiet)},
@@ -171,7 +171,7 @@ def _over(loaded: dict[str, Any], quiet: dict[str, Any]) -> float:
 
 
 def _idle_share(board: Board, config: DeviceConfig, empty: bytes) -> float:
-    """Of one core, while the camera shows an empty gate and a request waits for nobody."""
+    """Of one core, while the camera shows an empty gate and a request is open."""
     camera = FolderWriter(Path(config.camera.source.removeprefix("file:")))
     camera.clear()
     text = board.config_path.read_text(encoding="utf-8")
@@ -221,5 +221,5 @@ def summary(figures: dict[str, Any]) -> list[str]:
             f"p99 {spread['p99']} ms, {spread['count']} passages{ratio}"
         )
     lines += [f"  {line}" for line in flash_summary(figures["flash"])]
-    lines.append(f"  CPU with nobody there, {IDLE_FPS} frames/s: {figures['idle_cpu_share']:.1%} of a core")
+    lines.append(f"  CPU at an empty gate, {IDLE_FPS} frames/s: {figures['idle_cpu_share']:.1%} of a core")
     return lines

@@ -1,7 +1,7 @@
 """What passages cost the card: bytes that the journal and the gallery really send to the disk.
 
 The kernel counts them (`write_bytes` in /proc/self/io: every page of the page cache made dirty, again after
-each sync). Beside it stands what the programs wrote (`wchar`), and what stays on the disk for good.
+each sync). Reported with it: the bytes that the programs wrote (`wchar`), and those that stay on the disk.
 """
 
 import hashlib

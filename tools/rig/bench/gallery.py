@@ -1,7 +1,7 @@
 """Figures of the gallery, measured: `python -m tools.rig.bench.gallery [N]` prints them.
 
-Templates are random directions: for time and memory only their number matters, and an index is asked no
-harder question than to tell the best of N random scores apart.
+Templates are random directions: for time and memory only their number matters, and separating the best
+of N random scores is the hardest question an index can get.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _times_ms(
 def _compare(
     gallery: Gallery, coder: Coder, vectors: NDArray[np.float32], probes: list[NDArray[np.float32]]
 ) -> tuple[float, int]:
-    """Largest error of a score, and how many answers name somebody who is not the nearest by exact search.
+    """Largest error of a score, and how many answers name a person who is not the nearest by exact search.
 
     Two people whose exact scores are the same in the unit of `score_q` are equally near.
     """

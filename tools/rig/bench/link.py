@@ -1,4 +1,4 @@
-"""`palmctl bench link`: what the cable costs, each figure beside a baseline in the same run.
+"""`palmctl bench link`: what the cable costs, each figure with a baseline of the same run.
 
 `tools.rig.bench.link_rig` has the two ends, `tools.rig.bench.link_mail` the mail.
 """
@@ -42,9 +42,9 @@ def run_link_bench(*, requests: int, tell: Callable[[str], None]) -> dict[str, A
     """All figures, in the order of the summary; raises BenchFailed."""
     tell("codec")
     codec = measure_codec()
-    tell(f"{requests} requests over a pty, beside a bare echo")
+    tell(f"{requests} requests over a pty, and a bare echo")
     round_trip = measure_round_trip(requests)
-    tell("1 MiB of mail over a pty, beside a bare exchange and one in checked frames")
+    tell("1 MiB of mail over a pty, a bare exchange and an exchange in checked frames")
     mail = measure_mail()
     tell("damaged, lost and doubled pieces")
     faults = measure_faults()

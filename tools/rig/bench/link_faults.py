@@ -1,4 +1,4 @@
-"""A bad cable, on a clock of its own: what arrives over it, and how soon after a cut it serves again.
+"""A bad cable in simulated time: what arrives over it, and how soon after a cut it serves again.
 
 Two real ends in one process, bytes carried by hand, and time moved from deadline to deadline: a silence of
 five minutes takes no time, and the same seed spoils the same pieces.
@@ -33,7 +33,7 @@ TTL_MS = 15_000
 CUTS_S = (0.1, 1.0, 12.0, 300.0)
 BURST_BYTES = 64
 _PATIENCE_MS = 3_600_000
-"""An hour of the simulated clock; whatever takes longer never comes."""
+"""An hour of the simulated clock; anything later counts as lost."""
 
 Spoil = Callable[[bytes, random.Random], list[bytes]]
 
@@ -63,7 +63,7 @@ FAULTS: tuple[tuple[str, float, Spoil], ...] = (
 
 
 class FaultyLink:
-    """A device that recognises everybody, a validator's desk, and what lies between."""
+    """A device that recognises every palm, a validator's desk, and the cable between them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 — the same faults in every run

@@ -46,7 +46,7 @@ Sign = Callable[[Request, str], JsonObject]
 
 
 def verdict_on(request: Request, seq: int, prev_ref: str) -> Verdict:
-    """The verdict of a device that recognises everybody at once."""
+    """The verdict of a device that recognises every palm at once."""
     return Verdict(
         txn_id=request.txn_id,
         gate_id=request.gate_id,
@@ -84,7 +84,7 @@ def new_device_end() -> DeviceEnd:
 
 
 def answer(end: DeviceEnd, event: DeviceEvent, sign: Sign) -> None:
-    """What a device without a camera makes of an event: everybody is recognised, all mail is taken."""
+    """What a device without a camera makes of an event: every palm is recognised, all mail is taken."""
     match event:
         case Proven():
             end.send_status(_status())

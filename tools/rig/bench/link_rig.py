@@ -1,4 +1,4 @@
-"""Both ends of the cable as processes of their own on a pseudo-terminal, and bare bytes between them.
+"""Both ends of the cable as separate processes on a pseudo-terminal, and bare bytes between them.
 
 This process is the validator, `tools.rig.bench.link_peer` the device. A baseline sends as many bytes as the
 protocol puts on the wire, over the same kind of terminal.

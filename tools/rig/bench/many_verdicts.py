@@ -13,8 +13,8 @@ _SIZE = "x" * 2000
 def fill(tx: Tx, environment: Environment, subject_id: str, count: int) -> None:
     """``count`` verdicts, one a second, three in four of one device at one gate.
 
-    One in a thousand is of the person, one in five hundred a conflict, and nobody ever abstains. The one gate
-    rejects one in 45, the others everybody.
+    One in a thousand is of the person, one in five hundred a conflict, and none an abstention. The first gate
+    rejects one in 45, the other rejects all.
     """
     tx.run(
         """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)

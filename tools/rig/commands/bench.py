@@ -18,7 +18,7 @@ from tools.palmctl.commands.bench import outputs, report_figures
 def cloud(
     *, requests: int, batches: int, devices: int, templates: int, out: Path | None, as_json: bool
 ) -> None:
-    """Measure the reference server: CPU a request beside a bare app, batches, long-polls, a large snapshot.
+    """Measure the reference server: CPU per request against a bare app, batches, long-polls, a snapshot.
 
     Runs `palmctl cloud serve` on SQLite and talks to it over HTTP. Takes two minutes or three; what it makes
     lies in a temporary folder and is removed.
@@ -40,7 +40,7 @@ def cloud(
 def strangers(*, seconds: float, connections: int, devices: int, out: Path | None, as_json: bool) -> None:
     """Measure what others notice of the reference server while it is attacked.
 
-    Silent, slow, large and wrong requests from another process on this machine, each beside a quiet time in
+    Silent, slow, large and wrong requests from another process on this machine, each with a quiet period of
     the same run. The server has a service's usual limits. Takes three minutes.
     """
     from tools.rig.bench.cloud_strangers import StrangersBench, run_strangers_bench, summary
@@ -77,8 +77,8 @@ def lists(*, verdicts: int, requests: int, out: Path | None, as_json: bool) -> N
 def link(*, requests: int, out: Path | None, as_json: bool) -> None:
     """Measure the cable: codec, request to verdict, mail, damaged pieces, cuts.
 
-    Each beside a baseline in the same run: plain COBS and CRC, a bare echo, a bare exchange of as many bytes
-    over a pseudo-terminal. Bad cables and cuts run on a clock of their own. Takes half a minute.
+    Each with a baseline of the same run: plain COBS and CRC, a bare echo, a bare exchange of as many bytes
+    over a pseudo-terminal. Bad cables and cuts run in simulated time. Takes half a minute.
     """
     from tools.rig.bench.link import run_link_bench, summary
 
@@ -111,7 +111,7 @@ def device(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure a device in its years: large galleries, work beside the passages, an empty gate, flash."""
+    """Measure a device in long service: large galleries, work during passages, an empty gate, flash."""
     from tools.rig.bench.device import run_device_bench, run_start_bench, summary
 
     def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:

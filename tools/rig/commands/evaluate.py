@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 @click.option(
     "--layout",
     type=click.Choice(["tongji", "iitd", "polyu", "casia", "ntu-pi", "plain"]),
-    help="How the set is laid out; plain is person/hand/session/picture [told from the names].",
+    help="How the set is laid out; plain is person/hand/session/picture [inferred from the names].",
 )
 @click.option(
     "--kind",
     type=click.Choice(["crops", "hands"]),
-    help="Whether the pictures are cut palms or whole hands [told from the folders' names].",
+    help="Whether the pictures are cut palms or whole hands [inferred from the folders' names].",
 )
 @click.option(
     "--model", type=click.Path(path_type=Path, file_okay=False), help="Model folder [the shipped one]."
@@ -46,8 +46,8 @@ def evaluate(
     "As a device": searched for as the crop may have slipped, and scored among the people of the set, enrolled
     with their first three pictures. "Plain cosines": one vector against one.
 
-    The untrained Gabor competitive code stands in the same table: a model that does not beat it is not worth
-    installing. Pictures are only read; nothing of them is kept but what --out asks for.
+    The untrained Gabor competitive code is in the same table: a model that does not beat it is not worth
+    installing. Pictures are only read; only the report that --out asks for is written.
     """
     from gallery.population import scoring_among
     from models.evaluation.report import write_report

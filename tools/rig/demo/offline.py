@@ -29,7 +29,7 @@ from tools.rig.demo.waiting import wait_until
 from tools.rig.virtual_camera import VirtualCamera
 
 BY_MAIL_WITHIN_S = 60.0
-"""The device reports every half minute where it stands; what it lacks comes with the next round of mail."""
+"""The device reports its state every half minute; missing mail comes with the next round."""
 
 
 def run_offline(narrator: Narrator, folder: Path) -> None:
@@ -96,7 +96,7 @@ class OfflineStory(GateStory):
         self.reconcile()
         self._settled()
 
-        self._narrator.act("Nobody carries mail; somebody is enrolled elsewhere; the mail comes back")
+        self._narrator.act("No mail is carried; a person is enrolled elsewhere; the mail comes back")
         self.validator.stop()
         desk.enrol(clara)
         self.validator = start_mail()
@@ -169,7 +169,7 @@ class OfflineStory(GateStory):
         )
 
     def _give_up(self, somebody: DemoPerson) -> None:
-        """A revocation by mail: the gallery is destroyed, and nobody is recognised any more."""
+        """A revocation by mail: the gallery is destroyed, and no palm is recognised any more."""
         self._narrator.act("The gate is reported stolen")
         self.revoke("stolen")
         wait_until("the revocation to come by mail", BY_MAIL_WITHIN_S, self._is_revoked)

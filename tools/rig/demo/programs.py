@@ -1,4 +1,4 @@
-"""The programs of the demonstration: started as a user would start them, stopped whatever happens."""
+"""The programs of the demonstration: started as a user would start them, and always stopped."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def palmctl(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
 
 
 class Program:
-    """A running program. Its stderr goes to a log; lines on its stdout are JSON objects for whoever waits."""
+    """A running program. Its stderr goes to a log; lines on its stdout are JSON objects."""
 
     def __init__(
         self, name: str, command: list[str], logs: Path, environment: dict[str, str], stdin: str | None = None
@@ -147,7 +147,7 @@ class RunningPrograms:
         return program
 
     def start_daemon(self, name: str, command: list[str], within_s: float) -> Program:
-        """Start a program that tells its service manager when it is ready, and wait for that."""
+        """Start a program that notifies its service manager when it is ready, and wait for that."""
         with notify_socket(self.logs.parent / f"{name}.notify") as (address, channel):
             program = self.start(name, command, {"NOTIFY_SOCKET": address})
             deadline = time.monotonic() + within_s

@@ -36,7 +36,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a device stands, and where its files go."""
+    """A device's gate, and the folder of its files."""
 
     device_id: str
     gate_id: str

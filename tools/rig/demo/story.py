@@ -39,7 +39,7 @@ _HAND_WORDS = {"L": "left", "R": "right"}
 
 @dataclass
 class DemoPerson:
-    """A person of the story. Their palms come from a seed; nobody real has them."""
+    """A person of the story. Their palms are generated from a seed, and belong to no real person."""
 
     name: str
     palms: SyntheticPerson
@@ -128,7 +128,7 @@ class Scene:
         say("delta", f"the device's own gallery is at seq {seq}: it knows {person.name} offline", seq=seq)
 
     def gallery_seq(self) -> int:
-        """Where the device's own gallery stands."""
+        """The version of the device's own gallery."""
         return self.status().gallery.seq
 
     def status(self) -> CoreStatus:
@@ -198,7 +198,7 @@ class GateStory(Scene):
         if line["decision"] != expected or line["verified"] is not True:
             raise DemoFailed(f"{person.name}'s palm gave {line['decision']} {line['result']}, not {expected}")
         if expected == "accept" and line["subject_ref"] != person.subject["subject_ref"]:
-            raise DemoFailed(f"{person.name}'s palm was taken for somebody else's")
+            raise DemoFailed(f"{person.name}'s palm was taken for another person's")
         what = "a dark, blurred capture of " if poor else ""
         self._narrator.say(
             "passage",
@@ -243,7 +243,7 @@ class GateStory(Scene):
         self.reconcile()
 
     def erase(self, person: DemoPerson, within_s: float) -> float:
-        """Somebody wants to be forgotten: a signed receipt, a tombstone, and a palm that nobody knows.
+        """A person is erased: a signed receipt, a tombstone, and a palm that is not recognised any more.
 
         Returns how long the tombstone took, in seconds.
         """

@@ -14,7 +14,7 @@ def wait_for(what: str, within_s: float, look: Callable[[], T | None], every_s: 
     deadline = time.monotonic() + within_s
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise DemoFailed(f"waited {within_s:.0f} s in vain for {what}")
+            raise DemoFailed(f"waited {within_s:.0f} s for {what}, which did not come")
         time.sleep(every_s)
     return found
 

@@ -96,7 +96,7 @@ def _play(rig: Rig, stage: MachineDevice, names: set[str]) -> list[dict[str, Any
 
 
 def _keep_journal(machine: Machine) -> None:
-    """What the machine's log says, for whoever has to find out why."""
+    """The machine's log, to find the cause of a failure."""
     said = machine.run("journalctl", "--no-pager", "--output=short-monotonic", "--lines=400", check=False)
     (CACHE / "journal.log").write_text(said.stdout, encoding="utf-8")
 

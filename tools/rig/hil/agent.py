@@ -17,7 +17,7 @@ PORT = Path("/dev/virtio-ports/hil")
 
 
 def now_s() -> float:
-    """Seconds since the machine started; both ends of every span are told by this one clock."""
+    """Seconds since the machine started; both ends of every span are measured by this one clock."""
     return time.monotonic()
 
 
@@ -132,7 +132,7 @@ def main() -> None:
 def _answer(agent: Agent, line: bytes) -> bytes:
     try:
         return json.dumps({"ok": True} | agent.answer(json.loads(line))).encode()
-    except Exception as error:  # noqa: BLE001 — whatever went wrong in here is the host's to tell
+    except Exception as error:  # noqa: BLE001 — the host reports every failure of the agent
         return json.dumps({"ok": False, "why": f"{type(error).__name__}: {error}"}).encode()
 
 

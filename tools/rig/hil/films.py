@@ -14,7 +14,7 @@ Picture = NDArray[np.uint8]
 
 PLACE = 7
 KNOWN_PERSON, STRANGER = 3, 40
-"""Seeds of the person in the gallery and of one who is not."""
+"""Seeds of a person in the gallery and of a stranger."""
 FRAMES_HELD = 24
 """The hand is there from one picture to the next and held: an emulated board looks at so few pictures a
 second that a hand on its way in would be all it sees."""

@@ -18,7 +18,7 @@ from tools.rig.hil.image import Image
 QEMU = "qemu-system-x86_64"
 MEMORY_MIB = 2_048
 BOOT_WITHIN_S = 600.0
-"""By the host's clock, as nothing else: it only tells a machine that hangs from one that is slow."""
+"""The only time by the host's clock: it separates a machine that hangs from a slow one."""
 ANSWER_WITHIN_S = 300.0
 
 
@@ -66,7 +66,7 @@ class Machine:
             except TimeoutError:
                 continue
             if not data:
-                raise HilError("the machine is gone; what it said last stands in build/hil/console.log")
+                raise HilError("the machine is gone; its last output is in build/hil/console.log")
             self._held += data
         line, self._held = self._held.split(b"\n", 1)
         return cast("dict[str, Any]", json.loads(line))
@@ -115,7 +115,7 @@ class MachineProgram:
 
 @contextmanager
 def running(image: Image, console: Path) -> Iterator[Machine]:
-    """Start the machine, wait for its agent, and end it afterwards whatever happens."""
+    """Start the machine, wait for its agent, and end it afterwards in any case."""
     if shutil.which(QEMU) is None:
         raise HilError(f"{QEMU} not found; apt install qemu-system-x86")
     with tempfile.TemporaryDirectory(prefix="palm-hil-") as folder:
@@ -143,7 +143,7 @@ def running(image: Image, console: Path) -> Iterator[Machine]:
 
 def _command(image: Image, channel: str) -> list[str]:
     # The guest's clock counts its instructions, 1 ns each, so that emulation makes for a board of a thousand
-    # million instructions a second, whatever the host's own speed and load; while it idles, real time passes.
+    # million instructions a second, at any speed and load of the host; while it idles, real time passes.
     # KVM is not asked for: where there is one inside another machine it may hang.
     return [
         *(QEMU, "-accel", "tcg", "-icount", "shift=0,sleep=on", "-cpu", "max", "-m", str(MEMORY_MIB)),

@@ -1,4 +1,4 @@
-"""The hardware of the rig: a camera that shows what it is told, and a cable that can be pulled out."""
+"""The hardware of the rig: a camera that shows chosen films, and a cable that can be pulled out."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ class Rig:
         machine.ask("screen", node=output, films=f"/hil/films/{pixels}", picture_bytes=size)
 
     def unload_camera(self) -> None:
-        """Take the driver away, once nobody holds it any more."""
+        """Take the driver away, once no process holds it."""
         self.wait_run("the camera driver to be let go", 20, "modprobe", "-r", "vivid")
 
     @property
@@ -112,7 +112,7 @@ class Rig:
         self.wait("the film to end", 60, lambda: self.machine.ask("shown")["waiting"] == 0)
         self.machine.sleep(
             1.5
-        )  # by the contract the hand must be seen to have left; what is there is not told
+        )  # by the contract the hand must be seen to have left; what is there is not announced
 
     # ---- cable
 
@@ -209,7 +209,7 @@ class Rig:
         deadline_s = self.machine.now_s() + within_s
         while not ready():
             if self.machine.now_s() > deadline_s:
-                raise ScenarioFailed(f"waited {within_s:.0f} s in vain for {what}")
+                raise ScenarioFailed(f"waited {within_s:.0f} s for {what}, which did not come")
             self.machine.sleep(_POLL_S)
 
     def wait_run(self, what: str, within_s: float, *argv: str) -> None:

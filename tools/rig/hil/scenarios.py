@@ -59,7 +59,7 @@ def pairing(rig: Rig, _stage: MachineDevice) -> Figures:
 
 
 def accept(rig: Rig, stage: MachineDevice) -> Figures:
-    """The palm of somebody in the gallery."""
+    """The palm of a person in the gallery."""
     begun_s = rig.show("known")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
     rig.wait_empty()
@@ -68,7 +68,7 @@ def accept(rig: Rig, stage: MachineDevice) -> Figures:
 
 
 def reject(rig: Rig, _stage: MachineDevice) -> Figures:
-    """The palm of somebody who is not."""
+    """The palm of a stranger."""
     begun_s = rig.show("stranger")
     at_s, verdict = rig.await_verdict(VERDICT_WITHIN_S)
     rig.wait_empty()
@@ -93,7 +93,7 @@ def unplug_with_hand(rig: Rig, _stage: MachineDevice) -> Figures:
     rig.machine.sleep(0.5)
     figures = _outage(rig)
     if len(rig.verdicts) == before:
-        # Either the verdict was made meanwhile and is given again, or the hand is asked for anew.
+        # Either the verdict was made meanwhile and is given again, or the hand is asked for again.
         rig.wait_empty()
         rig.show("known")
         rig.await_verdict(VERDICT_WITHIN_S)

@@ -45,7 +45,7 @@ DEBIAN_FILES = {
     "copyright": f"/usr/share/doc/{PACKAGE}/copyright",
     "lintian-overrides": f"/usr/share/lintian/overrides/{PACKAGE}",
 }
-# More than one thread whatever the machine has: one thread alone writes other bytes than several.
+# More than one thread on every machine: one thread alone writes other bytes than several.
 _COMPRESSION = ("-Zxz", "-z1", "--threads-max=2")
 EXECUTABLES = frozenset(
     {Path("/usr/sbin/palm-access-rollback"), Path("/usr/libexec/palm-access/usb-gadget")}
@@ -69,7 +69,7 @@ Description: palm-recognition access device: core, carrier and command line
  .
  This package holds palmd (camera, cable, keys, gallery; no network),
  palm-syncd (the carrier to the service), palmctl (the technician's command
- line), and everything they need in an environment of its own under /opt.
+ line), and everything they need in a virtual environment under /opt.
 """
 
 

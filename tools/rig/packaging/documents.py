@@ -29,7 +29,7 @@ _LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)(
 _THIRD_PARTY = """\
 The Python distributions in this package, as their own metadata and files name their licences. Each entry ends
 with the licence files that it brings, notices about what is compiled into it among them; they lie below
-/opt/palm-access/current. Of this project itself: the file `copyright` beside this one.
+/opt/palm-access/current. Of this project itself: the file `copyright` in this folder.
 
 """
 
@@ -66,7 +66,7 @@ def write_all(root: Path, about: About) -> None:
         documents / "changelog.Debian.gz",
         _gzip(
             f"{about.package} ({about.version}) stable; urgency=medium\n\n"
-            "  * What changed stands in changelog.gz.\n\n"
+            "  * What changed is in changelog.gz.\n\n"
             f" -- {about.maintainer}  {date}\n"
         ),
     )

@@ -20,7 +20,7 @@ from tools.rig.packaging.process import run
 
 PREFIX = Path("/opt/palm-access")
 UNITS = 2
-"""For which units a version is made: 2 has a user and a socket for each role. One that says nothing is for
+"""For which units a version is made: 2 has a user and a socket for each role. A version without it is for
 units with one user for both daemons; `palm-access-rollback` fits the units to it."""
 PROGRAMS = {
     "palmctl": ("tools.palmctl.main", "main"),
@@ -28,7 +28,7 @@ PROGRAMS = {
     "palm-syncd": ("device.syncd.main", "main"),
 }
 
-# -I: neither PYTHONPATH nor the folder one stands in can put other code under a daemon that holds keys.
+# -I: neither PYTHONPATH nor the current folder can put other code under a daemon that holds keys.
 _SCRIPT = """\
 #!{python} -I
 import sys
@@ -70,7 +70,7 @@ def write_environment(root: Path, version: str, python: str) -> Path:
 
 
 def compile_packages(site_packages: Path, version: str) -> None:
-    """Byte code beside the sources, so that the board neither compiles nor writes.
+    """Byte code next to the sources, so that the board neither compiles nor writes.
 
     It is never checked against its source (PEP 552): the folder belongs to root and is replaced whole.
     """
@@ -133,5 +133,5 @@ def source_date_epoch(source: Path) -> int:
 
 
 def builder_python() -> str:
-    """The Python minor version the package is made for: the one that runs now makes the byte code."""
+    """The Python minor version the package is made for: the running interpreter makes the byte code."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"

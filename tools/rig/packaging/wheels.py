@@ -40,7 +40,7 @@ class BuildTarget:
 
     @property
     def pip_options(self) -> list[str]:
-        """What tells pip to choose wheels for this machine instead of the one it runs on."""
+        """Options that make pip choose wheels for this machine instead of the build machine."""
         tag = f"cp{self.python.replace('.', '')}"
         options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", self.python]
         for abi in (tag, "abi3", "none"):

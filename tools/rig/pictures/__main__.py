@@ -2,7 +2,7 @@
 
 Drawings come from sources and figures that are in the repository, and are the same wherever they are drawn; a
 test holds them together. `pages` photographs the operator's page, the totem and the preview with Chromium;
-`--measure` makes the figures of the charts and the terminal anew first, which takes minutes.
+`--measure` measures the figures of the charts and the terminal first, which takes minutes.
 """
 
 import json
@@ -52,7 +52,9 @@ _NAMES: Final = ("architecture", "det", "latency", "terminal", "pages")
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(_NAMES))
-@click.option("--measure", "anew", is_flag=True, help="Measure what charts and the terminal show anew.")
+@click.option(
+    "--measure", "anew", is_flag=True, help="First measure the figures of the charts and the terminal."
+)
 def main(*, names: tuple[str, ...], anew: bool) -> None:
     """Make the pictures of the documents; all of them without a NAME."""
     for name in names or _NAMES:

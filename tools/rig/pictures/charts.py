@@ -83,7 +83,7 @@ def det_plot(figures: dict[str, Any]) -> str:
         parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="5.5" class="third"/>')
         parts.append(text(x + 11, y + 4.5, point["name"], "third", 12.5, bold=True))
     middle = plot.left + plot.width / 2
-    wrong, missed = "strangers taken for somebody (false match rate)", "known palms not recognised"
+    wrong, missed = "strangers taken for an enrolled person (false match rate)", "known palms not recognised"
     parts.append(text(middle, plot.bottom + 50, wrong, "soft", 12.5, anchor="middle"))
     parts.append(text(26, plot.top + plot.height / 2, missed, "soft", 12.5, anchor="middle", turned=True))
     return document(712, 540, figures["title"], parts)

@@ -25,7 +25,7 @@ Tell = Callable[[str], None]
 def machine_now() -> str:
     """What a figure is measured on, and whether it has the machine to itself."""
     load = os.getloadavg()[0]
-    busy = f", beside other work (load {load:.0f})" if load >= 1 else ""
+    busy = f", with other work on the machine (load {load:.0f})" if load >= 1 else ""
     return f"{os.cpu_count()} {platform.machine()} cores{busy}"
 
 
@@ -58,8 +58,8 @@ def measure_det(tell: Tell) -> None:
         "det.json",
         {
             "title": "How often recognition errs, at every threshold",
-            "about": f"{_PEOPLE} generated people nobody trained on: {len(mated):,} comparisons of one palm, "
-            f"{len(non_mated):,} of two people",
+            "about": f"{_PEOPLE} generated people outside the training set: {len(mated):,} comparisons "
+            f"of one palm, {len(non_mated):,} of two people",
             "curves": [
                 _curve(manifest.model_id, mated, non_mated),
                 _curve("Gabor code, untrained", *by_code),

@@ -1,8 +1,8 @@
 """Photographs of the pages for the documents: ``python -m tools.rig.pictures.screenshots [FOLDER]``.
 
 A server with a staged day, and a device with its totem and preview, run for as long as it takes. Without a
-folder docs/images/ is made anew; with --all every page of the server is photographed, light and dark, wide
-and narrow, for somebody to look at.
+folder docs/images/ is written; with --all every page of the server is photographed, light and dark, wide
+and narrow, for review.
 """
 
 import json
@@ -63,7 +63,7 @@ def staged_server() -> Iterator[tuple[str, str]]:
 
 
 def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
-    """Sign in as a person does, whoever was signed in before."""
+    """Sign in as a person does, whether or not another user was signed in before."""
     tab.call("Network.clearBrowserCookies")
     tab.open(f"{admin_url}/operator/sign-in")
     tab.type_into("#api_key", api_key)

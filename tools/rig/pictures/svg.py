@@ -48,7 +48,7 @@ _RULES: Final = """
 
 
 def document(width: int, height: int, label: str, parts: Iterable[str]) -> str:
-    """A whole drawing. `label`: what it shows, for those who cannot see it."""
+    """A whole drawing. `label`: what it shows, for screen readers."""
     ground = f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="12" class="ground edge"/>'
     body = "\n".join(parts)
     return (

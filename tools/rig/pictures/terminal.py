@@ -22,7 +22,7 @@ _COLOURS: Final = {
 _FONT: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _TITLE_FONT: Final = "system-ui, 'DejaVu Sans', sans-serif"
 _WORDS: Final = re.compile(r"\S+(?: \S+)*")
-"""What stands together: pictures know no two spaces in a row."""
+"""Columns of a line: SVG text collapses two spaces in a row."""
 _CONTROL: Final = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
 Piece = tuple[str, str, bool]
@@ -68,7 +68,7 @@ def _drawn(line: list[Piece], y: float) -> str:
 
 
 def last_screen(written: str) -> list[str]:
-    """The lines that stand on the screen when nothing more is written; colours are left in."""
+    """The lines on the screen at the end of the output; colours are left in."""
     written = re.sub(r"\x1b\[\?(?:1049|25)[hl]", "", written)
     screen = written.rsplit("\x1b[H", 1)[-1].split("\x1b[J")[0]
     lines = [line.rstrip("\r") for line in screen.replace("\x1b[K", "").split("\n")]

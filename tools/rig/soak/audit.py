@@ -18,7 +18,7 @@ class Seen:
     """What the validator reported, line by line."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    """verdict_ref → how often the gate was told to open or stay shut for it."""
+    """verdict_ref → how many decisions the gate got for it."""
     decisions: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     unverified: int = 0

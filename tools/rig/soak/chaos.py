@@ -1,7 +1,7 @@
 """What goes wrong at the gate, when, and how it is put right again.
 
-Faults come one after the other with a pause between them, each kind in turn in an order drawn anew every
-round, so that a run of any length has met all of them. Daemons are killed in the first half of a run only.
+Faults come one after the other with a pause between them, in an order drawn for each round, so that
+a run of any length meets every kind. Daemons are killed in the first half of a run only.
 Noise on the cable and people at the gate never pause.
 """
 
@@ -45,7 +45,7 @@ class Chaos:
 
     @property
     def standing(self) -> str:
-        """The fault that stands now, or nothing."""
+        """The fault in effect, or nothing."""
         return "" if self._standing is None else self._standing.name
 
     def look(self) -> None:
@@ -68,7 +68,7 @@ class Chaos:
         self._next_s = now_s + lasts_s
 
     def calm(self) -> None:
-        """Undo the fault that stands."""
+        """Undo the fault in effect."""
         if self._standing is not None:
             self._standing.end()
             self._standing = None

@@ -26,7 +26,7 @@ def films(seeds: Sequence[int], place: int) -> list[tuple[bytes, ...]]:
 
 
 class Crowd:
-    """Shows one film after the other on a thread of its own until stopped."""
+    """Shows one film after the other on its own thread until stopped."""
 
     def __init__(
         self, writer: FolderWriter, played: Sequence[tuple[bytes, ...]], place: int, seed: int
@@ -59,7 +59,7 @@ class Crowd:
             self._pause(PAUSE_S)
 
     def _pause(self, pause_s: float) -> None:
-        """Nobody is there, and the camera sees that."""
+        """Show the empty scene, and wait until the camera has seen it."""
         self._until(time.monotonic() + pause_s, lambda: self._put(self._empty))
 
     def _until(self, end_s: float, show: Callable[[], None]) -> None:

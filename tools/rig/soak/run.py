@@ -25,7 +25,7 @@ SETTLE_WITHIN_S: Final = 120.0
 """Everything that waits must be in the cloud so long after the last fault: a few rounds of back-off."""
 
 MOST_RSS_KIB_PER_H: Final = 40 * 1024
-"""Growth that ten minutes can tell from noise: a leak of one 640×480 frame a passage is 40 times this."""
+"""Growth that is above the noise of ten minutes: a leak of one 640×480 frame a passage is 40 times this."""
 MOST_COUNT_PER_H: Final = 12.0
 """Descriptors or threads: two in ten minutes."""
 MOST_RISE: Final = 3.0
@@ -205,7 +205,7 @@ def summary(figures: dict[str, Any]) -> list[str]:
     ]
     for name, slope in figures["slopes"].items():
         if slope is None:
-            lines.append(f"    {name:<12}no life was long enough to tell")
+            lines.append(f"    {name:<12}no life was long enough for a slope")
             continue
         lines.append(
             f"    {name:<12}{slope['rss_kib_per_h'] / 1024:+8.1f}"

@@ -64,7 +64,7 @@ class World:
 
 
 class Teller(Narrator):
-    """Tells the acts of the setting up, and leaves out what happens in them."""
+    """Prints the acts of the set-up, and leaves out their steps."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(as_json=False)

@@ -1,4 +1,4 @@
-"""A state directory on a file system of its own, which can be filled without harm to anybody else."""
+"""A state directory on a separate file system, which can be filled without harm to the host."""
 
 import errno
 import subprocess

@@ -16,7 +16,7 @@ class Supervised:
         self.name = name
         self.starts = 0
         self.unexpected: list[int] = []
-        """Exit codes that nobody had asked for."""
+        """Unexpected exit codes."""
         self._command = command
         self._logs = logs
         self._environment = environment
