@@ -10,6 +10,7 @@ import pytest
 
 from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
+from tests.device.status_makers import some_status
 from tools.palmctl.enrolment_words import WORDS
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
 from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
@@ -24,11 +25,14 @@ class Core:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.fault: Exception | None = None
+        self.unknown_answers = False
 
     def __call__(self, op: str, *, timeout_s: float = 5.0, **members: Any) -> Packet:
         self.asked.append((op, members))
         if self.fault is not None:
             raise self.fault
+        if self.unknown_answers:
+            return Packet({"ok": True})
         match op:
             case "preview.frame":
                 return Packet({"ok": True, "picture": PICTURE}, JPEG)
@@ -39,7 +43,7 @@ class Core:
                 terms = {"title": "T", "paragraphs": ["p"], "language": "en", "terms_version": "v1"}
                 return Packet({"ok": True, "terms": terms, "required": ["enrollment"]})
             case _:
-                return Packet({"ok": True, "status": {}})
+                return Packet({"ok": True, "status": some_status().to_obj()})
 
 
 @pytest.fixture
@@ -147,11 +151,24 @@ def test_the_totem_has_no_pictures_and_the_preview_no_buttons(core: Core) -> Non
 
 def test_a_core_that_refuses_or_is_away_is_told_apart(page: LocalPage, core: Core) -> None:
     core.fault = IpcRefused("busy", "another")
-    refused = ask(page, "begin", method="POST", body=b"{}")
+    refused = ask(page, "refuse", method="POST", body=b"{}")
     assert (refused.status, json.loads(refused.read())) == (409, {"code": "busy"})
     core.fault = IpcUnreachable("nobody")
     away = ask(page, "state")
     assert (away.status, json.loads(away.read())) == (503, {"code": "no_core"})
+
+
+def test_what_is_no_code_and_a_core_of_another_version_are_not_understood(
+    page: LocalPage, core: Core
+) -> None:
+    for body in (b"{}", b'{"short_code": 7}', b'{"short_code": "%s"}' % (b"4" * 33)):
+        refused = ask(page, "begin", method="POST", body=body)
+        assert (refused.status, json.loads(refused.read())) == (409, {"code": "malformed"})
+    assert core.asked == []
+    assert json.loads(ask(page, "status").read())["device_id"] == some_status().device_id
+    core.unknown_answers = True
+    for name in ("state", "terms", "frame", "status"):
+        assert ask(page, name).status == 409
 
 
 def test_an_old_address_is_good_for_nothing(core: Core) -> None:

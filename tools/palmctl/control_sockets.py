@@ -1,11 +1,12 @@
-"""A command's line to the running core: which socket it is, and how it is asked."""
+"""The sockets on which commands ask the running core."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-Ask = Callable[..., Any]
-"""`ask(op, timeout_s=…, payload=…, **members)` → Packet. Raises IpcUnreachable or IpcRefused."""
+from device.platform.ipc import Packet
+
+Ask = Callable[..., Packet]
+"""`ask(op, timeout_s=…, payload=…, **members)`. Raises IpcUnreachable or IpcRefused."""
 
 
 def control_socket_of(config: Path | None) -> Path:

@@ -8,6 +8,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.errors import IpcError, IpcRefused
+from device.platform.ipc import Packet
+from device.values.control import (
+    CodeTyped,
+    PictureAnswer,
+    PictureAsked,
+    ScreenAnswer,
+    ScreenAsked,
+    TermsAccepted,
+    TermsAnswer,
+    TermsAsked,
+)
+from device.values.status import StatusAnswer
+from device.values.wire import WireObject
+from link1.errors import FormatError
 from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import LANGUAGES, WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
@@ -26,13 +40,14 @@ def preview_routes(ask: Ask) -> dict[str, Answer]:
     """The technician's page: pictures, and nothing that changes anything."""
     return _files("preview.html", "preview.css", "preview.js", "icon.svg") | {
         "GET frame": partial(_frame, ask),
-        "GET status": lambda _members: _told(ask, "status", lambda header: header["status"]),
+        "GET status": partial(_status, ask),
     }
 
 
 def totem_routes(ask: Ask) -> dict[str, Answer]:
     """The screen of a totem: what to do, the terms, and the person's answers; never a picture."""
-    changes = {f"POST {op}": partial(_change, ask, op) for op in ("begin", "accept", "refuse", "cancel")}
+    asked = {"begin": CodeTyped, "accept": TermsAccepted, "refuse": None, "cancel": None}
+    changes = {f"POST {op}": partial(_change, ask, op, request) for op, request in asked.items()}
     words = json_reply({"languages": list(LANGUAGES), "words": WORDS})
     return (
         _files("totem.html", "totem.css", "totem.js", "icon.svg")
@@ -62,54 +77,57 @@ def _answering(reply: Reply) -> Answer:
 
 def _frame(ask: Ask, _members: dict[str, Any]) -> Reply:
     """The next picture, with what was seen in it as a header; 204 while there is none."""
-    try:
-        answer = ask("preview.frame", wait_ms=1_000)
-    except IpcError as error:
-        return _away(error)
-    picture = answer.header["picture"]
-    if picture is None:
-        return Reply(status=HTTPStatus.NO_CONTENT)
-    return Reply(answer.payload, "image/jpeg", about=json.dumps(picture))
+
+    def answer(packet: Packet) -> Reply:
+        picture = PictureAnswer.from_obj(packet.header).picture
+        if picture is None:
+            return Reply(status=HTTPStatus.NO_CONTENT)
+        return Reply(packet.payload, "image/jpeg", about=json.dumps(picture))
+
+    return _answer_of(lambda: ask("preview.frame", **PictureAsked(wait_ms=1_000).to_obj()), answer)
+
+
+def _status(ask: Ask, _members: dict[str, Any]) -> Reply:
+    return _answer_of(
+        lambda: ask("status"),
+        lambda packet: json_reply(StatusAnswer.from_obj(packet.header).status.to_obj()),
+    )
 
 
 def _state(ask: Ask, members: dict[str, Any]) -> Reply:
     after = str(members.get("after", "0"))
-    wanted = int(after) if after.isdecimal() and len(after) < 16 else 0
-    return _told(
-        ask,
-        "enrolment.state",
-        lambda header: {name: header[name] for name in ("seq", "state", "unready", "online")},
-        after=wanted,
-        wait_ms=_WAIT_MS,
-        timeout_s=_WAIT_MS / 1000 + 5,
+    asked = ScreenAsked(int(after) if after.isdecimal() and len(after) < 16 else 0, _WAIT_MS)
+    return _answer_of(
+        lambda: ask("enrolment.state", timeout_s=_WAIT_MS / 1000 + 5, **asked.to_obj()),
+        lambda packet: json_reply(ScreenAnswer.from_obj(packet.header).to_obj()),
     )
 
 
 def _terms(ask: Ask, members: dict[str, Any]) -> Reply:
-    return _told(
-        ask,
-        "enrolment.terms",
-        lambda header: header["terms"] | {"required": header["required"]},
-        terms_version=str(members.get("version", "")),
-        language=str(members.get("language", "")),
+    asked = TermsAsked(str(members.get("version", "")), str(members.get("language", "")))
+
+    def answer(packet: Packet) -> Reply:
+        told = TermsAnswer.from_obj(packet.header)
+        return json_reply(told.terms.to_obj() | {"required": told.required})
+
+    return _answer_of(lambda: ask("enrolment.terms", **asked.to_obj()), answer)
+
+
+def _change(ask: Ask, op: str, asked: type[WireObject] | None, members: dict[str, Any]) -> Reply:
+    """A person's answer; `asked` is the request that the page's members make."""
+    return _answer_of(
+        lambda: ask(f"enrolment.{op}", **({} if asked is None else asked.from_obj(members).to_obj())),
+        lambda _packet: json_reply({}),
     )
 
 
-def _change(ask: Ask, op: str, members: dict[str, Any]) -> Reply:
-    allowed = {"begin": ("short_code",), "accept": ("terms_version", "purposes")}.get(op, ())
-    given = {name: members[name] for name in allowed if name in members}
-    return _told(ask, f"enrolment.{op}", lambda _header: {}, **given)
-
-
-def _told(ask: Ask, op: str, read: Callable[[dict[str, Any]], object], **members: Any) -> Reply:
+def _answer_of(ask: Callable[[], Packet], answer: Callable[[Packet], Reply]) -> Reply:
+    """The page's answer; where the core refuses or does not answer, the page says so and asks again."""
     try:
-        return json_reply(read(ask(op, **members).header))
-    except IpcError as error:
-        return _away(error)
-
-
-def _away(error: IpcError) -> Reply:
-    """The core refuses, or does not answer: the page says so and asks again."""
-    if isinstance(error, IpcRefused):
+        return answer(ask())
+    except IpcRefused as error:
         return json_reply({"code": error.code}, HTTPStatus.CONFLICT)
-    return json_reply({"code": "no_core"}, HTTPStatus.SERVICE_UNAVAILABLE)
+    except FormatError:  # the page, or a core of another version
+        return json_reply({"code": "malformed"}, HTTPStatus.CONFLICT)
+    except IpcError:
+        return json_reply({"code": "no_core"}, HTTPStatus.SERVICE_UNAVAILABLE)
