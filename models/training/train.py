@@ -2,8 +2,8 @@
 
 A run is resumable: it writes ``RUN/checkpoint.pt`` every two minutes and goes on from there when started
 again with the same arguments. The learning-rate and margin schedules follow the share of ``--minutes`` spent,
-so a run on a slower machine is a shorter run and says so in ``RUN/training.json``. Network and crops are on a
-GPU where there is one.
+so a run on a slower machine is a shorter run and says so in ``RUN/training.json``. The network is on a GPU
+where there is one; crops are warped on the processor.
 """
 
 import json
@@ -26,7 +26,6 @@ from models.training.canvases import TRAINING_SEED_START, PalmCanvases, load_or_
 from models.training.crops import Variation, sample_crop
 from models.training.export import export_onnx
 from models.training.network import EMBEDDING_SIZE, PalmNet
-from models.training.tensor_crops import TensorCanvases
 
 _CHECKPOINT_EVERY_S: Final = 120.0
 _LOG_EVERY_STEPS: Final = 50
@@ -82,27 +81,19 @@ def info_nce(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def batches(
-    canvases: PalmCanvases, plan: TrainingPlan, tensors: TensorCanvases | None, rng: np.random.Generator
+    canvases: PalmCanvases, plan: TrainingPlan, rng: np.random.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp.
-
-    Warped where the ``tensors`` are, or one by one without them.
-    """
+    """Without end: two crops of each of ``batch / 2`` different hands, both of a pair under the same lamp."""
     variation = Variation()
     while True:
         hands = rng.choice(len(canvases.planes), plan.batch // 2, replace=False)
         infrared = rng.random(len(hands)) < _INFRARED_SHARE
         hands, infrared = np.concatenate([hands, hands]), np.concatenate([infrared, infrared])
-        labels, lamps = torch.from_numpy(hands), torch.from_numpy(infrared)
-        if tensors is not None:
-            labels, lamps = labels.to(tensors.planes.device), lamps.to(tensors.planes.device)
-            yield tensors.crops(labels, lamps, variation), labels
-            continue
         crops = [
             sample_crop(canvases, int(hand), rng, bool(lamp), variation)
             for hand, lamp in zip(hands, infrared, strict=True)
         ]
-        yield torch.from_numpy(np.stack(crops)), labels
+        yield torch.from_numpy(np.stack(crops)), torch.from_numpy(hands)
 
 
 @dataclass(slots=True)
@@ -131,13 +122,11 @@ def train(plan: TrainingPlan, out: Path, cache: Path) -> Progress:
     _resume(out, run)
     progress = run.progress
     # A resumed run draws other crops than those it has seen.
-    seed = [plan.seed, progress.steps]
-    tensors = None if device.type == "cpu" else TensorCanvases.on(device, canvases, sum(seed))
-    drawn = batches(canvases, plan, tensors, np.random.default_rng(seed))
+    drawn = batches(canvases, plan, np.random.default_rng([plan.seed, progress.steps]))
     saved_s = progress.seconds
     while run.share() < 1.0:
         started = time.monotonic()
-        crops, labels = next(drawn)
+        crops, labels = (part.to(device) for part in next(drawn))
         classified, contrasted = _step(run, crops, labels)
         progress.steps += 1
         progress.samples += len(crops)

@@ -32,3 +32,15 @@ def test_light_and_gain_hardly_change_the_vector() -> None:
     with torch.no_grad():
         one, two = (net(torch.from_numpy(c.astype(np.uint8)))[0] for c in (crop, crop * 2 - 20))
     assert float(one @ two) > 0.99
+
+
+def test_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from models.training import train
+    from models.training.canvases import draw_canvases
+
+    canvases = draw_canvases(6)
+    monkeypatch.setattr(train, "load_or_draw", lambda *_: canvases)
+    first = train.train(train.TrainingPlan(0.02, 6, 12, 1), tmp_path, tmp_path)
+    again = train.train(train.TrainingPlan(0.04, 6, 12, 1), tmp_path, tmp_path)
+    assert again.steps > first.steps > 0
+    assert (tmp_path / "palm-embedding.onnx").exists()
