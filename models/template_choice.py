@@ -22,7 +22,12 @@ def choose_templates(
     vectors; ``quality_q``: n of 0..100; two agree when their cosine is at least ``agree_cosine``. Among sets
     of the same size the best by quality is taken, in steps of ``EQUAL_Q``; among equally good ones the one
     whose captures differ most, for they cover most poses; then the earliest. Tries every set, so n is a
-    handful. Empty for no captures; one alone, the best, where no two agree."""
+    handful. Empty for no captures; one alone, the best, where no two agree.
+
+    >>> cosine = np.array([[1.0, 0.7, 0.1], [0.7, 1.0, 0.6], [0.1, 0.6, 1.0]], np.float32)
+    >>> choose_templates(cosine, [70, 80, 75], agree_cosine=0.4, most=3)
+    (1, 2)
+    """
     if not quality_q or most < 1:
         return ()
     steps = [q // EQUAL_Q for q in quality_q]

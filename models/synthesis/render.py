@@ -3,7 +3,10 @@
 Pixels are BGR uint8 (H, W, 3) for the ``rgb`` look and uint8 (H, W) for ``nir``; the palm faces the
 camera and nothing is mirrored: fingers up, a right palm has its thumb on the image's right.
 
+>>> from models.synthesis.person import make_person
 >>> frame = render_frame(make_person(7), "R", Pose(), "rgb", np.random.default_rng(0))
+>>> frame.shape, frame.dtype
+((480, 640, 3), dtype('uint8'))
 """
 
 from dataclasses import dataclass, field

@@ -388,6 +388,19 @@ def device(
     return make()
 
 
+def validator_end(
+    end: type[ValidatorEnd] = ValidatorEnd, seed: int = 2, *, passage_sensor: bool = False
+) -> ValidatorEnd:
+    return end(
+        dbd_id=DBD_ID,
+        gate_id=GATE_ID,
+        key=VALIDATOR_KEY,
+        device_keys=lambda kid, _at: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
+        passage_sensor=passage_sensor,
+        random=random.Random(seed).randbytes,
+    )
+
+
 def validator(
     desk: type[SimulatedValidator] = SimulatedValidator,
     end: type[ValidatorEnd] = ValidatorEnd,
@@ -398,14 +411,7 @@ def validator(
 
     def make(memory: DeskMemory) -> SimulatedValidator:
         seed = next(lives)
-        its_end = end(
-            dbd_id=DBD_ID,
-            gate_id=GATE_ID,
-            key=VALIDATOR_KEY,
-            device_keys=lambda kid, _at: DEVICE_KEY.public if kid == DEVICE_KEY.kid else None,
-            passage_sensor=passage_sensor,
-            random=random.Random(seed).randbytes,
-        )
+        its_end = validator_end(end, seed, passage_sensor=passage_sensor)
         mail = ValidatorMail(its_end)
         mail.offer(1, b"{" + b" " * 4_000 + b"}")
         made = desk(

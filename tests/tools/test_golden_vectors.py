@@ -113,19 +113,19 @@ def test_the_real_validator_says_the_dialogue_when_it_hears_the_device() -> None
 def test_the_real_device_says_the_dialogue_when_it_hears_the_validator() -> None:
     player = Dialogue()
     device, clock = player.device, player.clock
-    player._device_does(device.port_opened(0))
+    player.device_does(device.port_opened(0))
     for line in VECTORS["dialogue"]:
         while clock.now_ms < line["at_ms"]:
             due = [time for time in (player.verdict_due_ms, device.next_deadline_ms()) if time is not None]
             clock.now_ms = min([line["at_ms"], *due])
-            player._device_does(device.tick(clock.now_ms))
-            player._decide()
+            player.device_does(device.tick(clock.now_ms))
+            player.decide()
         if player.passed and not player.restarted and not next_frame(device, clock.now_ms):
-            player._restart()
+            player.restart()
         data = bytes.fromhex(line["hex"])
         if line["from"] == "validator":
-            player._device_does(device.receive(data, clock.now_ms))
+            player.device_does(device.receive(data, clock.now_ms))
         else:
             assert next_frame(device, clock.now_ms).hex() == line["hex"], line
-            player._device_does(device.sent(len(data), clock.now_ms))
+            player.device_does(device.sent(len(data), clock.now_ms))
     assert player.restarted

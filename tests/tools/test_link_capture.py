@@ -65,7 +65,7 @@ def test_the_cutter_cuts_at_every_zero_and_holds_little(pieces: list[bytes]) -> 
     cut = [found for piece in pieces for found in cutter.feed(piece)]
     wanted = [part[:MAX_PACKET_BYTES] for part in b"".join(pieces).split(b"\x00")[:-1] if part]
     assert cut == [part + b"\x00" for part in wanted]
-    assert len(cutter._held) <= MAX_PACKET_BYTES
+    assert len(cutter.held) <= MAX_PACKET_BYTES
 
 
 def monitor(*arguments: str) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def test_the_journal_is_read_as_it_lies(tmp_path: Path) -> None:
 def test_growth_is_seen_through_lives_and_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth_module, "WARM_UP_S", 0.0)
     growing = Growth()
-    lives = growing._lives["palmd"]
+    lives = growing.lives["palmd"]
     for life, level in ((1, 100_000), (2, 50_000)):
         for tick in range(100):
             rss_kib = level + tick * 10 + (5_000 if tick % 3 else 0)  # comes and goes
@@ -98,7 +98,7 @@ def test_a_connection_that_happens_to_be_open_is_no_leak(
     for life in (1, 2):
         for tick in range(48):
             open_now = 15 + tick // every + (2 if tick >= 40 else 0) * (every == 1_000)
-            growing._lives["palm-syncd"][life].append((tick * 5.0, (40_000, open_now, 1)))
+            growing.lives["palm-syncd"][life].append((tick * 5.0, (40_000, open_now, 1)))
     slopes = growing.slopes("palm-syncd")
     assert slopes is not None
     assert slopes["descriptors_per_h"] > MOST_COUNT_PER_H
@@ -142,11 +142,11 @@ def test_a_bad_cable_damages_and_can_be_pulled_and_put_back(tmp_path: Path) -> N
         cable.plug()
         assert cable.validator.exists()
         cable.noisy = True
-        pieces = [cable._carry(bytes(100)) for _ in range(2_000)]
+        pieces = [cable.carry(bytes(100)) for _ in range(2_000)]
         damaged = [piece for piece in pieces if piece != bytes(100)]
         assert all(len(piece) == 100 for piece in pieces)
         assert 5 <= len(damaged) <= 60
         cable.cut = True
-        assert cable._carry(b"x") == b""
+        assert cable.carry(b"x") == b""
     finally:
         cable.unplug()

@@ -19,7 +19,7 @@ from tests.tools.conform_ends import (
     EndLine,
     SimulatedDevice,
     device,
-    validator,
+    validator_end,
 )
 from tools.kit.commands.dbd import FAULTS
 from tools.kit.simulate.faults import Fault, FaultyDesk, in_turn
@@ -34,7 +34,7 @@ class Passage:
         self.errors: list[str] = []
         self.device: SimulatedDevice = device()
         self.desk = FaultyDesk(
-            validator()._end,
+            validator_end(),
             dbd_id=DBD_ID,
             gate_id=GATE_ID,
             key=VALIDATOR_KEY,

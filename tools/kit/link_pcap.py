@@ -42,10 +42,17 @@ class Captured:
 
 
 class FrameCutter:
-    """Cuts a byte stream after each 0x00, without looking at the bytes between; lone 0x00 are left out."""
+    """Cuts a byte stream after each 0x00, without looking at the bytes between; lone 0x00 are left out.
+
+    >>> cutter = FrameCutter()
+    >>> cutter.feed(bytes([0, 7, 8, 0, 9]))
+    [b'\\x07\\x08\\x00']
+    >>> cutter.feed(bytes([1, 0]))
+    [b'\\t\\x01\\x00']
+    """
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self.held = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """The pieces that `data` completes, each with its 0x00; at most MAX_PACKET_BYTES of any."""
@@ -53,14 +60,14 @@ class FrameCutter:
         *complete, rest = data.split(b"\x00")
         for piece in complete:
             self._hold(piece)
-            if self._held:
-                pieces.append(bytes(self._held) + b"\x00")
-            self._held.clear()
+            if self.held:
+                pieces.append(bytes(self.held) + b"\x00")
+            self.held.clear()
         self._hold(rest)
         return pieces
 
     def _hold(self, piece: bytes) -> None:
-        self._held += piece[: MAX_PACKET_BYTES - len(self._held)]
+        self.held += piece[: MAX_PACKET_BYTES - len(self.held)]
 
 
 class PcapWriter:

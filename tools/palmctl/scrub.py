@@ -86,7 +86,11 @@ _CPF_DIGITS: Final = 11
 
 @dataclass(frozen=True, slots=True)
 class Scrubber:
-    """`keep`: identifiers that may stay. `drop`: exact texts that are removed everywhere."""
+    """`keep`: identifiers that may stay. `drop`: exact texts that are removed everywhere.
+
+    >>> Scrubber(drop=("ACME",)).value({"why": "ACME sent 01JD3ZK5Q8M4T7V2X9B6C1N0P4", "seq": 7})
+    {'why': '[removed] sent [removed]', 'seq': 7}
+    """
 
     keep: frozenset[str] = frozenset()
     drop: tuple[str, ...] = field(default=(), repr=False)

@@ -97,26 +97,26 @@ class Dialogue:
         desk = golden_desk(self.clock)
         desk.arm(15_000, 0)
         desk.port_opened(0)
-        self._device_does(self.device.port_opened(0))
+        self.device_does(self.device.port_opened(0))
         while self.clock.now_ms < 10_000:
             self._exchange(desk)
             if self.passed and self.restarted:
                 return self.lines
             if self.passed:
-                self._restart()
+                self.restart()
                 continue
             deadlines = [self.verdict_due_ms, self.device.next_deadline_ms(), desk.next_deadline_ms()]
             self.clock.now_ms = min(deadline for deadline in deadlines if deadline is not None)
-            self._device_does(self.device.tick(self.clock.now_ms))
+            self.device_does(self.device.tick(self.clock.now_ms))
             desk.tick(self.clock.now_ms)
-            self._decide()
+            self.decide()
         raise AssertionError("the dialogue does not come to its end")
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Closing and opening the port is what the validator sees of a restart."""
         self.passed, self.restarted = False, True
-        self._device_does(self.device.port_closed(self.clock.now_ms))
-        self._device_does(self.device.port_opened(self.clock.now_ms))
+        self.device_does(self.device.port_closed(self.clock.now_ms))
+        self.device_does(self.device.port_opened(self.clock.now_ms))
 
     def _exchange(self, desk: ValidatorDesk) -> None:
         """Carry frames until neither end has anything to say now."""
@@ -124,20 +124,20 @@ class Dialogue:
         while moved:
             from_device = next_frame(self.device, now_ms)
             if from_device:
-                self._device_does(self.device.sent(len(from_device), now_ms))
+                self.device_does(self.device.sent(len(from_device), now_ms))
                 self._note(Role.DEVICE, from_device)
                 desk.receive(from_device, now_ms)
             from_desk = next_frame(desk, now_ms)
             if from_desk:
                 desk.sent(len(from_desk), now_ms)
                 self._note(Role.VALIDATOR, from_desk)
-                self._device_does(self.device.receive(from_desk, now_ms))
+                self.device_does(self.device.receive(from_desk, now_ms))
             moved = bool(from_device or from_desk)
 
     def _note(self, sender: Role, data: bytes) -> None:
         self.lines.append({"at_ms": self.clock.now_ms, "from": sender.value, "hex": data.hex()})
 
-    def _device_does(self, events: list[DeviceEvent]) -> None:
+    def device_does(self, events: list[DeviceEvent]) -> None:
         """In place of the rest of a device: a status, a hint, a verdict, a question."""
         for event in events:
             match event:
@@ -157,7 +157,8 @@ class Dialogue:
         if last is not None:
             self.device.send_resolve([last.verdict_ref])
 
-    def _decide(self) -> None:
+    def decide(self) -> None:
+        """Send the verdict once it is due."""
         if self._asked is None or self.verdict_due_ms is None or self.clock.now_ms < self.verdict_due_ms:
             return
         verdict = verdict_on(self._asked, VerdictResult.MATCH, AT_MS + self.clock.now_ms)

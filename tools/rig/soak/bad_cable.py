@@ -26,7 +26,7 @@ class BadCable:
     def plug(self) -> None:
         """Put the cable in; nothing when it is in."""
         if self._pair is None:
-            self._pair = PtyPair(carry=self._carry)
+            self._pair = PtyPair(carry=self.carry)
             self.device.symlink_to(self._pair.left)
             self.validator.symlink_to(self._pair.right)
 
@@ -38,7 +38,8 @@ class BadCable:
             self._pair.close()
             self._pair = None
 
-    def _carry(self, data: bytes) -> bytes:
+    def carry(self, data: bytes) -> bytes:
+        """What arrives of bytes that are sent now."""
         if self.cut:
             return b""
         if not data or not self.noisy or self._chance.random() >= DAMAGED_SHARE:

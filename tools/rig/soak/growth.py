@@ -22,9 +22,9 @@ MEASURES: Final = ("rss_kib", "descriptors", "threads")
 
 @dataclass
 class Growth:
-    """Samples by program and life."""
+    """Samples: `lives` by program name, then process id."""
 
-    _lives: dict[str, dict[int, list[tuple[float, tuple[int, int, int]]]]] = field(
+    lives: dict[str, dict[int, list[tuple[float, tuple[int, int, int]]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
@@ -39,7 +39,7 @@ class Growth:
         if "VmRSS" not in members:
             return  # a zombie has none
         rss_kib, threads = int(members["VmRSS"].split()[0]), int(members["Threads"])
-        self._lives[name][pid].append((at_s, (rss_kib, descriptors, threads)))
+        self.lives[name][pid].append((at_s, (rss_kib, descriptors, threads)))
 
     def slopes(self, name: str) -> dict[str, float] | None:
         """Growth an hour of each measure and its standard error, how far it rose in one life at most, and the
@@ -50,7 +50,7 @@ class Growth:
         times: list[Floats] = []
         values: list[Floats] = []
         rises: list[Floats] = []
-        for samples in self._lives[name].values():
+        for samples in self.lives[name].values():
             at, rows = _least(samples)
             if len(at) < 3:
                 continue
@@ -63,7 +63,7 @@ class Growth:
         per_s = (at @ rows) / (at @ at)
         left = ((rows - np.outer(at, per_s)) ** 2).sum(axis=0) / max(1, len(at) - len(times) - 1)
         error_per_s = np.sqrt(left / (at @ at))
-        last = next(reversed(self._lives[name].values()))[-1][1]
+        last = next(reversed(self.lives[name].values()))[-1][1]
         figures = {f"{measure}_per_h": round(float(per_s[i]) * 3600, 1) for i, measure in enumerate(MEASURES)}
         figures |= {
             f"{measure}_per_h_error": round(float(error_per_s[i]) * 3600, 1)
@@ -75,7 +75,7 @@ class Growth:
 
     @property
     def names(self) -> list[str]:
-        return list(self._lives)
+        return list(self.lives)
 
 
 def _least(samples: list[tuple[float, tuple[int, int, int]]]) -> tuple[Floats, Floats]:
