@@ -1,13 +1,16 @@
-"""The page of an evaluation: one self-contained HTML file, and its plots as PNG files."""
+"""The page of an evaluation: one self-contained HTML file, and its plots as SVG files."""
 
 import base64
 import html
 import json
+import math
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from models.evaluation.charts import Curve, curves, det_plot
 from models.evaluation.measures import Interval, VerificationScores
-from models.evaluation.plots import Image, det_plot, png_bytes, save_png, score_plot
 from models.evaluation.run import Evaluation, MethodResult
 
 _STYLE: Final = """
@@ -25,13 +28,13 @@ small{color:#777;white-space:nowrap}img{max-width:100%;display:block;margin:0 au
 def write_report(done: Evaluation, folder: Path, model_id: str) -> Path:
     """Write ``report.html``, ``report.json`` and the plots into ``folder``; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {"det.png": det_plot([(m.name, m.headline()) for m in done.methods])}
+    pictures = {"det.svg": _det(done)}
     for name, method in zip(
-        ("scores-device.png", "scores-cosines.png", "scores-code.png"), done.methods, strict=True
+        ("scores-device.svg", "scores-cosines.svg", "scores-code.svg"), done.methods, strict=True
     ):
-        pictures[name] = score_plot(method.name, method.mated, method.non_mated)
-    for name, image in pictures.items():
-        save_png(image, folder / name)
+        pictures[name] = _scores(method)
+    for name, drawn in pictures.items():
+        (folder / name).write_text(drawn, encoding="utf-8")
     record = {"model_id": model_id, **done.record()}
     (folder / "report.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     page = folder / "report.html"
@@ -39,11 +42,11 @@ def write_report(done: Evaluation, folder: Path, model_id: str) -> Path:
     return page
 
 
-def _page(done: Evaluation, model_id: str, pictures: dict[str, Image]) -> str:
+def _page(done: Evaluation, model_id: str, pictures: dict[str, str]) -> str:
     plots = "".join(
-        f'<div class="card"><img alt="{name}" src="data:image/png;base64,'
-        f'{base64.b64encode(png_bytes(image)).decode("ascii")}"></div><br>'
-        for name, image in pictures.items()
+        f'<div class="card"><img alt="{name}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(drawn.encode()).decode("ascii")}"></div><br>'
+        for name, drawn in pictures.items()
     )
     acquired = done.acquired
     failed = acquired.failures
@@ -65,6 +68,42 @@ def _page(done: Evaluation, model_id: str, pictures: dict[str, Image]) -> str:
 replacement. A rate is shown only when at least ten false matches were counted for it. The two palms of one
 person are never compared with each other.</p></main></body></html>
 """
+
+
+def _det(done: Evaluation) -> str:
+    named = [(method.name, method.headline()) for method in done.methods]
+    mated, non_mated = named[0][1].mated, named[0][1].non_mated
+    return det_plot(
+        {
+            "title": "Detection error trade-off",
+            "about": f"{mated:,} comparisons of one palm, {non_mated:,} of two people",
+            "curves": [
+                {
+                    "name": name,
+                    "comparisons": [measured.mated, measured.non_mated],
+                    "fmr": measured.det[0].tolist(),
+                    "fnmr": measured.det[1].tolist(),
+                }
+                for name, measured in named
+            ],
+            "ranges": ((-min(6.0, math.ceil(math.log10(non_mated))), 0.0), (-4.0, 0.0)),
+        }
+    )
+
+
+def _scores(method: MethodResult) -> str:
+    """How often which similarity came out, for one palm and for two people; each as a share of its peak."""
+    low = min(method.mated.min(), np.quantile(method.non_mated, 1e-4))
+    edges = np.linspace(float(low), float(max(method.mated.max(), method.non_mated.max())), 90)
+    drawn = []
+    for name, scores in (("one palm", method.mated), ("two people", method.non_mated)):
+        counts = np.histogram(scores, edges)[0]
+        drawn.append(Curve(name, (counts / max(int(counts.max()), 1)).tolist(), int(counts.argmax())))
+    middles = ((edges[:-1] + edges[1:]) / 2).tolist()
+    about = "of all pairs of pictures; each curve as a share of its peak"
+    return curves(
+        f"Scores: {method.name}", about, middles, drawn, across="similarity", up="frequency", number=".2f"
+    )
 
 
 def _table(shape: VerificationScores | None, rows: str) -> str:

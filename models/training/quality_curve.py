@@ -15,9 +15,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from models.evaluation.charts import Curve, curves
 from models.manifest import load_manifest, shipped_model_dir
 from models.quality import COMPONENTS, shipped_calibration
-from models.training.curve_picture import CurveLine, curve_svg
 from models.training.measure_quality import Measured, measure
 
 FIRST_PERSON: Final = 60_000_000
@@ -150,16 +150,16 @@ def main(*, people: int, model: Path | None, picture: Path | None) -> None:
         now, _, before = qualities(measured)
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.write_text(
-            curve_svg(
-                SHARES,
+            curves(
+                "Error versus discard",
+                f"{len(failed):,} captures of {people} generated people, model {manifest.model_id}",
+                SHARES.tolist(),
                 [
-                    CurveLine(
-                        "put aside at random", np.full(len(SHARES), failed.mean()), "#888888", dashed=True
-                    ),
-                    CurveLine("weakest component (before)", curve(before, failed), "#c9702b"),
-                    CurveLine("quality_q", curve(now, failed), "#1f6fb2"),
+                    Curve("quality_q", curve(now, failed).tolist()),
+                    Curve("weakest component", curve(before, failed).tolist()),
+                    Curve("discarded at random", [float(failed.mean())] * len(SHARES)),
                 ],
-                across="part of the captures put aside, lowest quality first",
+                across="part of the captures discarded, lowest quality first",
                 up="false non-match rate of the rest",
             ),
             encoding="utf-8",

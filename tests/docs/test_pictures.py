@@ -5,8 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from models.evaluation import charts
 from tools.palmctl.errors import ToolError
-from tools.rig.pictures import architecture, charts, terminal
+from tools.rig.pictures import architecture, terminal
 from tools.rig.pictures.__main__ import drawings
 
 

@@ -1,4 +1,5 @@
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import cv2
@@ -17,6 +18,7 @@ from models.synthesis.person import make_person
 from models.synthesis.render import Pose, render_frame
 
 FIRST_PERSON = 30_500_000
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def silent(_stage: str, _done: int, _of: int) -> None:
@@ -49,12 +51,13 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     text = page.read_text("utf-8")
     assert "palm-test" in text
     assert "http" not in text  # it needs no other file and no network
-    assert text.count("data:image/png;base64,") == 4
+    assert text.count("data:image/svg+xml;base64,") == 4
     record = json.loads((page.parent / "report.json").read_text("utf-8"))
     assert record["pictures"] == len(found.pictures)
-    det = cv2.imread(str(page.parent / "det.png"))
-    assert det is not None
-    assert det.shape == (560, 880, 3)
+    det = ET.parse(page.parent / "det.svg").getroot()
+    assert [line.attrib["class"] for line in det.iter(f"{SVG}polyline")].count("curve") == 2  # and its key
+    scores = ET.parse(page.parent / "scores-code.svg").getroot()
+    assert {"one palm", "two people"} <= {word.text for word in scores.iter(f"{SVG}text")}
 
 
 def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -> None:

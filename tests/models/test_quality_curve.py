@@ -9,7 +9,6 @@ from models.embedding import Embedder
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.quality import COMPONENTS
 from models.training.calibrate_quality import knots, record
-from models.training.curve_picture import CurveLine, curve_svg
 from models.training.fit_quality import fit
 from models.training.measure_quality import Measured
 from models.training.quality_captures import Lost, probes
@@ -69,13 +68,6 @@ def test_the_summary_has_every_figure_of_the_documentation() -> None:
     assert told["area"]["random"] == 1.0
     assert sum(band["probes"] for band in told["bands"]) == told["probes"] == 480
     assert [floor["quality_q"] for floor in told["floors"]] == [45, 65]
-
-
-def test_the_picture_names_its_lines() -> None:
-    svg = curve_svg(SHARES, [CurveLine("a < b", SHARES, "#123456", dashed=True)], across="x", up="y")
-    assert svg.startswith("<svg ")
-    assert "a &lt; b" in svg
-    assert svg.rstrip().endswith("</svg>")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from typing import Final
 
 import click
 
-from tools.rig.pictures import architecture, charts, measure, terminal
+from models.evaluation import charts
+from tools.rig.pictures import architecture, measure, terminal
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from models.evaluation.svg import document, path, rect, text
 from tools.palmctl.errors import ToolError
-from tools.rig.pictures.svg import document, path, rect, text
 
 _TITLE: Final = 15.5
 _LINE: Final = 17.5

@@ -43,6 +43,7 @@ _RULES: Final = """
 .outside{fill:var(--second-tint);stroke:var(--second);stroke-width:1.4}
 .cloud{fill:var(--third-tint);stroke:var(--third);stroke-width:1.4}
 .curve{fill:none;stroke:var(--accent);stroke-width:2.4}.curve.b{stroke:var(--second);stroke-dasharray:7 4}
+.curve.c{stroke:var(--third);stroke-dasharray:2 4}
 .mark{stroke:var(--third);stroke-width:1.4;stroke-dasharray:3 4}
 """
 

@@ -1,17 +1,18 @@
-"""Two charts: how often recognition errs at every threshold (DET), and how long verdicts take."""
+"""Charts as SVG: errors at every threshold (DET), curves, and the distribution of a verdict's time."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tools.rig.pictures.svg import document, path, rect, text
+from models.evaluation.svg import document, path, rect, text
 
-_RATES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+_RATES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _RATE_WORDS: Final = {
     1e-6: "1 in a million", 1e-5: "1 in 100,000", 1e-4: "1 in 10,000", 1e-3: "1 in 1,000", 1e-2: "1 %",
-    1e-1: "10 %",
+    1e-1: "10 %", 1.0: "100 %",
 }  # fmt: skip
+_KINDS: Final = ("curve", "curve b", "curve c")
 _BARS: Final = 42
 _TICKS: Final = 10
 _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -45,10 +46,10 @@ def det_plot(figures: dict[str, Any]) -> str:
     """False non-matches against false matches, both along logarithms, a curve for each method.
 
     `figures`: {"title", "about", "curves": [{"name", "comparisons": [mated, non-mated], "fmr", "fnmr"}],
-    "operating_point": {"name", "fmr", "fnmr"} or absent}. A rate of 0 is drawn at the lowest that its
-    comparisons could have shown.
+    "operating_point": {"name", "fmr", "fnmr"} or absent, "ranges": both axes as decimal logarithms, or
+    absent}. A rate of 0 is drawn at the lowest that its comparisons could have shown.
     """
-    plot = _Plot(118, 84, 560, 380, (-6.0, -1.0), (-4.0, -1.0))
+    plot = _Plot(118, 84, 560, 380, *figures.get("ranges", ((-6.0, -1.0), (-4.0, -1.0))))
     mated, non_mated = figures["curves"][0]["comparisons"]
     fewest_x, fewest_y = plot.x(-math.log10(non_mated)), plot.y(-math.log10(mated))
     unseen_y = (fewest_y + plot.bottom) / 2 + 4
@@ -73,9 +74,9 @@ def det_plot(figures: dict[str, Any]) -> str:
             (plot.x(math.log10(max(fmr, 1 / non_mated))), plot.y(math.log10(max(fnmr, 1 / mated))))
             for fmr, fnmr in zip(curve["fmr"], curve["fnmr"], strict=True)
         ]
-        parts.append(path(points, "curve" if number == 0 else "curve b"))
+        parts.append(path(points, _KINDS[number]))
         x, y = plot.left + 330, plot.top + 26 + 22 * number
-        parts.append(path([(x, y - 4), (x + 32, y - 4)], "curve" if number == 0 else "curve b"))
+        parts.append(path([(x, y - 4), (x + 32, y - 4)], _KINDS[number]))
         parts.append(text(x + 42, y, curve["name"], "ink", 12.5))
     if point := figures.get("operating_point"):
         x = max(fewest_x, plot.x(math.log10(point["fmr"])) if point["fmr"] else plot.left)
@@ -100,6 +101,53 @@ def _rate_axes(plot: _Plot) -> Iterator[str]:
             y = plot.y(place)
             yield path([(plot.left, y), (plot.left + plot.width, y)], "edge")
             yield text(plot.left - 9, y + 4, _RATE_WORDS[rate], "soft", 11.5, anchor="end")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One curve: its `values` at the places along the x axis; its name is at point `named_at`."""
+
+    name: str
+    values: Sequence[float]
+    named_at: int = -1
+
+
+def curves(
+    title: str,
+    about: str,
+    places: Sequence[float],
+    drawn: Sequence[Curve],
+    *,
+    across: str,
+    up: str,
+    number: str = ".0%",
+) -> str:
+    """Up to three curves over one linear x axis with numbers of format `number`; y is in percent, from 0."""
+    top = math.ceil(max(max(curve.values) for curve in drawn) * 20.0) / 20.0
+    low, high = min(places), max(places)
+    plot = _Plot(72, 84, 606, 300, (low, high), (0.0, top))
+    parts = [
+        text(28, 36, title, "ink", 17, bold=True),
+        text(28, 58, about, "soft", 12.5),
+        rect(plot.left, plot.top, plot.width, plot.height, "panel edge"),
+        text(plot.left + plot.width / 2, plot.bottom + 44, across, "soft", 12.5, anchor="middle"),
+        text(24, plot.top + plot.height / 2, up, "soft", 12.5, anchor="middle", turned=True),
+    ]
+    for part in range(1, 6):
+        y = plot.y(top * part / 5)
+        parts.append(path([(plot.left, y), (plot.left + plot.width, y)], "edge"))
+        parts.append(text(plot.left - 9, y + 4, f"{top * part / 5:.0%}", "soft", 11.5, anchor="end"))
+    for part in range(10):
+        x = low + (high - low) * part / 9
+        parts.append(text(plot.x(x), plot.bottom + 20, f"{x:{number}}", "soft", 11.5, anchor="middle"))
+    for curve, kind, ink in zip(drawn, _KINDS, ("accent", "second", "third"), strict=False):
+        points = [(plot.x(x), plot.y(y)) for x, y in zip(places, curve.values, strict=True)]
+        parts.append(path(points, kind))
+        # Named at a point of its own: a key in a corner would lie across a curve sooner or later.
+        x, y = points[curve.named_at]
+        aside, anchor = (-16, "end") if x > plot.left + plot.width / 2 else (16, "start")
+        parts.append(text(x + aside, max(y - 7, plot.top + 14), curve.name, ink, 12.5, anchor=anchor))
+    return document(712, 454, title, parts)
 
 
 def histogram(figures: dict[str, Any]) -> str:
