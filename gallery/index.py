@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from gallery.codes import CODE_BYTES, Coder, decode, rows_of
 from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
+from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.seal import Template
 from gallery.stream import VECTOR_LENGTH
 
@@ -159,6 +160,10 @@ class Index:
     def _pooled(self, queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         """The numbers of the best `k` rows for each query by their coarse codes, each once."""
         whole = np.rint(queries * (127.0 / np.abs(queries).max(axis=1, keepdims=True))).astype(np.float32)
+        products = exact_products() if len(whole) >= FROM_PROBES else None
+        if products is not None:
+            segments = ((segment.numbers, segment.coarse) for segment in self.segments)
+            return np.unique(best_rows(products, segments, whole, k))
         scans = [segment.scan(whole, k) for segment in self.segments]
         if not scans:
             return np.empty(0, dtype=np.int64)
@@ -177,6 +182,7 @@ def simd_level() -> str:
 
 def check_scan() -> None:
     """Compare FAISS with plain integer arithmetic on this processor. Raises GalleryError."""
+    exact_products()  # made at the start, and not for the first stranger
     rng = np.random.default_rng(5)
     codes = rng.integers(1, 256, size=(64, VECTOR_LENGTH), dtype=np.uint8)
     query = rng.integers(-127, 128, size=(1, VECTOR_LENGTH)).astype(np.float32)

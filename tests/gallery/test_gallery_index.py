@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import MAX_PROBES, Index, NearestPerson, check_scan
+from gallery.index import FIRST_K, MAX_PROBES, Index, NearestPerson, Segment, check_scan
 from gallery.match import Match, joined
+from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.records import Position
 from gallery.seal import Template
 from tests.gallery.gallery_service import exact_scores
@@ -83,6 +84,36 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
         assert int(found.best.subject_ref, 16) == person
     _, by_that_probe, _ = exact(vectors, people, probes[found.probe : found.probe + 1])
     assert abs(by_that_probe - score) < 2 * COSINE_ERROR
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6000), st.integers(FROM_PROBES, MAX_PROBES))
+def test_many_probes_in_one_pass_choose_the_rows_that_the_scan_chooses(
+    seed: int, n: int, probes: int
+) -> None:
+    """Both add whole numbers; where two rows at the edge have one score, either may be chosen."""
+    rng = np.random.default_rng(seed)
+    numbers, codes = rng.permutation(n), rng.integers(1, 256, (n, 512), dtype=np.uint8)
+    shared = rng.integers(-60, 60, 512)
+    whole = (shared + rng.integers(-60, 60, (probes, 512))).astype(np.float32)
+    products = exact_products()
+    assert products is not None
+    cut = n // 3
+    pooled = best_rows(
+        products, [(numbers[:cut], codes[:cut]), (numbers[cut:], codes[cut:])], whole, FIRST_K
+    ).reshape(-1, probes)
+    exact = (codes.astype(np.int64) - 128) @ whole.T.astype(np.int64)
+    score_of = np.empty_like(exact)
+    score_of[numbers] = exact
+    for probe in range(probes):
+        its = pooled[:, probe]
+        assert len(set(its.tolist())) == min(n, FIRST_K)
+        best = np.sort(exact[:, probe])[-FIRST_K:]
+        assert np.sort(score_of[its, probe]).tolist() == best.tolist()
+        assert (
+            np.sort(Segment(numbers, codes).scan(whole[probe : probe + 1], FIRST_K)[0][0]).tolist()
+            == best.tolist()
+        )
 
 
 @settings(max_examples=60, deadline=None)
