@@ -76,7 +76,7 @@ figures: $(VENV)/ready ## run every bench and renew the table of figures
 	$(BIN)/python -m tools.rig.bench.gallery 100000 > build/figures/gallery.json
 	$(BIN)/python -m tools.rig.reference_pages --keep build/figures
 
-deb: $(VENV)/ready ## Debian packages for amd64 and arm64 into build/deb (Debian's dpkg is all it needs)
+deb: $(VENV)/ready ## packages for Debian 12 and 13, amd64 and arm64, into build/deb (dpkg is all it needs)
 	$(BIN)/python -m tools.rig.packaging.deb
 
 deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/tutorials/INSTALL.md whole (root; about 20 minutes)
@@ -84,7 +84,7 @@ deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian tr
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
 	rm -f build/hil/palm-access_*.deb
-	$(BIN)/python -m tools.rig.packaging.deb --arch amd64 --out build/hil
+	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch amd64 --out build/hil
 	$(BIN)/python -m tools.rig.hil --deb build/hil/palm-access_*_amd64.deb
 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.

@@ -1,6 +1,7 @@
 """A package as dpkg sees it, without the wheels of the lock: they are the index's matter and take minutes."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from click import Group
 
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
-from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
+from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, RELEASES, SOURCE, Build, build
+from tools.rig.packaging.interpreters import minor_version
 from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, BuildTarget
 
 pytestmark = pytest.mark.skipif(
@@ -17,6 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 EPOCH = 1_800_000_000
 INSIDE = "./opt/palm-access/package"
+PYTHON = minor_version()
+TAG = f"cpython-{PYTHON.replace('.', '')}"
 
 
 def order(folder: Path) -> Build:
@@ -24,7 +28,13 @@ def order(folder: Path) -> Build:
     folder.mkdir(exist_ok=True)
     lock.write_text("")
     return Build(
-        BuildTarget("arm64", "aarch64", "3.11"), "1.2.3-4", EPOCH, lock, cache=folder / "cache", out=folder
+        BuildTarget("arm64", "aarch64", PYTHON),
+        Path(sys.executable),
+        "1.2.3-4~deb12u1",
+        EPOCH,
+        lock,
+        cache=folder / "cache",
+        out=folder,
     )
 
 
@@ -54,10 +64,17 @@ def test_the_same_sources_give_the_same_bytes(package: Path, tmp_path: Path) -> 
 
 
 def test_its_name_says_version_and_machine(package: Path) -> None:
-    assert package.name == f"{PACKAGE}_1.2.3-4_arm64.deb"
+    assert package.name == f"{PACKAGE}_1.2.3-4~deb12u1_arm64.deb"
     assert field(package, "Architecture") == "arm64"
-    assert field(package, "Version") == "1.2.3-4"
-    assert field(package, "Depends").startswith("python3.11,")
+    assert field(package, "Version") == "1.2.3-4~deb12u1"
+    assert field(package, "Depends").startswith(f"python{PYTHON},")
+
+
+def test_each_release_has_a_version_and_the_newer_one_upgrades() -> None:
+    versions = [release.version("1.2.3", 4) for release in RELEASES]
+    assert versions == ["1.2.3-4~deb12u1", "1.2.3-4~deb13u1"]
+    for older, newer in (versions, ("1.2.3-3~deb13u1", versions[0])):
+        subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
 
 
 def test_everything_is_roots_and_of_one_time(listing: dict[str, str]) -> None:
@@ -79,11 +96,11 @@ def test_what_runs_can_run(listing: dict[str, str]) -> None:
     }
     for name in ("palmctl", "palmd", "palm-syncd"):
         assert listing[f"./usr/bin/{name}"].endswith(f"-> /opt/palm-access/current/bin/{name}")
-    assert listing[f"{INSIDE}/bin/python3.11"].endswith("-> /usr/bin/python3.11")
+    assert listing[f"{INSIDE}/bin/python{PYTHON}"].endswith(f"-> /usr/bin/python{PYTHON}")
 
 
 def test_no_code_of_the_server_the_kit_or_the_rig_is_in_it(listing: dict[str, str]) -> None:
-    site = f"{INSIDE}/lib/python3.11/site-packages"
+    site = f"{INSIDE}/lib/python{PYTHON}/site-packages"
     assert f"{site}/device/core/main.py" in listing
     left_out = tuple(f"{site}/{folder}/" for folder in OWN_NOT_ON_A_BOARD)
     assert [path for path in listing if path.startswith(left_out)] == []
@@ -98,18 +115,18 @@ def test_every_unit_and_rule_is_in_it(listing: dict[str, str]) -> None:
 
 def test_byte_code_comes_with_it_and_names_its_place_on_the_board(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
-    site = tmp_path / INSIDE / "lib/python3.11/site-packages"
+    site = tmp_path / INSIDE / f"lib/python{PYTHON}/site-packages"
     sources = set(site.rglob("*.py"))
     assert sources
     for source in sources:
-        (compiled,) = (source.parent / "__pycache__").glob(f"{source.stem}.cpython-311.pyc")
+        (compiled,) = (source.parent / "__pycache__").glob(f"{source.stem}.{TAG}.pyc")
         assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", "it is checked against its source (PEP 552)"
     assert (
-        b"/opt/palm-access/versions/1.2.3-4/lib"
-        in (site / "device/core/__pycache__/main.cpython-311.pyc").read_bytes()
+        b"/opt/palm-access/versions/1.2.3-4~deb12u1/lib"
+        in (site / f"device/core/__pycache__/main.{TAG}.pyc").read_bytes()
     )
     script = (tmp_path / INSIDE / "bin/palmd").read_text()
-    assert script.startswith("#!/opt/palm-access/versions/1.2.3-4/bin/python -I\n")
+    assert script.startswith("#!/opt/palm-access/versions/1.2.3-4~deb12u1/bin/python -I\n")
     assert list(site.glob("models/shipped/**/*.onnx"))
     assert not list(tmp_path.rglob("direct_url.json"))
 

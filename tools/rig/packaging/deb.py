@@ -1,9 +1,9 @@
-"""Build the Debian package.
+"""Build the Debian packages: one for each release and architecture.
 
-    python -m tools.rig.packaging.deb [--arch amd64|arm64] [--revision N] [--out FOLDER]
+    python -m tools.rig.packaging.deb [--release 12|13] [--arch amd64|arm64] [--revision N] [--out FOLDER]
 
-Needs no compiler and no root, on whichever architecture; the same sources give the same bytes. The package is
-for the Debian release whose Python runs this: 3.11 for Debian 12, 3.13 for Debian 13.
+Needs no compiler and no root, on either release and architecture. The same sources and the same interpreters
+(`tools.rig.packaging.interpreters`) give the same bytes.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tools.rig.packaging import documents, tree
 from tools.rig.packaging.errors import PackagingError
+from tools.rig.packaging.interpreters import interpreter
 from tools.rig.packaging.process import run
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget, build_own, download, install, without
 
@@ -22,7 +23,6 @@ SOURCE = Path(__file__).parents[3]
 PACKAGE = "palm-access"
 MAINTAINER = "Palm Access Device developers <palm-access@lists.example.org>"
 WHEEL_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
-DEBIAN_PYTHONS = {"3.11": "Debian 12", "3.13": "Debian 13"}
 
 # Files of systemd/ and where they go.
 SYSTEM_FILES = {
@@ -52,6 +52,22 @@ EXECUTABLES = frozenset(
 ) | {tree.PREFIX / "package" / "bin" / name for name in tree.PROGRAMS}
 MAINTAINER_SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
+
+@dataclass(frozen=True, slots=True)
+class DebianRelease:
+    """A Debian release: its number, its suite and the minor version of its Python."""
+
+    number: int
+    suite: str
+    python: str
+
+    def version(self, own: str, revision: int) -> str:
+        """The package's version for this release; that for a newer release is the higher one."""
+        return f"{own}-{revision}~deb{self.number}u1"
+
+
+RELEASES = (DebianRelease(12, "bookworm", "3.11"), DebianRelease(13, "trixie", "3.13"))
+
 _CONTROL = """\
 Package: {package}
 Version: {version}
@@ -78,6 +94,8 @@ class Build:
     """One package to be made."""
 
     target: BuildTarget
+    interpreter: Path
+    """A program that is the target's Python, on this machine."""
     version: str
     epoch: int
     """Time of every file, seconds since 1970."""
@@ -108,7 +126,7 @@ def build(order: Build) -> Path:
         documents.write_all(
             root, documents.About(SOURCE, PACKAGE, order.version, MAINTAINER, order.epoch, locked)
         )
-        tree.compile_packages(site_packages, order.version)
+        tree.compile_packages(site_packages, order.version, order.interpreter)
         tree.copy_tree(SOURCE / "systemd", root, SYSTEM_FILES)
         tree.copy_tree(Path(__file__).parent / "debian", root, DEBIAN_FILES)
         _write_control(root, order)
@@ -156,35 +174,36 @@ def _write_control(root: Path, order: Build) -> None:
 def main() -> None:
     """The program. Exit status: 0 built, 1 failed, 2 wrong usage."""
     parser = argparse.ArgumentParser(
-        prog="python -m tools.rig.packaging.deb", description="Build the Debian package."
+        prog="python -m tools.rig.packaging.deb", description="Build the Debian packages."
     )
+    numbers = [release.number for release in RELEASES]
+    parser.add_argument("--release", type=int, choices=numbers, help="one Debian release; default: both")
     parser.add_argument("--arch", choices=sorted(WHEEL_ARCHS), help="one architecture; default: both")
     parser.add_argument("--revision", type=int, default=1, help="the number after the version; default 1")
     parser.add_argument("--out", type=Path, default=SOURCE / "build/deb", help="default: build/deb")
     given = parser.parse_args()
-    python = tree.builder_python()
+    cache = SOURCE / "build/deb"
     try:
-        if python not in DEBIAN_PYTHONS:
-            raise PackagingError(
-                "the package is made for the Python that builds it, and Debian 12 has 3.11, Debian 13 3.13; "
-                f"this is {python}: make the environment with another (make PYTHON=python3.11 deb)"
-            )
-        version = f"{tree.own_version(SOURCE)}-{given.revision}"
         epoch = tree.source_date_epoch(SOURCE)
-        for arch in [given.arch] if given.arch else sorted(WHEEL_ARCHS):
-            path = build(
-                Build(
-                    target=BuildTarget(arch, WHEEL_ARCHS[arch], python),
-                    version=version,
-                    epoch=epoch,
-                    lock=SOURCE / "tools/rig/packaging/lock/device.txt",
-                    cache=SOURCE / "build/deb",
-                    out=given.out,
+        for release in RELEASES:
+            if given.release not in (None, release.number):
+                continue
+            program = interpreter(release.python, release.suite, cache)
+            for arch in [given.arch] if given.arch else sorted(WHEEL_ARCHS):
+                path = build(
+                    Build(
+                        target=BuildTarget(arch, WHEEL_ARCHS[arch], release.python),
+                        interpreter=program,
+                        version=release.version(tree.own_version(SOURCE), given.revision),
+                        epoch=epoch,
+                        lock=SOURCE / "tools/rig/packaging/lock/device.txt",
+                        cache=cache,
+                        out=given.out,
+                    )
                 )
-            )
-            size = path.stat().st_size / 1e6
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            print(f"{path}  {DEBIAN_PYTHONS[python]}  {size:.0f} MB  sha256 {digest}")
+                size = path.stat().st_size / 1e6
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                print(f"{path}  Debian {release.number}  {size:.0f} MB  sha256 {digest}", flush=True)
     except PackagingError as error:
         print(f"deb: {error}", file=sys.stderr)
         sys.exit(1)

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from tools.rig.packaging.errors import PackagingError
@@ -69,15 +68,15 @@ def write_environment(root: Path, version: str, python: str) -> Path:
     return site_packages
 
 
-def compile_packages(site_packages: Path, version: str) -> None:
-    """Byte code next to the sources, so that the board neither compiles nor writes.
+def compile_packages(site_packages: Path, version: str, interpreter: Path) -> None:
+    """Byte code of `interpreter` next to the sources, so that the board neither compiles nor writes.
 
     It is never checked against its source (PEP 552): the folder belongs to root and is replaced whole.
     """
     installed_at = PREFIX / "versions" / version / "lib" / site_packages.parent.name / "site-packages"
     run(
         [
-            *(sys.executable, "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"),
+            *(interpreter, "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"),
             *("-s", site_packages, "-p", installed_at, site_packages),
         ]
     )
@@ -130,8 +129,3 @@ def source_date_epoch(source: Path) -> int:
     if done.returncode:
         raise PackagingError("outside a git checkout, set SOURCE_DATE_EPOCH to the time of the release")
     return int(done.stdout)
-
-
-def builder_python() -> str:
-    """The Python minor version the package is made for: the running interpreter makes the byte code."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
