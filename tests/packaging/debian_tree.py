@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
+from tools.rig.packaging.deb import PACKAGE, RELEASES, DebianRelease
+from tools.rig.packaging.tree import own_version
 
 SOURCE = REPOSITORY
 TREES = SOURCE / "build" / "trees"
 PACKAGES = SOURCE / "build" / "deb"
-SUITE = "bookworm"
-_INCLUDED = "systemd,systemd-sysv,dbus,udev,kmod,procps,python3.11,ca-certificates,libstdc++6"
+_INCLUDED = "systemd,systemd-sysv,dbus,udev,kmod,procps,python{python},ca-certificates,libstdc++6"
 _BOOTED_WITHIN_S = 120.0
 _NEEDED = ("systemd-nspawn", "mmdebstrap", "nsenter", "dpkg-deb")
 
@@ -31,6 +32,19 @@ DEBIAN_TREES = [
 ]
 """Marks of the tests that `make deb-test` runs."""
 
+EACH_RELEASE = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.suite, scope="module")
+"""Runs the tests of a module once for each Debian release."""
+
+
+def version_of(release: DebianRelease) -> str:
+    """The version of the package that `make deb` builds for a release."""
+    return release.version(own_version(SOURCE), 1)
+
+
+def package_of(release: DebianRelease, arch: str) -> Path:
+    """The package that `make deb` builds for a release."""
+    return PACKAGES / f"{PACKAGE}_{version_of(release)}_{arch}.deb"
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -38,6 +52,7 @@ class Machine:
 
     root: Path
     pid: int
+    release: DebianRelease
 
     def run(
         self, *command: str, given: str = "", within_s: float = 300.0, fails: bool = False
@@ -66,25 +81,26 @@ class Machine:
         return self.run("systemctl", "show", "-P", "ActiveState", unit).stdout.strip()
 
 
-def archive(arch: str) -> Path:
+def archive(arch: str, release: DebianRelease) -> Path:
     """A Debian tree as one archive, made once."""
-    path = TREES / f"{SUITE}-{arch}.tar"
+    path = TREES / f"{release.suite}-{arch}.tar"
     if not path.exists():
         TREES.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part.tar")
-        made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--arch={arch}", f"--include={_INCLUDED}"]
-        subprocess.run([*made, SUITE, str(part)], check=True)
+        included = f"--include={_INCLUDED.format(python=release.python)}"
+        made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--arch={arch}", included]
+        subprocess.run([*made, release.suite, str(part)], check=True)
         part.rename(path)
     return path
 
 
 @contextlib.contextmanager
-def unpacked(arch: str, name: str) -> Iterator[Path]:
+def unpacked(arch: str, release: DebianRelease, name: str) -> Iterator[Path]:
     """A fresh tree; it is removed afterwards."""
-    root = TREES / name
+    root = TREES / f"{name}-{release.suite}"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    subprocess.run(["tar", "-C", str(root), "-xf", str(archive(arch))], check=True)
+    subprocess.run(["tar", "-C", str(root), "-xf", str(archive(arch, release))], check=True)
     try:
         yield root
     finally:
@@ -124,7 +140,7 @@ def emulated(root: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def booted(root: Path, options: Sequence[str] = ()) -> Iterator[Machine]:
+def booted(root: Path, release: DebianRelease, options: Sequence[str] = ()) -> Iterator[Machine]:
     """Boot the tree with its own systemd, on this machine's network."""
     with (root.parent / f"{root.name}.log").open("wb") as log:
         nspawn = subprocess.Popen(
@@ -143,7 +159,7 @@ def booted(root: Path, options: Sequence[str] = ()) -> Iterator[Machine]:
             stderr=log,
         )
     try:
-        machine = Machine(root, _first_process(nspawn))
+        machine = Machine(root, _first_process(nspawn), release)
         _wait_until_up(machine)
         yield machine
     finally:

@@ -1,4 +1,4 @@
-"""docs/tutorials/INSTALL.md as it stands, on a Debian 12 that was booted for it: `make deb-test`.
+"""docs/tutorials/INSTALL.md as it stands, on a Debian 12 and on a Debian 13 booted for it: `make deb-test`.
 
 PALM_DOCS_RECORD=FILE writes the page with all that was printed into FILE, to take over what has changed.
 """
@@ -20,20 +20,21 @@ from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
 from tests.docs.first_hour import Learned, Place, serve_cloud, told_apart
 from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_shown, rewritten
-from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
+from tests.packaging.debian_tree import DEBIAN_TREES, EACH_RELEASE, Machine, booted, package_of, unpacked
 from tools.rig.demo.programs import RunningPrograms
 from tools.rig.demo.waiting import wait_until
+from tools.rig.packaging.deb import DebianRelease
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
-pytestmark = DEBIAN_TREES
+pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 PAGE = DOCS / "tutorials/INSTALL.md"
 FPS = 15
 _LINE_END = re.compile(r"\r*\n")
 
 
 class Board:
-    """A Debian 12 machine with a folder as its camera and a virtual cable as its port."""
+    """A Debian machine with a folder as its camera and a virtual cable as its port."""
 
     def __init__(self, machine: Machine, learned: Learned) -> None:
         self._machine = machine
@@ -165,10 +166,11 @@ def as_it_stands(printed: str) -> str:
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
-    with unpacked("amd64", "first-hour") as root:
-        (root / "root/palm-access_0.1.0-1_amd64.deb").hardlink_to(PACKAGES / "palm-access_0.1.0-1_amd64.deb")
-        with booted(root) as running:
+def machine(release: DebianRelease) -> Iterator[Machine]:
+    with unpacked("amd64", release, "first-hour") as root:
+        package = package_of(release, "amd64")
+        (root / "root" / package.name).hardlink_to(package)
+        with booted(root, release) as running:
             yield running
 
 

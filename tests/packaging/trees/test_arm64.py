@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, emulated, unpacked
+from tests.packaging.debian_tree import (
+    DEBIAN_TREES,
+    EACH_RELEASE,
+    emulated,
+    package_of,
+    unpacked,
+    version_of,
+)
+from tools.rig.packaging.deb import DebianRelease
 
-pytestmark = DEBIAN_TREES
+pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 
-DEB = "palm-access_0.1.0-1_arm64.deb"
 EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 LIBRARIES = (
     "cffi click cryptography cv2 faiss httpx nacl numpy onnxruntime pyhpke rfc8785 serial sqlite_utils usb"
@@ -36,8 +43,9 @@ print(json.dumps({"model_id": manifest.model_id, "vector": [float(value) for val
 class Tree:
     """An arm64 root in which programs run."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, release: DebianRelease) -> None:
         self.root = root
+        self.release = release
 
     def run(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -55,22 +63,23 @@ class Tree:
 
 
 @pytest.fixture(scope="module")
-def tree() -> Iterator[Tree]:
+def tree(release: DebianRelease) -> Iterator[Tree]:
     if platform.machine() != "aarch64" and not EMULATOR.exists() and shutil.which("update-binfmts"):
         # Where systemd does not run this machine, nobody has done it at its start.
         subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", EMULATOR.parent], check=False)
         subprocess.run(["update-binfmts", "--enable", "qemu-aarch64"], check=False)
     if platform.machine() != "aarch64" and not EMULATOR.exists():
         pytest.skip("needs qemu-user-static and binfmt_misc: apt install qemu-user-static binfmt-support")
-    with unpacked("arm64", "arm64") as root, emulated(root):
-        (root / "root" / DEB).hardlink_to(PACKAGES / DEB)
-        yield Tree(root)
+    with unpacked("arm64", release, "arm64") as root, emulated(root):
+        package = package_of(release, "arm64")
+        (root / "root" / package.name).hardlink_to(package)
+        yield Tree(root, release)
 
 
 def test_01_it_installs(tree: Tree) -> None:
-    tree.run("dpkg", "-i", f"/root/{DEB}")
+    tree.run("dpkg", "-i", f"/root/{package_of(tree.release, 'arm64').name}")
     assert tree.run("dpkg", "--print-architecture").stdout == "arm64\n"
-    assert tree.run("readlink", "/opt/palm-access/current").stdout == "versions/0.1.0-1\n"
+    assert tree.run("readlink", "/opt/palm-access/current").stdout == f"versions/{version_of(tree.release)}\n"
 
 
 def test_02_every_library_is_there(tree: Tree) -> None:

@@ -17,19 +17,27 @@ import pytest
 from link1.keys import PublicKey
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene
-from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
+from tests.packaging.debian_tree import (
+    DEBIAN_TREES,
+    EACH_RELEASE,
+    Machine,
+    booted,
+    package_of,
+    unpacked,
+    version_of,
+)
 from tools.rig.demo.back_office import BackOffice
 from tools.rig.demo.narrator import Narrator
 from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.demo.setting import DBD_ID, Cloud, DemoDevice, Site, start_cloud
 from tools.rig.demo.story import PLACE, DemoPerson, GateStory
 from tools.rig.demo.waiting import wait_until
+from tools.rig.packaging.deb import DebianRelease
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
-pytestmark = DEBIAN_TREES
-DEB = "palm-access_0.1.0-1_amd64.deb"
-FIRST, SECOND, BROKEN = "0.1.0-1", "0.2.0-1", "0.2.0-2"
+pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
+SECOND, BROKEN = "0.2.0-1", "0.2.0-2"
 FPS = 10
 SITE = Site("gate-1-left", "gate-1", Path("/"), "file:/srv/camera")
 INSTALLED = Path("opt/palm-access")
@@ -70,6 +78,11 @@ class Gate:
         found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1]) if told.returncode < 2 else {}
         return found
 
+    @property
+    def first(self) -> str:
+        """The version that was installed first."""
+        return version_of(self.machine.release)
+
     def current(self) -> str:
         return (self.machine.root / INSTALLED / "current").readlink().name
 
@@ -86,15 +99,15 @@ class Gate:
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def gate(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
     (folder / "logs").mkdir()
     stage = RunningPrograms(folder / "logs")
     try:
         cloud = start_cloud(Narrator(as_json=False), folder, stage)
-        with unpacked("amd64", "in-use") as root:
-            shutil.copy(PACKAGES / DEB, root / "root")
-            with booted(root) as machine:
+        with unpacked("amd64", release, "in-use") as root:
+            shutil.copy(package_of(release, "amd64"), root / "root")
+            with booted(root, release) as machine:
                 empty = empty_scene(PLACE, 3, scene_seed=PLACE)
                 yield Gate(machine, folder, stage, cloud, VirtualCamera(root / "srv/camera", empty, fps=FPS))
     finally:
@@ -103,7 +116,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
 
 def test_01_installed_and_provisioned(gate: Gate) -> None:
     machine = gate.machine
-    machine.run("apt-get", "install", "-y", "--no-install-recommends", f"/root/{DEB}")
+    file = f"/root/{package_of(machine.release, 'amd64').name}"
+    machine.run("apt-get", "install", "-y", "--no-install-recommends", file)
     made = gate.palmctl(
         "provision", "--server", gate.cloud.url, "--token-stdin", "--device-id", SITE.device_id,
         "--gate-id", SITE.gate_id, "--dbd-id", DBD_ID, "--passage-sensor", "--camera", SITE.camera,
@@ -238,12 +252,12 @@ def release(gate: Gate, folder: Path, seq: int) -> str:
     return f"/root/{out.name}"
 
 
-def as_version(package: Path, version: str, folder: Path) -> Path:
-    """What dpkg unpacked, as another version: what names it is in few files."""
+def as_version(package: Path, was: str, version: str, folder: Path) -> Path:
+    """What dpkg unpacked, as another version than it `was`: what names it is in few files."""
     subprocess.run(["cp", "-al", str(package), str(folder)], check=True)
     for file in (folder / "VERSION", *(folder / "bin").iterdir()):
         if not file.is_symlink():
-            text, mode = file.read_text().replace(FIRST, version), file.stat().st_mode
+            text, mode = file.read_text().replace(was, version), file.stat().st_mode
             file.unlink()  # not to write into the package's own
             file.write_text(text)
             file.chmod(mode)
@@ -253,6 +267,7 @@ def as_version(package: Path, version: str, folder: Path) -> Path:
 def that_does_not_serve(site_packages: Path, folder: Path) -> Path:
     """A software that passes its self-test with the libraries of the version in use, and then dies."""
     own = folder / "lib" / site_packages.parent.name / "site-packages"
+    python = site_packages.parent.name.removeprefix("python")
     own.mkdir(parents=True)
     (own / "libraries.pth").write_text(f"{site_packages}\n")
     described = own / f"palm_access_device-{BROKEN}.dist-info"
@@ -260,7 +275,7 @@ def that_does_not_serve(site_packages: Path, folder: Path) -> Path:
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: palm-access-device\nVersion: 0.2.0\n")
     (folder / "VERSION").write_text(f"{BROKEN}\n")
     (folder / "pyvenv.cfg").write_text(
-        "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n"
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
     )
     (folder / "bin").mkdir()
     for name, script in (("palmd", 'case "$*" in *--check*) ;; *) exit 9 ;; esac'), ("palm-syncd", "exit 9")):
@@ -286,12 +301,12 @@ def wait_for_outcome(gate: Gate, seq: int, within_s: float) -> dict[str, Any]:
 def test_07_a_release_is_installed_by_root_and_serves(gate: Gate) -> None:
     machine = gate.machine
     gate.forget_films()
-    package = as_version(machine.root / INSTALLED / "package", SECOND, machine.root / "root/next")
+    package = as_version(machine.root / INSTALLED / "package", gate.first, SECOND, machine.root / "root/next")
     file = release(gate, package, 7)
     shutil.rmtree(package)
     machine.run("palmctl", "update", "apply", file)
     noted = wait_for_outcome(gate, 7, 600)
-    assert (noted["code"], noted["version"], noted["back_to"]) == ("", SECOND, FIRST)
+    assert (noted["code"], noted["version"], noted["back_to"]) == ("", SECOND, gate.first)
     assert gate.current() == SECOND
     wait_until("palmd to say so", 60, lambda: updates(gate)["app_waiting"] is None)
     machine.run("palmctl", "update", "status")
@@ -326,9 +341,9 @@ def test_08_one_that_does_not_serve_is_put_back(gate: Gate, tmp_path: Path) -> N
 def test_09_a_power_cut_on_trial_is_put_back_before_palmd_starts(gate: Gate) -> None:
     machine = gate.machine
     machine.run("systemctl", "stop", "palmd", "palm-syncd", "palm-update.path")
-    on_trial = {"release_seq": 9, "version": FIRST, "back_to": SECOND, "trial": True, "code": ""}
+    on_trial = {"release_seq": 9, "version": gate.first, "back_to": SECOND, "trial": True, "code": ""}
     (machine.root / INSTALLED / "update.json").write_text(json.dumps(on_trial))
-    machine.run("ln", "-sfn", f"versions/{FIRST}", "/opt/palm-access/current")
+    machine.run("ln", "-sfn", f"versions/{gate.first}", "/opt/palm-access/current")
     machine.run("systemctl", "start", "palm-update-recover")
     assert gate.current() == SECOND
     machine.run("systemctl", "start", "palm-update.path", "palmd", "palm-syncd")

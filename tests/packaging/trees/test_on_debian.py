@@ -12,31 +12,39 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.packaging.debian_tree import DEBIAN_TREES, PACKAGES, Machine, booted, unpacked
+from tests.packaging.debian_tree import (
+    DEBIAN_TREES,
+    EACH_RELEASE,
+    SOURCE,
+    Machine,
+    booted,
+    package_of,
+    unpacked,
+    version_of,
+)
 from tools.rig.demo.programs import module, palmctl
 from tools.rig.demo.setting import answers
 from tools.rig.demo.waiting import wait_until
+from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.tree import own_version
 
-pytestmark = DEBIAN_TREES
+pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 PORT = 18710
-FIRST, SECOND = "0.1.0-1", "0.1.0-2"
+SECOND = f"{own_version(SOURCE)}-2"
+_MAGIC = "import importlib.util; print(importlib.util.MAGIC_NUMBER.hex())"
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 _NOT_OURS = ("/proc", "/sys", "/dev", "/run/host")
 """The kernel's, and systemd-nspawn's."""
 
 
-def file_name(version: str) -> str:
-    return f"palm-access_{version}_amd64.deb"
-
-
-def next_version(first: Path, folder: Path) -> Path:
+def next_version(first: Path, version: str, folder: Path) -> Path:
     """The same package as another version, uncompressed: what tells a version is in few files."""
-    tree, path = folder / "tree", folder / file_name(SECOND)
+    tree, path = folder / "tree", folder / f"palm-access_{SECOND}_amd64.deb"
     subprocess.run(["dpkg-deb", "-R", first, tree], check=True)
     told = [*(tree / "DEBIAN").iterdir(), *(tree / "opt/palm-access/package/bin").iterdir()]
     for file in (*told, tree / "opt/palm-access/package/VERSION"):
         if not file.is_symlink() and file.name != "md5sums":
-            file.write_text(file.read_text().replace(FIRST, SECOND))
+            file.write_text(file.read_text().replace(version, SECOND))
     sums = [
         f"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}  {file.relative_to(tree)}\n"
         for file in sorted(tree.rglob("*"))
@@ -51,12 +59,13 @@ def next_version(first: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    first = PACKAGES / file_name(FIRST)
-    with unpacked("amd64", "amd64") as root:
+def machine(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    first = package_of(release, "amd64")
+    with unpacked("amd64", release, "amd64") as root:
         shutil.copy(first, root / "root")
-        shutil.move(next_version(first, tmp_path_factory.mktemp("next")), root / "root")
-        with booted(root) as running:
+        second = next_version(first, version_of(release), tmp_path_factory.mktemp("next"))
+        shutil.move(second, root / "root")
+        with booted(root, release) as running:
             yield running
 
 
@@ -122,9 +131,15 @@ def digest_of_state(machine: Machine) -> str:
 
 
 def test_01_installed_a_bare_board_waits_to_be_provisioned(machine: Machine) -> None:
-    install(machine, FIRST)
-    assert current(machine) == f"versions/{FIRST}"
+    first = version_of(machine.release)
+    install(machine, first)
+    assert current(machine) == f"versions/{first}"
     assert machine.run("dpkg", "--verify", "palm-access").stdout == ""
+    byte_code = next(
+        (machine.root / "opt/palm-access/current/lib").glob("*/site-packages/device/core/**/main.*.pyc")
+    )
+    magic = machine.run("/opt/palm-access/current/bin/python", "-I", "-c", _MAGIC).stdout.strip()
+    assert byte_code.read_bytes()[:4].hex() == magic, "the board would compile what it starts"
     for unit in ("palmd", "palm-syncd", "palm-update.path"):
         assert machine.run("systemctl", "is-enabled", unit).stdout.strip() == "enabled"
     assert machine.state_of("palmd") == machine.state_of("palm-syncd") == "inactive"
@@ -202,7 +217,7 @@ def test_03_the_carrier_sees_one_socket_and_no_file_of_the_device(machine: Machi
     for path, open_to_carrier in (("carrier/sock", True), ("control/sock", False), ("control.sock", False)):
         done = machine.run(
             *("setpriv", "--reuid", "palm-syncd", "--regid", "palm-syncd", "--clear-groups"),
-            *("python3.11", "-c", _CONNECT, f"/run/palm-access/{path}"),
+            *(f"python{machine.release.python}", "-c", _CONNECT, f"/run/palm-access/{path}"),
             fails=True,
         )
         assert (done.returncode == 0) is open_to_carrier, done.stdout
@@ -228,13 +243,13 @@ def test_05_upgraded_with_its_state_and_the_way_back(machine: Machine) -> None:
     pid = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
     assert SECOND in machine.run("cat", f"/proc/{pid}/cmdline").stdout
     listed = machine.run("palm-access-rollback", "--list").stdout
-    assert listed.splitlines() == [f"  {FIRST}", f"* {SECOND}"]
+    assert listed.splitlines() == [f"  {version_of(machine.release)}", f"* {SECOND}"]
 
 
 def test_06_rolled_back_and_forth(machine: Machine) -> None:
     machine.run("palm-access-rollback")
     wait_for("active", machine, "palmd")
-    assert current(machine) == f"versions/{FIRST}"
+    assert current(machine) == f"versions/{version_of(machine.release)}"
     assert status(machine)["device_id"] == "gate-1-left"
     refused = machine.run("palm-access-rollback", "9.9", fails=True)
     assert refused.returncode == 1
