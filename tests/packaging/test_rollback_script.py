@@ -28,16 +28,20 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rollback(base: Path, *words: str) -> None:
-    subprocess.run(
+def rollback(base: Path, *words: str, fails: bool = False) -> str:
+    done = subprocess.run(
         ["sh", SCRIPT, *words],
-        check=True,
+        check=False,
+        capture_output=True,
+        text=True,
         env={
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "PALM_ROLLBACK_BASE": str(base / "opt"),
             "PALM_ROLLBACK_SYSTEMD": str(base / "systemd"),
         },
     )
+    assert (done.returncode != 0) is fails, done.stderr
+    return done.stderr
 
 
 def test_a_version_of_these_units_needs_no_override(base: Path) -> None:
@@ -59,3 +63,16 @@ def test_an_earlier_version_has_its_carrier_back_as_it_was_and_only_while_it_run
     rollback(base)
     assert (base / "opt/current").readlink() == Path("versions/3")
     assert not override.parent.exists()
+
+
+def test_a_version_whose_python_is_gone_is_not_gone_back_to(base: Path) -> None:
+    (base / "opt/versions/2/bin/python").symlink_to("python3.11")
+    (base / "opt/versions/2/bin/python3.11").symlink_to(base / "usr/bin/python3.11")
+    said = rollback(base, fails=True)
+    assert f"version 2 cannot run: {base}/usr/bin/python3.11 is not here" in said
+    assert (base / "opt/current").readlink() == Path("versions/3")
+    (base / "usr/bin").mkdir(parents=True)
+    (base / "usr/bin/python3.11").write_text("")
+    (base / "usr/bin/python3.11").chmod(0o755)
+    rollback(base)
+    assert (base / "opt/current").readlink() == Path("versions/2")
