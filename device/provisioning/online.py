@@ -27,6 +27,7 @@ from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import NotProvisioned, ProvisioningError, TrustError
 from device.journal.journal import Journal
 from device.platform.clock import Clock
+from device.platform.files import shred
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
 from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
@@ -97,9 +98,12 @@ async def provision(
     registration: Registration,
     token: str,
     around: Surroundings,
+    *,
+    root_kid: str | None = None,
 ) -> Provisioned:
     """Carry a device from nothing to provisioned, or on from wherever an earlier run stopped.
 
+    `root_kid`: the service's only root, where the operator named it; None trusts the one that it shows.
     Raises ProvisioningError, ConfigError, KeyStoreError or TrustError when something is wrong here or with
     the answer, CloudUnreachable when the service did not answer for half a minute.
     """
@@ -110,6 +114,8 @@ async def provision(
     address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
     await asyncio.to_thread(check_writable, config, config_path)
     earlier = await asyncio.to_thread(earlier_trust, config, registration)
+    if earlier is not None and root_kid is not None:
+        check_named_root(earlier, root_kid, "the one pinned here")
     keys, keys_made = await asyncio.to_thread(own_keys, config, earlier)
     around.tell("made this device's keys" if keys_made else "found this device's keys")
 
@@ -120,10 +126,38 @@ async def provision(
 
     taken_at_ms = around.clock.wall_ms() if answer.server_time_ms is None else answer.server_time_ms
     trust = check_registration(answer.body, registration, keys, taken_at_ms)
+    if root_kid is not None:
+        try:
+            check_named_root(trust, root_kid, "the service's")
+        except TrustError:
+            if keys_made:
+                await asyncio.to_thread(_unmake_keys, config)
+            raise
     check_same_roots(earlier, trust)
     await asyncio.to_thread(pin, config, config_path, trust)
     around.tell(f"pinned the service's keys and wrote {config_path}")
     return Provisioned(trust, keys, keys_made)
+
+
+def check_named_root(trust: Trust, root_kid: str, whose: str) -> None:
+    """Only the root that the operator named is pinned. Raises TrustError."""
+    found = [root.kid for root in trust.roots]
+    if found != [root_kid]:
+        raise TrustError(
+            f"expected the service root {root_kid}, found {whose}: {', '.join(found)}; nothing was pinned. "
+            "This is another service, or the string of another one: compare with `palmctl cloud root show`"
+        )
+
+
+def _unmake_keys(config: DeviceConfig) -> None:
+    """Destroy the keys that this run made and showed to a service that is not the one meant."""
+    for path in config.device.state_dir.glob(f"{config.journal_path.name}*"):
+        path.unlink()
+    # Cut off in the middle, what is left has the name that `KeyStore.create` clears away.
+    partial = config.keys_dir.rename(config.keys_dir.with_name(config.keys_dir.name + ".partial"))
+    for path in partial.iterdir():
+        shred(path)
+    partial.rmdir()
 
 
 def check_same_roots(earlier: Trust | None, trust: Trust) -> None:

@@ -1,0 +1,167 @@
+"""The provisioning string: in one line, everything that makes a fresh board a device of a service.
+
+    PALM1 ‖ Crockford base32 of (length ‖ body ‖ checksum)
+
+    length    u16     bytes of the body
+    body      u8      1 when the validator has a passage sensor, else 0
+              16      kid of the service's root
+              u40     when the token expires, epoch seconds
+              5 ×     u8 length and ASCII: URL, token, device_id, gate_id, dbd_id
+              rest    the service's authority, see `authority.py`
+    checksum  4       the first bytes of SHA-256 over "PALM1" ‖ length ‖ body
+
+Integers are big-endian. The string is upper case, so that a QR code holds it in its alphanumeric mode; a
+reader takes lower case, hyphens, and Crockford's O for 0 and I or L for 1. It holds the token, which makes
+one board this device: as long as the token is valid, the string is a secret.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from device.errors import ProvisioningError
+from device.provisioning.authority import authority_pem
+from link1.errors import FormatError
+
+PREFIX: Final = "PALM1"
+MAX_TEXT: Final = 4096
+"""Longest string that is looked at, in characters; one that fits a QR code has about 320."""
+
+_ROOT_BYTES, _TIME_BYTES, _SUM_BYTES = 16, 5, 4
+_TO_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+_FROM_CROCKFORD = bytes.maketrans(
+    b"0123456789ABCDEFGHJKMNPQRSTVWXYZ" + b"OIL", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" + b"ABB"
+)
+_ASK = "copy it again whole, or have a new one made with: palmctl cloud device invite"
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a provisioning string says."""
+
+    url: str
+    token: str = field(repr=False)
+    device_id: str
+    gate_id: str
+    dbd_id: str
+    passage_sensor: bool
+    root_kid: str
+    expires_at_s: int
+    """Epoch seconds, by the service's clock."""
+    authority: bytes
+    """Whose certificates the server shows, as `pack_authority` packs it; empty: the system's authorities."""
+
+    @property
+    def text(self) -> str:
+        """The provisioning string."""
+        body = b"".join(
+            (
+                bytes([self.passage_sensor]),
+                bytes.fromhex(self.root_kid),
+                self.expires_at_s.to_bytes(_TIME_BYTES, "big"),
+                *(_short(text) for text in self._texts),
+                self.authority,
+            )
+        )
+        measured = len(body).to_bytes(2, "big") + body
+        coded = base64.b32encode(measured + _checksum(measured)).rstrip(b"=")
+        return PREFIX + coded.translate(_TO_CROCKFORD).decode("ascii")
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        return self.url, self.token, self.device_id, self.gate_id, self.dbd_id
+
+
+def read_invitation(text: str) -> Invitation:
+    """What a provisioning string says. Raises ProvisioningError; the cost is linear in MAX_TEXT at most."""
+    measured = _decoded(text)
+    try:
+        return _read_body(measured[2:])
+    except (FormatError, ValueError) as error:
+        raise ProvisioningError(
+            f"the provisioning string is whole, but of another form than this software reads ({error}); "
+            "update the software of this board, or have a string made by its own version"
+        ) from error
+
+
+def _decoded(text: str) -> bytes:
+    """Length and body, once the checksum agrees."""
+    if len(text) > MAX_TEXT:
+        raise ProvisioningError(
+            f"expected a provisioning string of at most {MAX_TEXT} characters, found {len(text):,}; {_ASK}"
+        )
+    plain = text.strip().replace("-", "").upper()
+    if not plain.startswith(PREFIX):
+        newer = plain.startswith(PREFIX[:-1])
+        raise ProvisioningError(
+            f"expected a provisioning string, which begins with {PREFIX}, found "
+            + ("one of another version; update the software of this board" if newer else f"none; {_ASK}")
+        )
+    try:
+        written = plain[len(PREFIX) :].encode("ascii")
+        if b"U" in written:
+            raise ValueError("no letter of Crockford's")
+        coded = written.translate(_FROM_CROCKFORD)
+        # The bits that are left over of the last character are no byte.
+        data = base64.b32decode(coded + b"A" * (-len(coded) % 8))[: len(coded) * 5 // 8]
+    except ValueError:
+        raise ProvisioningError(
+            f"expected letters and digits without U after {PREFIX}, found another character; {_ASK}"
+        ) from None
+    expected = 2 + int.from_bytes(data[:2], "big") + _SUM_BYTES
+    if len(data) < expected:
+        raise ProvisioningError(
+            f"the provisioning string is cut off: expected {_characters(expected)} characters, "
+            f"found {len(plain)}; {_ASK}"
+        )
+    measured = data[: expected - _SUM_BYTES]
+    if len(data) > expected or data[len(measured) :] != _checksum(measured):
+        raise ProvisioningError(f"the provisioning string was changed: its checksum does not agree; {_ASK}")
+    return measured
+
+
+def _read_body(body: bytes) -> Invitation:
+    at = 1 + _ROOT_BYTES
+    if not body or body[0] > 1:
+        raise FormatError("unknown flags")
+    root_kid, expires_at_s = body[1:at].hex(), int.from_bytes(body[at : at + _TIME_BYTES], "big")
+    at += _TIME_BYTES
+    texts = []
+    for _ in range(5):
+        size = body[at] if at < len(body) else 0
+        text = body[at + 1 : at + 1 + size].decode("ascii")
+        if not 0 < size == len(text) or not all("!" <= letter <= "~" for letter in text):
+            raise FormatError("a text that is empty, cut off or not printable")
+        texts.append(text)
+        at += 1 + size
+    url, token, device_id, gate_id, dbd_id = texts
+    authority_pem(body[at:])  # what cannot be used is refused here
+    return Invitation(
+        url,
+        token,
+        device_id,
+        gate_id,
+        dbd_id,
+        passage_sensor=bool(body[0]),
+        root_kid=root_kid,
+        expires_at_s=expires_at_s,
+        authority=body[at:],
+    )
+
+
+def _short(text: str) -> bytes:
+    """At most 255 printable ASCII characters with their length. Raises FormatError."""
+    data = text.encode("ascii", errors="replace")
+    if not 0 < len(data) < 256:
+        raise FormatError("expected 1 to 255 ASCII characters")
+    return bytes([len(data)]) + data
+
+
+def _checksum(measured: bytes) -> bytes:
+    return hashlib.sha256(PREFIX.encode("ascii") + measured).digest()[:_SUM_BYTES]
+
+
+def _characters(size: int) -> int:
+    """Of the string whose base32 part holds `size` bytes."""
+    return len(PREFIX) + -(-size * 8 // 5)
