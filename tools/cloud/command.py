@@ -7,6 +7,7 @@ import click
 
 from tools.cloud.backup import backup
 from tools.cloud.bundle import bundle
+from tools.cloud.device import device
 from tools.cloud.mail import config, factory_ca, mail
 from tools.cloud.port_database import port_db
 from tools.cloud.release import release
@@ -18,7 +19,7 @@ def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 
 
-for _command in (backup, bundle, mail, config, factory_ca, port_db, release):
+for _command in (backup, bundle, device, mail, config, factory_ca, port_db, release):
     cloud.add_command(_command)
 
 

@@ -71,18 +71,7 @@ def on_store(command: Callable[..., Work]) -> Command:
     @reported
     @wraps(command)
     def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
-        from cloud_client.reference_server.contract.times import system_now_ms
-        from cloud_client.reference_server.ops.serve import DataDirectory
-
-        now_ms = system_now_ms()
-        store, vault = DataDirectory.of(data, database).open(now_ms)
-        try:
-            with store.writing() as tx:
-                printed = command(**given)(tx, vault, now_ms)
-            if tx.purge_after_commit:
-                store.purge()  # a running server, or the next to start, finishes the purge
-        finally:
-            store.close()
+        printed = on_this_store(data, database, command(**given))
         if as_json:
             click.echo(json.dumps(printed, ensure_ascii=False))
             return
@@ -91,6 +80,23 @@ def on_store(command: Callable[..., Work]) -> Command:
             click.echo(f"{name}: {text}")
 
     return run
+
+
+def on_this_store(data: Path, database: str | None, work: Work) -> dict[str, Any]:
+    """Do the work in one write transaction; its result."""
+    from cloud_client.reference_server.contract.times import system_now_ms
+    from cloud_client.reference_server.ops.serve import DataDirectory
+
+    now_ms = system_now_ms()
+    store, vault = DataDirectory.of(data, database).open(now_ms)
+    try:
+        with store.writing() as tx:
+            printed = work(tx, vault, now_ms)
+        if tx.purge_after_commit:
+            store.purge()  # a server that runs, or the next one that starts, does what is left of it
+    finally:
+        store.close()
+    return printed
 
 
 def environment_of(tenant: str, mode: str) -> "Environment":

@@ -1,0 +1,141 @@
+"""`palmctl cloud device`: how a board becomes one of this service's devices."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tools.cloud.store import environment_of, of_environment, on_data, on_this_store, reported
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.store.base import Tx
+    from cloud_client.reference_server.store.vault import Vault
+
+_MAX_CA_BYTES = 64 * 1024
+
+
+@click.group()
+def device() -> None:
+    """Devices."""
+
+
+@device.command()
+@click.option("--device-id", required=True, metavar="D", help="Who the board is to be.")
+@click.option("--gate-id", required=True, metavar="G", help="The gate it stands at.")
+@click.option("--dbd-id", required=True, metavar="X", help="The validator at the other end of its cable.")
+@click.option("--passage-sensor", is_flag=True, help="The validator tells whether the person walked through.")
+@click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
+@click.option("--url", required=True, help="Where the board finds this service: https://HOST[:PORT].")
+@click.option(
+    "--ca-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM certificate of the authority behind the server's certificate, unless every board knows it.",
+)
+@of_environment
+@on_data
+@reported
+def invite(
+    *,
+    data: Path,
+    database: str | None,
+    as_json: bool,
+    tenant: str,
+    mode: str,
+    device_id: str,
+    expires_in_s: int,
+    ca_file: Path | None,
+    **said: Any,
+) -> None:
+    """Make a token, and the provisioning string for the board: `palmctl provision --string-stdin`.
+
+    The string is a secret until it is used or expires: with it, any board becomes this device. On a terminal
+    it is shown as a QR code too, for `palmctl provision --string-camera`.
+    """
+    from cloud_client.reference_server.errors import OperatorError
+    from cloud_client.reference_server.ops import commands as operator
+    from device.provisioning.invitation import Invitation
+    from link1.errors import FormatError
+    from tools.palmctl.live_terminal import is_live
+
+    _check(said)
+    authority = _authority(ca_file)
+
+    def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
+        made = operator.create_token(tx, environment_of(tenant, mode), device_id, expires_in_s, now_ms)
+        invitation = Invitation(
+            token=made["token"],
+            device_id=device_id,
+            root_kid=vault.root.kid,
+            expires_at_s=made["expires_at_ms"] // 1000,
+            authority=authority,
+            **said,
+        )
+        try:
+            text = invitation.text
+        except FormatError as error:
+            raise OperatorError(f"no string can be made of these: {error}") from error
+        return {
+            "string": text,
+            "device_id": device_id,
+            "root_kid": vault.root.kid,
+            "expires_at_ms": made["expires_at_ms"],
+        }
+
+    printed = on_this_store(data, database, work)
+    if as_json:
+        click.echo(json.dumps(printed))
+        return
+    if is_live(sys.stdout):
+        _show_code(printed["string"])
+    for name, value in printed.items():
+        click.echo(f"{name}: {value}")
+
+
+def _check(said: dict[str, Any]) -> None:
+    """What a board would refuse is refused here. Raises UsageError."""
+    from cloud_client.client import ServerAddress
+    from cloud_client.contract import NAME_64
+    from cloud_client.errors import ServerAddressError
+
+    try:
+        said["url"] = ServerAddress.parse(said["url"]).origin
+    except ServerAddressError as error:
+        raise click.UsageError(f"--url: {error}") from error
+    for option in ("gate_id", "dbd_id"):
+        if not NAME_64.fullmatch(said[option]):
+            raise click.UsageError(
+                f"--{option.replace('_', '-')}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+            )
+
+
+def _authority(ca_file: Path | None) -> bytes:
+    from cloud_client.reference_server.errors import OperatorError
+    from device.provisioning.authority import pack_authority
+    from link1.errors import FormatError
+    from link1.plain_file import read_plain_file
+
+    if ca_file is None:
+        return b""
+    try:
+        return pack_authority(read_plain_file(ca_file, _MAX_CA_BYTES))
+    except FormatError as error:
+        raise OperatorError(
+            f"--ca-file: expected one certificate in PEM form, found {error}; name the file of the authority "
+            "that signed the server's certificate"
+        ) from error
+
+
+def _show_code(text: str) -> None:
+    from models.qr import MAX_TEXT
+    from tools.palmctl.terminal_qr import qr_lines
+
+    if len(text) <= MAX_TEXT:
+        click.echo("\n".join(qr_lines(text)))
+        return
+    click.echo(
+        f"no QR code: a board reads up to {MAX_TEXT} characters, and this authority's certificate makes "
+        f"{len(text)}; give the string by --string-stdin, or use an authority with a key on P-256",
+        err=True,
+    )
