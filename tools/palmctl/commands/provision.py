@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,29 @@ from link1.errors import is_not_permitted
 if TYPE_CHECKING:
     from device.config.config import DeviceConfig
     from device.config.values import Parser
+    from device.provisioning.invitation import Invitation
     from device.provisioning.online import Provisioned, Registration
 
 _PATH = click.Path(path_type=Path)
+_WAYS = """\
+expected one way to become a device, found none:
+  --string-stdin        the provisioning string that the operator made with `palmctl cloud device invite`
+  --string-camera       the same string, held as a QR code before the camera
+  --server URL --token-stdin --device-id D --gate-id G --dbd-id X
+                        its parts by hand
+  --offline-bundle FILE --device-id D --gate-id G --dbd-id X
+                        without a network: a request on a stick, and the service's answer."""
+_IN_THE_STRING = ("server", "device_id", "gate_id", "dbd_id", "passage_sensor", "ca_file")
 
 
 @click.command()
+@click.option(
+    "--string-stdin",
+    is_flag=True,
+    help="Read the operator's provisioning string from standard input; on a terminal it is asked for and not "
+    "shown.",
+)
+@click.option("--string-camera", is_flag=True, help="Read it from a QR code that is held before the camera.")
 @click.option("--server", metavar="URL", help="The service: https://HOST[:PORT].")
 @click.option(
     "--token-stdin",
@@ -52,6 +70,8 @@ _PATH = click.Path(path_type=Path)
 def provision(
     *,
     as_json: bool,
+    string_stdin: bool,
+    string_camera: bool,
     token_stdin: bool,
     offline_bundle: Path | None,
     root_kid: str | None,
@@ -60,8 +80,12 @@ def provision(
 ) -> None:
     """Make this board a device of a tenant: keys, registration, pinned trust, configuration.
 
-    Keys are made here and never leave. After an interruption anywhere, run it again with the same token: it
-    goes on where it stopped. What an existing configuration file says, and no option does, stays.
+    The operator's provisioning string (`palmctl cloud device invite`) says all that the service has to say:
+    address, whose certificate to believe, token, the ids, and the root to pin. It is a secret as long as its
+    token holds, so it is never an argument: `--string-stdin` reads it, `--string-camera` sees it.
+
+    Keys are made here and never leave. After an interruption anywhere, run it again with the same string or
+    token: it goes on where it stopped. What an existing configuration file says, and no option does, stays.
 
     Without a network: `--offline-bundle FILE` with a FILE that is not there yet writes the request; the
     operator answers it with `palmctl cloud bundle create`; the same command with the answer in FILE pins it.
@@ -73,6 +97,13 @@ def provision(
 
     path = config_path(config).absolute()
     with _lossless():
+        if string_stdin or string_camera:
+            if offline_bundle is not None or token_stdin or (string_stdin and string_camera):
+                raise click.UsageError("expected one way to become a device, found several; give one of them")
+            _by_string(path, given, camera=string_camera, as_json=as_json)
+            return
+        if offline_bundle is None and not token_stdin and given["server"] is None:
+            raise click.UsageError(_WAYS)
         if offline_bundle is not None:
             if token_stdin:
                 raise click.UsageError("--offline-bundle needs no token; leave --token-stdin out")
@@ -108,19 +139,94 @@ def _need(given: dict[str, Any], option: str) -> None:
         raise click.UsageError(f"Missing option '--{option.replace('_', '-')}'.")
 
 
-def _online(path: Path, given: dict[str, Any], as_json: bool) -> None:
+def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitation | None" = None) -> None:
     import asyncio
     import random
+    from dataclasses import replace
 
+    from device.config.config import CloudSection
     from device.platform.clock import SystemClock
     from device.provisioning.online import Surroundings
     from device.provisioning.online import provision as carry_out
 
     around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
     settings = _settings(path, given)
+    if invited is not None:  # its authority counts, whatever was configured for this address
+        settings = replace(settings, cloud=CloudSection(invited.url, given["ca_file"]))
     registration = _registration(settings, passage_sensor=given["passage_sensor"])
-    done = asyncio.run(carry_out(settings, path, registration, _token(), around))
+    token = invited.token if invited is not None else _secret("provisioning token")
+    root_kid = None if invited is None else invited.root_kid
+    done = asyncio.run(carry_out(settings, path, registration, token, around, root_kid=root_kid))
     _print_done(done, settings, path, as_json)
+
+
+def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool) -> None:
+    """As `_online`, with everything that the provisioning string says."""
+    from device.errors import ProvisioningError
+    from device.provisioning.invitation import read_invitation
+
+    for option in _IN_THE_STRING:
+        if given[option]:
+            raise click.UsageError(
+                f"--{option.replace('_', '-')} is in the provisioning string; leave the option out, or "
+                "give all parts by hand with --server and --token-stdin"
+            )
+    invited = read_invitation(_camera_string(path, given) if camera else _secret("provisioning string"))
+    ca_file = _authority_file(path, invited.authority)
+    found_there = ca_file is not None and ca_file.exists()
+    if ca_file is not None:
+        _write_authority(ca_file, invited.authority)
+    given |= {
+        "server": invited.url,
+        "device_id": invited.device_id,
+        "gate_id": invited.gate_id,
+        "dbd_id": invited.dbd_id,
+        "passage_sensor": invited.passage_sensor,
+        "ca_file": ca_file,
+    }
+    try:
+        _online(path, given, as_json, invited)
+    except Exception as error:
+        if ca_file is not None and not found_there:
+            ca_file.unlink()
+        ends = datetime.fromtimestamp(invited.expires_at_s, UTC)
+        if not isinstance(error, ProvisioningError) or datetime.now(UTC) <= ends:
+            raise
+        raise ProvisioningError(
+            f"{error}. The token of this string expired at {ends:%Y-%m-%d %H:%M} UTC, by this board's clock "
+            "that is past: have the operator run `palmctl cloud device invite` again"
+        ) from error
+
+
+def _camera_string(path: Path, given: dict[str, Any]) -> str:
+    from device.config import values
+    from tools.palmctl.camera_string import WAIT_S, camera_string
+
+    camera = _base(path, given).camera
+    source = _checked("--camera", values.camera_source, given["camera"] or camera.source)
+    click.echo(f"hold the QR code before {source}; waiting {WAIT_S:.0f} s for it", err=True)
+    return camera_string(source, given["camera_fps"] or camera.fps)
+
+
+def _authority_file(path: Path, packed: bytes) -> Path | None:
+    """Where the authority's certificate goes, next to the configuration; each authority has its own file."""
+    import hashlib
+
+    return path.with_name(f"service-ca-{hashlib.sha256(packed).hexdigest()[:16]}.pem") if packed else None
+
+
+def _write_authority(file: Path, packed: bytes) -> None:
+    from device.errors import ProvisioningError
+    from device.platform.files import replace_synced
+    from device.provisioning.authority import authority_pem
+
+    try:
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replace_synced(file, authority_pem(packed) or b"", mode=0o644)
+    except OSError as error:
+        raise ProvisioningError(
+            f"{file.parent} cannot be written ({error.strerror}); run this as the user of palmd, or as root"
+        ) from error
 
 
 def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_json: bool) -> None:
@@ -234,16 +340,17 @@ def _asked_root() -> str:
     return str(click.prompt("Key id of the service's root, as the operator gave it", err=True))
 
 
-def _token() -> str:
-    """The token, never shown and never kept."""
+def _secret(what: str) -> str:
+    """The token or the string, never shown and never kept."""
     from tools.palmctl.standard_input import secret_line
 
     if sys.stdin.isatty():
-        return str(click.prompt("Provisioning token", hide_input=True, err=True)).strip()
-    token = secret_line("token")
-    if not token:
-        raise click.UsageError("no token came on standard input; try: palmctl provision … < token.txt")
-    return token
+        return str(click.prompt(what.capitalize(), hide_input=True, err=True)).strip()
+    secret = secret_line(what)
+    if not secret:
+        word = what.rpartition(" ")[2]
+        raise click.UsageError(f"no {what} came on standard input; try: palmctl provision … < {word}.txt")
+    return secret
 
 
 def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
