@@ -21,7 +21,7 @@ _LEARNED = {
     "ROOT_KID": r"^(?:root_)?kid: ([0-9a-f]{32})",
     "API_KEY": r"^api_key: (\S+)",
     "CODE": r'"short_code": ?"([^"]+)"',
-    "TOKEN": r"^token: (\S+)",
+    "STRING": r"^string: (\S+)",
 }
 
 
@@ -87,7 +87,7 @@ def serve_cloud(stage: RunningPrograms, folder: Path, learned: Learned) -> None:
 
 def told_apart(learned: Mapping[str, str], printed: str) -> str:
     """What was printed, as a page shows it: secrets cut short, the places of a test as those of a board."""
-    for name in ("TOKEN", "API_KEY"):
+    for name in ("STRING", "API_KEY"):
         if name in learned:
             printed = printed.replace(learned[name], learned[name][:12] + "…")
     return printed.replace(learned["FOLDER"], "/root")

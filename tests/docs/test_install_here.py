@@ -28,7 +28,7 @@ def test_both_boards_become_devices(tmp_path: Path) -> None:
         if place == "service":
             return service.run(command)
         if place == "board":
-            (online.folder / "token.txt").write_text(learned["TOKEN"])
+            (online.folder / "string.txt").write_text(learned["STRING"])
             return online.run(command)
         bare.learned["ROOT_KID"] = learned.get("ROOT_KID", "")
         printed = bare.run(command)

@@ -48,8 +48,8 @@ class Board:
 
     def run(self, command: Command) -> str:
         """Type a command as root; what it printed. The doctor may find something."""
-        if "TOKEN" in self._learned:
-            (self._machine.root / "root/token.txt").write_text(self._learned["TOKEN"] + "\n")
+        if "STRING" in self._learned:
+            (self._machine.root / "root/string.txt").write_text(self._learned["STRING"] + "\n")
         done = subprocess.run(
             self._typed(command),
             stdout=subprocess.PIPE,
