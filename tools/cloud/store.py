@@ -93,7 +93,7 @@ def on_this_store(data: Path, database: str | None, work: Work) -> dict[str, Any
         with store.writing() as tx:
             printed = work(tx, vault, now_ms)
         if tx.purge_after_commit:
-            store.purge()  # a server that runs, or the next one that starts, does what is left of it
+            store.purge()  # a running server, or the next to start, finishes the purge
     finally:
         store.close()
     return printed
