@@ -11,7 +11,7 @@ import sys
 from device.camera import open_camera
 from device.errors import CameraError
 from device.provisioning.invitation import PREFIX
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.qr import read_qr
 
 _PREFIXES = (PREFIX[:-1], PREFIX[:-1].lower())
@@ -32,7 +32,7 @@ def main(source: str, fps: float) -> str:
     try:
         while True:
             picture = camera.read()
-            text = None if picture is None else read_qr(Frame.from_pixels(picture))
+            text = None if picture is None else read_qr(CameraFrame.from_pixels(picture))
             if text is not None and text.startswith(_PREFIXES):
                 return text
     finally:

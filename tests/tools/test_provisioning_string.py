@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from device.config.config import load_config
 from device.provisioning.invitation import Invitation, read_invitation
 from device.trust.trust import load_trust
-from models.frames import Frame
+from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.device.provisioning.authorities import Authority
 from tools.palmctl.camera_string import _confinement
@@ -167,7 +167,7 @@ def test_the_operators_terminal_shows_a_code_that_a_board_reads(service: Service
     halves = {"█": (0, 0), "▀": (0, 255), "▄": (255, 0), " ": (255, 255)}
     rows = [[halves[half][row] for half in line] for line in lines for row in (0, 1)]
     code = np.asarray(rows, dtype=np.uint8).repeat(6, axis=0).repeat(6, axis=1)
-    string = read_qr(Frame.from_pixels(code))
+    string = read_qr(CameraFrame.from_pixels(code))
     assert string is not None and f"string: {string}" in shown.replace("\r", "")
 
 
