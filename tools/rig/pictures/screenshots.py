@@ -1,8 +1,7 @@
 """Photographs of the pages for the documents: ``python -m tools.rig.pictures.screenshots [FOLDER]``.
 
 A server with a staged day, and a device with its totem and preview, run for as long as it takes. Without a
-folder docs/images/ is written; with --all every page of the server is photographed, light and dark, wide
-and narrow, for review.
+folder docs/images/ is written.
 """
 
 import json
@@ -32,7 +31,6 @@ PAGES: Final = {
     "reference": "/docs",
 }
 _WIDE: Final = (1180, 900)
-_PHONE: Final = (390, 844)
 _DOCUMENTS: Final = Path(__file__).parents[3] / "docs" / "images"
 
 
@@ -72,17 +70,13 @@ def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
-@click.option("--all", "every", is_flag=True, help="Every page, in both colour schemes and two widths.")
-def main(folder: Path | None, *, every: bool) -> None:
+def main(folder: Path | None) -> None:
     """Photograph the operator's page, the totem's and the preview."""
     chromium = find_chromium()
     if chromium is None:
         raise click.ClickException("chromium is not installed: apt-get install chromium")
     folder = folder or _DOCUMENTS
     with staged_server() as (admin_url, api_key), browsing(chromium) as tab:
-        if every:
-            _photograph_all(tab, folder, admin_url, api_key)
-            return
         tab.show(width=_WIDE[0], height=_WIDE[1])
         sign_in(tab, admin_url, api_key)
         save(tab.photograph(), folder / "operator-overview.png")
@@ -95,19 +89,6 @@ def main(folder: Path | None, *, every: bool) -> None:
         browsing(chromium) as tab,
     ):
         photograph_device(tab, staged, folder)
-
-
-def _photograph_all(tab: Tab, folder: Path, admin_url: str, api_key: str) -> None:
-    for dark in (False, True):
-        for width, height in (_WIDE, _PHONE):
-            tab.show(width=width, height=height, dark=dark)
-            for name, path in PAGES.items():
-                if name == "overview" and not dark and width == _WIDE[0]:
-                    sign_in(tab, admin_url, api_key)
-                tab.open(admin_url + path)
-                where = f"{name}-{'dark' if dark else 'light'}-{'wide' if width == _WIDE[0] else 'phone'}.png"
-                save(tab.photograph(whole=name != "reference"), folder / where)
-                click.echo(folder / where)
 
 
 if __name__ == "__main__":
