@@ -103,9 +103,9 @@ class Tab:
             if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error"
         ]
 
-    def photograph(self, *, whole: bool = False) -> bytes:
-        """A PNG of the window, or of the whole page."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def photograph(self) -> bytes:
+        """A PNG of the window."""
+        shot = self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
 
 
