@@ -144,7 +144,7 @@ def moved_along(
     masks: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     moved: NDArray[np.float64],
 ) -> float | None:
-    """Parallax: 0 where the surroundings stood still while the hand moved, to 1.5 where they moved with it.
+    """Parallax: 0 where the surroundings kept still while the hand moved, to 1.5 where they moved with it.
 
     ``before``, ``now`` (h, w) and the hand's ``masks`` in them; ``moved`` (2,) in their pixels. None where
     the hand hardly moved or the surroundings have too little texture.

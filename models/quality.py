@@ -30,7 +30,7 @@ COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 CALIBRATION_PATH: Final = Path(__file__).with_name("quality_calibration.json")
 WORST_LIMIT: Final = 30
 """``quality_q`` is at most this much above the weakest component. One flaw cannot be offset by five virtues:
-below 15 in any component no passage (45), below 35 no enrolment (65), whatever the fit says."""
+below 15 in any component no passage (45), below 35 no enrolment (65), at any fitted value."""
 
 HINT_BELOW: Final = 60
 """A component under this gives the person a hint."""

@@ -1,7 +1,7 @@
 """How every command of `palmctl` ends when something is in its way: in words, with the next step.
 
 1. Every error is one text on standard error, `palmctl: <what is wrong; what to do>`. Where JSON was asked
-   for, standard output holds `{"error": {"code", "message", "hint"?}}` besides, and nothing else.
+   for, standard output holds `{"error": {"code", "message", "hint"?}}` too, and nothing else.
 2. An error of this project (`<package>/errors.py`) says what to do; here it gets its exit code.
 3. A closed pipe and Ctrl-C are not errors: nothing is printed, exit codes 141 and 130 as a shell gives them.
 4. An unexpected error is one line that asks for a report; `PALMCTL_TRACEBACK=1` shows its traceback.

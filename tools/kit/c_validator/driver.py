@@ -67,7 +67,7 @@ class CValidator:
     async def told(
         self, event: str, wanted: Callable[[JsonObject], bool] = lambda _line: True, *, within_s: float
     ) -> JsonObject:
-        """The first line of `event` that `wanted` takes; it and what came before are let go."""
+        """The first line of `event` that `wanted` accepts; it and all earlier lines are dropped."""
         seen = 0
         async with asyncio.timeout(within_s):
             while True:

@@ -1136,7 +1136,7 @@ static bool well_formed(const uint8_t *raw, size_t size)
     }
 }
 
-/* Decode what stood between two 0x00, in place: size of the payload, or −1 for no frame. */
+/* Decode the bytes between two 0x00, in place: size of the payload, or −1 for no frame. */
 static int decode_frame(uint8_t *raw, size_t encoded)
 {
     size_t size = cobs_decode(raw, encoded);
@@ -1230,7 +1230,7 @@ static void take_prove(struct json body, uint64_t now)
     }
     shake.state = PROVEN;
     due.ready = true;
-    due.request = asked.open; /* the identical bytes again in a new session: the ttl runs anew */
+    due.request = asked.open; /* the identical bytes again in a new session: the ttl starts again */
     port_told(LINK_UP, shake.peer_id, NULL);
 }
 
@@ -1483,7 +1483,7 @@ static bool validator_begin(void)
         return false;
     kid_of(me.seed_and_key + 32, own_kid);
     kid_of(me.device_key, device_kid);
-    if (memcmp(memory.device_kid, device_kid, ID) != 0) { /* new keys start their verdict_seq anew */
+    if (memcmp(memory.device_kid, device_kid, ID) != 0) { /* new keys start again at verdict_seq 1 */
         memcpy(memory.device_kid, device_kid, ID);
         memory.highest_verdict_seq = 0;
     }
@@ -1572,7 +1572,7 @@ static void validator_cancel(void)
     end_request("cancelled");
 }
 
-/* The turn sensor, once for each gate opened: did somebody go through after the decision in `place`? */
+/* The turn sensor, once for each gate opened: did a person go through after the decision in `place`? */
 static void validator_turned(int place, bool passed, enum cause cause)
 {
     struct answer *a = &memory.answers[place];

@@ -191,7 +191,7 @@ def _own_clock(deed: Deed) -> Callable[[EndUnderTest], None]:
 
 
 def _restart_remembers(bench: EndUnderTest) -> None:
-    """A request that ended stays ended, so that nobody who recorded it can have it answered."""
+    """A request that ended stays ended, so that a recorded copy of it gets no answer."""
     bench.prove()
     request, wrapper, mark = ask(bench, AGAIN_TTL_MS)
     _need_error(bench, mark, "expired", AGAIN_TTL_MS + EXPIRED_MS)
@@ -244,7 +244,7 @@ def _conflict(bench: EndUnderTest) -> None:
 
 
 def _reset_drops_armed(bench: EndUnderTest) -> None:
-    """RST drops it; sent again, its ttl runs anew."""
+    """RST drops it; sent again, its ttl starts again."""
     bench.prove()
     ttl_ms = 1_800
     request, wrapper, _ = ask(bench, ttl_ms)
@@ -297,7 +297,7 @@ ASKING_RULES = (
     ),
     _rule(
         "reset_drops_armed",
-        "RST drops an armed request; the validator sends it again and ttl runs anew.",
+        "RST drops an armed request; the validator sends it again and its ttl starts again.",
         "nothing after the reset, and a whole ttl for the request sent again",
         _reset_drops_armed,
     ),
@@ -385,4 +385,4 @@ REVOKING_RULES = (
         _revoked_for_good,
     ),
 )
-"""Run last: afterwards our key is good for nothing."""
+"""Run last: afterwards our key is useless."""

@@ -604,7 +604,7 @@ HAND_RULES = (
     ConformanceRule(
         "clock.decision",
         "§3 Handshake",
-        "Evidence is good under the key that proved itself in the session …, whatever its decided_at_ms",
+        "Evidence is valid under the key that proved itself in the session …, at any decided_at_ms",
         "no error to a decision (and passage) of 1970 or of the far future",
         _clock,
     ),

@@ -16,7 +16,7 @@ import click
     type=click.FloatRange(0.1, 60),
     default=10.0,
     show_default=True,
-    help="How long the address is good for.",
+    help="How long the address is valid.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
 def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) -> None:

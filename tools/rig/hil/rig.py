@@ -56,7 +56,7 @@ class Rig:
 
     def plug_camera(self) -> None:
         """Load vivid and join its output to its capture; only then let udev tell of it, because a camera has
-        its timing before anybody opens it. When palmd has opened it, the empty scene is shown."""
+        its timing before any program opens it. When palmd has opened it, the empty scene is shown."""
         machine = self.machine
         machine.run("udevadm", "control", "--stop-exec-queue")
         machine.run("modprobe", "vivid", *_VIVID)

@@ -35,7 +35,7 @@ from tools.rig.virtual_camera import VirtualCamera
 
 DEVICE_ID: Final = "palm-soak-1"
 ENROLLED: Final = (101, 102, 103)
-"""Seeds of the people whom the gate knows."""
+"""Seeds of the enrolled people."""
 
 
 @dataclass(frozen=True)

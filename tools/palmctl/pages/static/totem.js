@@ -183,7 +183,7 @@ async function follow() {
       const before = told;
       told = answer.ok ? await answer.json() : null;
       if (told && before && told.seq !== before.seq && local === "idle") local = null;
-      // An end that was there before this page was opened is nobody's here.
+      // An end from before this page was opened is not shown.
       if (told && !before && ["done", "review", "failed"].includes(told.state.step)) local = "idle";
       draw(false);
       if (!told) await pause(1500);
