@@ -1,6 +1,5 @@
 """From palm crops to vectors: one ONNX file, run by ONNX Runtime on explicitly few threads."""
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE
 from models.errors import ModelFileError, PixelsError
+from models.onnx_session import open_session
 
 EMBEDDING_SIZE: Final = 512
 
@@ -21,25 +21,11 @@ class Embedder:
 
         Raises ``ModelFileError`` when the file is absent, is no model, or has another input or output.
         """
-        runtime = _onnxruntime()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # A spinning thread pool would eat the core that the next frame needs.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 3
         if not model_path.is_file():
             raise ModelFileError(
                 f"no model file at {model_path}; install the model or correct the model folder"
             )
-        # ONNX Runtime's own exceptions share no public base class.
-        try:
-            self._session = runtime.InferenceSession(str(model_path), options, ["CPUExecutionProvider"])
-        except Exception as e:
-            raise ModelFileError(
-                f"{model_path} cannot be loaded as an ONNX model ({type(e).__name__})"
-            ) from e
+        self._session = open_session(model_path, threads)
         self._input, self._output = _checked_ends(self._session, model_path)
 
     def embed(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -55,14 +41,6 @@ class Embedder:
             return np.empty((0, EMBEDDING_SIZE), dtype=np.float32)
         vectors = self._session.run([self._output], {self._input: np.ascontiguousarray(crops)})[0]
         return np.asarray(vectors, dtype=np.float32)
-
-
-def _onnxruntime() -> Any:
-    # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    import onnxruntime
-
-    return onnxruntime
 
 
 def _checked_ends(session: Any, model_path: Path) -> tuple[str, str]:

@@ -8,7 +8,6 @@ measured to do is in docs/lab/HAND.md.
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
 from models.hand_mask import FinderView
 from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
+from models.onnx_session import open_session
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -70,7 +70,7 @@ class HandNetwork:
 
     def __init__(self, coarse: Path, fine: Path) -> None:
         """Load two ONNX files without their self test; all but the training code use ``open_network``."""
-        self._coarse, self._fine = _session(coarse), _session(fine)
+        self._coarse, self._fine = open_session(coarse), open_session(fine)
 
     def look(self, view: FinderView, least: float) -> NetworkHand | None:
         """The likeliest open hand in the view; None where none has a chance of ``least``. Never raises."""
@@ -346,24 +346,6 @@ def _checked_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
             )
         paths.append(path)
     return paths
-
-
-def _session(path: Path) -> Any:
-    # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    # ONNX Runtime's own exceptions share no public base class.
-    try:
-        return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    except Exception as e:
-        raise ModelFileError(f"{path} cannot be loaded as an ONNX model ({type(e).__name__})") from e
 
 
 def _fixed_picture(side: int) -> NDArray[np.uint8]:

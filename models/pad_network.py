@@ -15,7 +15,6 @@ that is not the one named, another shape, or an answer that is no probability is
 """
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from models.manifest import (
     text_member,
     whole_member,
 )
+from models.onnx_session import open_session
 
 MAX_LOG_ODDS: Final = 8.0
 """A network that is surer than this, 0.9997, is believed no further."""
@@ -86,7 +86,7 @@ class PadNetwork:
         self.model_id = manifest.model_id
         self._manifest = manifest
         self._path = manifest.folder / manifest.file.name
-        self._session = _session(self._path)
+        self._session = open_session(self._path)
         self._input, self._output = self._checked_ends()
         self._probability(np.full((manifest.input.side_px,) * 2 + (3,), 128, np.uint8))
 
@@ -226,22 +226,6 @@ def _tensor(square: NDArray[np.uint8], wanted: PadInput) -> NDArray[Any]:
     shape = (-1, 1, 1) if wanted.layout == "nchw" else (1, 1, -1)
     mean, std = (np.array(v, np.float32).reshape(shape) for v in (wanted.mean, wanted.std))
     return np.ascontiguousarray(((planes.astype(np.float32) - mean) / std)[None])
-
-
-def _session(path: Path) -> Any:
-    # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    # ONNX Runtime's own exceptions share no public base class.
-    try:
-        return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    except Exception as e:
-        raise ModelFileError(f"{path} cannot be loaded as an ONNX model ({type(e).__name__})") from e
 
 
 def _log_odds(probability: float) -> float:

@@ -1,0 +1,26 @@
+"""Opening ONNX files with ONNX Runtime, on explicitly few threads and without its telemetry."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from models.errors import ModelFileError
+
+
+def open_session(path: Path, threads: int = 1) -> Any:
+    """An ``InferenceSession`` on the processor. Raises ``ModelFileError`` for a file that is no model."""
+    # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # A spinning thread pool would eat the core that the next frame needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    # ONNX Runtime's own exceptions share no public base class.
+    try:
+        return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    except Exception as e:
+        raise ModelFileError(f"{path} cannot be loaded as an ONNX model ({type(e).__name__})") from e
