@@ -5,8 +5,6 @@ so that the hand stands upright as a left hand, and the second finds the finger 
 measured to do is in docs/lab/HAND.md.
 """
 
-import hashlib
-import json
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,10 +19,9 @@ from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
 from models.hand_mask import FinderView
 from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
+from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, check_file, file_entry, read_manifest
 from models.onnx_session import open_session
 
-MANIFEST_NAME: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
 SELF_TEST_PX: Final = 0.05
 """How far a point of the self test may lie from the manifest's; runtimes round differently."""
 
@@ -161,7 +158,7 @@ def open_network(folder: Path) -> HandNetwork:
     Raises ``ManifestError`` for a wrong manifest, ``ModelFileError`` for a file that is not the one it names,
     that is no model, or that does not give its known answer.
     """
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     network = HandNetwork(*_checked_files(folder, manifest))
     expected, found = np.asarray(manifest["self_test"]["points"], dtype=np.float64), network.answer()
     wrong = float(np.abs(expected - found).max()) if expected.shape == found.shape else math.inf
@@ -305,47 +302,23 @@ def _mask(
     return mask
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST_NAME
-    try:
-        raw = json.loads(path.read_bytes())
-    except OSError as e:
-        raise ManifestError(f"no readable {path}: {e.strerror}; install the package again") from e
-    except ValueError as e:
-        raise ManifestError(f"{path} is not JSON; install the package again") from e
-    whole = (
-        isinstance(raw, dict)
-        and raw.get("v") == MANIFEST_VERSION
-        and isinstance(raw.get("files"), list)
-        and len(raw["files"]) == 2
-        and all(isinstance(f, dict) and {"name", "sha256"} <= f.keys() for f in raw["files"])
-        and isinstance(raw.get("self_test"), dict)
-        and isinstance(raw["self_test"].get("points"), list)
-    )
-    if not whole:
-        raise ManifestError(
-            f"{path} must hold v {MANIFEST_VERSION}, two files with name and sha256, and self_test.points; "
-            "install the package again"
-        )
-    manifest: dict[str, Any] = raw
-    return manifest
-
-
 def _checked_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    paths = []
-    for file in manifest["files"]:
-        path = folder / Path(str(file["name"])).name
-        try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as e:
-            raise ModelFileError(f"no readable {path}: {e.strerror}; install the package again") from e
-        if found != file["sha256"]:
-            raise ModelFileError(
-                f"{path} is not the file its manifest names: expected SHA-256 {file['sha256']}, "
-                f"found {found}; install the package again"
-            )
-        paths.append(path)
-    return paths
+    path, entries = folder / MANIFEST_NAME, manifest.get("files")
+    answer = manifest.get("self_test")
+    if (
+        manifest.get("v") != MANIFEST_VERSION
+        or not isinstance(entries, list)
+        or len(entries) != 2
+        or not isinstance(answer, dict)
+        or not isinstance(answer.get("points"), list)
+    ):
+        raise ManifestError(
+            f"{path} needs v {MANIFEST_VERSION}, two files and self_test.points; install the package again"
+        )
+    files = [file_entry(path, entry) for entry in entries]
+    for file in files:
+        check_file(folder / file.name, file)
+    return [folder / file.name for file in files]
 
 
 def _fixed_picture(side: int) -> NDArray[np.uint8]:

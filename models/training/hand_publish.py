@@ -15,7 +15,8 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from models.hand_network import MANIFEST_NAME, MANIFEST_VERSION, HandNetwork, open_network
+from models.hand_network import HandNetwork, open_network
+from models.manifest import MANIFEST_NAME, MANIFEST_VERSION
 from models.training.hand_network import COARSE_PX, FINE_PX, CoarseNet, FineNet
 from models.training.hand_train import GROUNDS, HANDS
 
