@@ -5,16 +5,16 @@ DeviceError
 ├── StateError           the state directory
 │   ├── NotProvisioned   the device has no keys or no trust yet
 │   ├── KeyStoreError    a key file is missing, damaged or readable by others
-│   ├── TrustError       trust.json, or something signed that it does not vouch for
-│   │   └── Outdated     signed by who may, and older than what was taken before
+│   ├── TrustError       trust.json, or a signed object that it does not vouch for
+│   │   └── Outdated     validly signed, and older than one accepted before
 │   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
 ├── CameraError          the camera is absent, unreadable or stalled
 ├── ProvisioningError    registration failed; `palmctl provision` says what to do
-├── UpdateRefused        a release, or a piece of one, is not taken; `code` says why
+├── UpdateRefused        a release, or a piece of one, is rejected; `code` says why
 ├── EnrolmentRefused     an enrolment cannot take this step now; `code` says why
 └── IpcError             packets between processes of the device
-    ├── IpcUnreachable   nobody listens, or the connection went away
-    │   └── IpcNotPermitted  this user may not use the socket; whether anybody listens is not known
+    ├── IpcUnreachable   no process listens, or the connection closed
+    │   └── IpcNotPermitted  this user may not use the socket; whether a process listens is unknown
     └── IpcRefused       the other side answered with a refusal; `code` says which
 
 A message says what was expected, what was found (never a secret, never a personal value) and what to do.
@@ -50,11 +50,11 @@ class KeysAbsent(KeyStoreError, NotProvisioned):
 
 
 class TrustError(StateError):
-    """What registration pinned cannot be read, or does not vouch for what was presented."""
+    """The pinned trust cannot be read, or does not vouch for the object presented."""
 
 
 class Outdated(TrustError):
-    """What was presented is vouched for, and older than what was taken before: nothing is to be done."""
+    """The object presented is valid, and older than one accepted before: there is nothing to do."""
 
 
 class JournalError(StateError):
@@ -62,7 +62,7 @@ class JournalError(StateError):
 
 
 class SequenceHalted(JournalError):
-    """Somebody knows of more verdicts of these keys than the journal holds; no other one is numbered."""
+    """More verdicts of these keys exist than the journal holds; no further verdict is numbered."""
 
 
 class CameraError(DeviceError):
@@ -82,7 +82,7 @@ class EnrolmentRefused(DeviceError):
 
 
 class UpdateRefused(DeviceError):
-    """A release, or a piece of one, is not taken; `code` is its word, `str()` its text for a person."""
+    """A release, or a piece of one, is rejected; `code` is the word for it, `str()` the text for a person."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -94,15 +94,15 @@ class IpcError(DeviceError):
 
 
 class IpcUnreachable(IpcError):
-    """Nobody listens at the socket, or the connection went away before the reply."""
+    """No process listens at the socket, or the connection closed before the reply."""
 
 
 class IpcNotPermitted(IpcUnreachable):
-    """This user may not use the socket, which says nothing about the program behind it."""
+    """This user may not use the socket; the state of the program behind it is unknown."""
 
 
 class IpcRefused(IpcError):
-    """The other side refused; `code` is its word, `str()` its text for a person."""
+    """The other side refused; `code` is the word for it, `str()` the text for a person."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,11 +1,11 @@
-"""What is wrong with the device, as a set of words that others act on.
+"""What is wrong with the device, as a set of words that programs act on.
 
-1. A word stands from `report(word, …)` until `clear(word)`; reporting it again only renews its detail.
-2. `on_change` is told once for each change of the set of words, never for a change of detail.
-3. The device serves while no word stands that takes away something a verdict needs.
+1. A word is present from `report(word, …)` until `clear(word)`; reporting it again only updates its detail.
+2. `on_change` is called once for each change of the set of words, never for a change of detail.
+3. The device serves while no word is present that takes away something a verdict needs.
 
-The words go into the signed status of LINK/1 §4 and into reports to the service; the details, which may
-say more, stay on the device.
+The words go into the signed status of LINK/1 §4 and into reports to the service. The details stay on the
+device.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 
 class HealthWord(StrEnum):
-    """The words that the device itself raises; the set is open at the other ends."""
+    """The words that the device itself raises; receivers accept words they do not know."""
 
     KEY_UNATTESTED = "KEY_UNATTESTED"
     GALLERY_STALE = "GALLERY_STALE"
@@ -45,12 +45,12 @@ NOT_SERVING = frozenset(
         HealthWord.ROLLED_BACK,
     }
 )
-"""With one of these every verdict would abstain."""
+"""While one of these is present, every verdict abstains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a word means, and what a technician does about it. Both are Markdown, one line."""
+    """What a word means, and what a technician does about it. Each is one line of Markdown."""
 
     means: str
     do: str
@@ -120,20 +120,21 @@ ADVICE: Mapping[HealthWord, Advice] = {
         "no factory certificate vouches for the keys; for information only", "–"
     ),
 }
-"""One entry for each word, those that stop recognition first: the source of the tables in the documents."""
+"""One entry for each word, those that stop recognition first. The tables in the documents are made from
+it."""
 
 
 class Health:
-    """The set of standing words. `on_change` gets the sorted words after each change of the set."""
+    """The set of words that are present. `on_change` gets them, sorted, after each change of the set."""
 
     def __init__(
         self,
         on_change: Callable[[tuple[HealthWord, ...]], None],
-        standing: Mapping[HealthWord, str] = MappingProxyType({}),
+        initial: Mapping[HealthWord, str] = MappingProxyType({}),
     ) -> None:
-        """`standing`: the words from the start, with their details."""
+        """`initial`: the words present at the start, with their details."""
         self._on_change = on_change
-        self._details = dict(standing)
+        self._details = dict(initial)
 
     @property
     def words(self) -> tuple[HealthWord, ...]:
@@ -141,7 +142,7 @@ class Health:
 
     @property
     def details(self) -> dict[HealthWord, str]:
-        """A copy: word to what a technician should know and do."""
+        """A copy: each word with what a technician should know and do."""
         return dict(sorted(self._details.items()))
 
     @property
@@ -149,7 +150,7 @@ class Health:
         return NOT_SERVING.isdisjoint(self._details)
 
     def report(self, word: HealthWord, detail: str = "") -> bool:
-        """Raise `word`; True when it did not stand before."""
+        """Raise `word`; True when it was not present before."""
         known = word in self._details
         self._details[word] = detail
         if not known:
@@ -157,12 +158,12 @@ class Health:
         return not known
 
     def clear(self, word: HealthWord) -> bool:
-        """Take `word` back; True when it stood."""
+        """Take `word` back; True when it was present."""
         if self._details.pop(word, None) is None:
             return False
         self._on_change(self.words)
         return True
 
-    def put(self, word: HealthWord, standing: bool, detail: str = "") -> bool:
-        """`report` or `clear`, by a condition that is looked at again and again."""
-        return self.report(word, detail) if standing else self.clear(word)
+    def put(self, word: HealthWord, present: bool, detail: str = "") -> bool:
+        """`report` or `clear`, by the result of a check that runs repeatedly."""
+        return self.report(word, detail) if present else self.clear(word)

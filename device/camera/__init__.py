@@ -1,7 +1,7 @@
 """Where frames come from: a V4L2 camera, a video file or a folder of images, behind one interface.
 
-`open_camera(source, fps, loop)` gives a `Camera`; what it raises and returns is said in `interface.py`.
-Importing it limits what OpenCV decodes (`models.MOST_PIXELS`), before OpenCV is loaded.
+`open_camera(source, fps, loop)` returns a `Camera`, which `interface.py` describes. Importing this package
+limits what OpenCV decodes (`models.MOST_PIXELS`), before OpenCV is loaded.
 """
 
 from device.camera.errors import CameraLost, CameraSourceError, CameraUnavailable

@@ -8,8 +8,8 @@ class CameraSourceError(CameraError):
 
 
 class CameraUnavailable(CameraError):
-    """The source is well named but cannot be opened now: absent, forbidden, busy, or not a camera."""
+    """The source is named correctly but cannot be opened now: absent, forbidden, busy, or not a camera."""
 
 
 class CameraLost(CameraError):
-    """An opened camera is gone (unplugged, or its driver gave up): close it and open it anew."""
+    """An opened camera is gone (unplugged, or its driver gave up): close it and open it again."""

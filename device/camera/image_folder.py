@@ -1,4 +1,4 @@
-"""A folder of images as pictures to play: photographs of hands, or frames another program keeps adding."""
+"""A folder of images to play: photographs of hands, or frames that another program keeps adding."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from link1.plain_file import read_plain_file
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"})
 MOST_BYTES = 64 * 1024 * 1024
-"""A larger file is not read: no photograph is so large, and memory on a small board is short."""
+"""Larger files are not read: no photograph is so large, and a small board has little memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 class ImageFolder:
     """The images of `folder` in the order of their names.
 
-    With `loop` it starts anew at the end. Without, `next` gives None there until files are added whose
-    names come after the last one read (add them by rename, under a name beginning with a dot before).
-    The folder is listed only when every known name has been read. Files that cannot be decoded, or that
-    are gone by the time they are due, are skipped, counted and logged by name.
+    With `loop` it restarts at the end. Without, `next` returns None there until files are added whose names
+    sort after the last one read (create them under a name that begins with a dot, then rename them). The
+    folder is listed only when every known name has been read. Files that cannot be decoded, or are gone when
+    they are due, are skipped, counted and logged by name.
     """
 
     def __init__(self, folder: Path, *, loop: bool) -> None:
@@ -58,8 +58,9 @@ class ImageFolder:
     def _list_after(self, last: str) -> None:
         names = self._names_after(last)
         if names:
-            # A listing may miss a file that came while it ran and yet show one that came later. Whoever adds
-            # files in order has added all before the latest seen, so a second listing up to it is complete.
+            # A listing may miss a file that was added while it ran and still show a later one. Files are
+            # added in order, so everything before the latest name exists, and a second listing up to it is
+            # complete.
             latest = max(names)
             names |= {name for name in self._names_after(last) if name <= latest}
         self._waiting = sorted(names, reverse=True)
@@ -97,4 +98,4 @@ class ImageFolder:
 
 
 def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 -- no Path a name: folders may hold 100,000
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 -- folders may hold 100,000 names; no Path for each

@@ -10,40 +10,40 @@ import numpy as np
 from device.camera.interface import READ_LIMIT_S, Pixels
 
 LIVE_RATE_HZ = 10.0
-"""A slower film gives each picture again at this rate or more, as a camera looking at it would."""
+"""Each picture of a slower film is repeated at this rate or more, as a camera filming it would do."""
 SLIDES_RATE_HZ = 20.0
 
 SLIDES_UP_TO_FPS = 2.0
-"""A folder shown this slowly is a row of photographs, not a film."""
+"""A folder played at this rate or less is a series of photographs, not a film."""
 BLANK_S = 0.4
-"""Between two photographs nothing is in view, long enough for the hand of the one before to have left."""
+"""Between two photographs the view is empty long enough for the previous hand to count as gone."""
 
 CATCH_UP_S = 0.5
-"""A reader later than this skips the missed time instead of hurrying through it."""
+"""A reader that is later than this skips the missed time instead of catching up."""
 
 
 class Pictures(Protocol):
-    """What there is to play."""
+    """The pictures to play."""
 
     @property
     def description(self) -> str:
-        """What this is, for a person."""
+        """Shown to people."""
 
     @property
     def skipped(self) -> int:
-        """Pictures that could not be read."""
+        """Number of pictures that could not be read."""
 
     def next(self) -> Pixels | None:
-        """The next picture; None when there is no other now (the one before stays in view)."""
+        """The next picture; None when there is none at present (the previous one stays in view)."""
 
     def close(self) -> None:
-        """Frees what is held."""
+        """Free the resources."""
 
 
 class PacedCamera:
     """A `Camera` that plays `pictures` at `fps`; the last one stays in view while nothing follows it.
 
-    With `slides`, each picture is a scene of its own: the first `BLANK_S` of its time show an empty grey.
+    With `slides`, each picture is a separate scene: the first `BLANK_S` of its time show an empty grey.
     """
 
     def __init__(

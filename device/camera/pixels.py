@@ -1,4 +1,4 @@
-"""Decoding one image file into pixels the models take, whatever the camera that took it."""
+"""Decoding one image file of any camera into pixels that the models take."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from models import MOST_PIXELS
 
 _Picture = npt.NDArray[np.integer[Any] | np.floating[Any]]
 SHORTEST_SIDE_PX = 64
-_BACKDROP = 128.0  # what a transparent picture is laid upon: neither a dark nor a bright ground
+_BACKDROP = 128.0  # transparent pictures are blended onto mid grey: neither a dark nor a bright background
 
 
 class Unreadable(ValueError):
-    """These bytes are no picture that can be used; the message says why."""
+    """These bytes are not a usable picture; the message says why."""
 
 
 def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool]:
     """`data` (a JPEG, PNG, BMP, WebP, TIFF or PNM file) as `(pixels, depth_bits, scaled_down)`.
 
-    Turned upright by its EXIF orientation. Grey stays (H, W), colour becomes BGR, an alpha channel is laid
-    on mid grey. Of a picture of more than 8 bits a sample the depth is guessed from its brightest sample,
-    at least `depth_bits` (pass what came back before, so that a dark picture in a series is not stretched).
-    The longer side is at most LONGEST_SIDE_PX. A picture of more than MOST_PIXELS is refused by its header.
+    Turned upright by its EXIF orientation. Grey stays (H, W), colour becomes BGR, an alpha channel is blended
+    onto mid grey. With more than 8 bits a sample, the depth is guessed from the brightest sample and is at
+    least `depth_bits` (pass the depth returned before, so that a dark picture in a series is not stretched).
+    The longer side is at most LONGEST_SIDE_PX. A picture of more than MOST_PIXELS is rejected by its header.
     Raises Unreadable.
     """
     if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
@@ -34,8 +34,8 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     try:
         picture = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
         if raw.size and (picture is None or picture.ndim != 3 or picture.shape[2] != 4):
-            # IMREAD_UNCHANGED leaves photographs of telephones lying on their side.
-            picture = None  # or two of them would be in memory
+            # IMREAD_UNCHANGED ignores the EXIF orientation of photographs taken with telephones.
+            picture = None  # freed first, so that only one of them is in memory
             picture = cv2.imdecode(raw, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH)
     except cv2.error as error:
         if "CV_IO_MAX_IMAGE" in str(error):

@@ -1,4 +1,4 @@
-"""From the words of `[camera] source` to an opened camera."""
+"""Parses `[camera] source` and opens the camera it names."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +18,7 @@ _EXPECTED = (
 
 
 class SourceKind(Enum):
-    """Which kind of source the configuration names; a file source is told apart when it is opened."""
+    """The kind of source that the configuration names; video or folder is decided when a file is opened."""
 
     V4L2 = "v4l2"
     FILE = "file"
@@ -26,14 +26,14 @@ class SourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CameraSource:
-    """A parsed `[camera] source`. `path` is absolute for V4L2; a file's may be relative to the process."""
+    """A parsed `[camera] source`. `path` is absolute for V4L2; for a file it may be relative."""
 
     kind: SourceKind
     path: Path
 
 
 def parse_source(text: str) -> CameraSource:
-    """Reads `[camera] source` without touching the disk; CameraSourceError when it names no source."""
+    """Parse `[camera] source` without touching the disk. Raises CameraSourceError when it names no source."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme == "file":
         if not rest:
@@ -50,22 +50,22 @@ def parse_source(text: str) -> CameraSource:
 
 
 def open_camera(source: str, fps: float | None = None, loop: bool = False, *, pair: bool = False) -> Camera:
-    """Opens `source`.
+    """Open `source`.
 
-    `fps`: for a folder, images a second (15 when None), where up to 2 shows each image as a scene of its own,
-    with nothing in view in between, as a row of photographs of different hands needs it; for a video, its
-    own rate when None; for a V4L2 device, the rate asked of the driver (30 when None), which may give
-    another. `loop`: a video or folder starts anew at its end; otherwise its last picture stays, and a folder
-    goes on with images added later. `pair`: of a V4L2 device pictures twice as wide are asked for, which hold
-    two side by side; files have the size they have.
+    `fps`: for a folder, images a second (15 when None); at 2 or less each image is a separate scene with an
+    empty view in between, as photographs of different hands need it. For a video, the file's rate when None.
+    For a V4L2 device, the rate requested from the driver (30 when None), which may deliver another. `loop`: a
+    video or folder restarts at its end; otherwise its last picture stays, and a folder continues with images
+    added later. `pair`: a V4L2 device is asked for pictures of twice the width, two pictures side by side;
+    the size of files does not change.
 
-    Raises CameraSourceError (wrong words) or CameraUnavailable (cannot be opened now; trying again later
-    may help).
+    Raises CameraSourceError (wrong words) or CameraUnavailable (cannot be opened now; a later attempt may
+    succeed).
     """
     if fps is not None and not FPS_RANGE[0] <= fps <= FPS_RANGE[1]:
         raise CameraSourceError(f"[camera] fps is {fps}; expected {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g}")
     parsed = parse_source(source)
-    # Imported here: naming and checking a source must not cost loading OpenCV.
+    # Imported here: parsing and checking a source must not load OpenCV.
     if parsed.kind is SourceKind.V4L2:
         from device.camera.v4l2 import open_v4l2
 

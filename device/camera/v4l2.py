@@ -1,4 +1,4 @@
-"""A V4L2 camera, and the ways such a camera fails that OpenCV does not tell."""
+"""A V4L2 camera, with detection of the failures that OpenCV does not report."""
 
 import errno
 import fcntl
@@ -28,21 +28,21 @@ _CAP_DEVICE_CAPS = 0x80000000
 
 
 class OpenedCapture(Protocol):
-    """What is used of cv2.VideoCapture."""
+    """The used part of cv2.VideoCapture."""
 
     def read(self) -> tuple[bool, npt.NDArray[np.generic] | None]:
         """The next frame."""
 
     def release(self) -> None:
-        """Frees the device."""
+        """Free the device."""
 
 
 class V4L2Camera:
-    """A `Camera` over an opened capture of one picture size.
+    """A `Camera` over an opened capture with one picture size.
 
-    OpenCV answers `read` with False both when a frame is late and when the device is gone, and
-    `isOpened` stays true after a disconnect. What tells them apart is the time it took: a stalled camera
-    keeps `read` waiting for the select timeout, a lost one answers at once.
+    OpenCV's `read` returns False both when a frame is late and when the device is gone, and `isOpened` stays
+    true after a disconnect. The duration distinguishes them: a stalled camera blocks `read` for the select
+    timeout, a lost one returns at once.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class V4L2Camera:
         self._capture.release()
 
     def _is_whole(self, picture: npt.NDArray[np.generic] | None) -> bool:
-        """Whether a frame that `read` calls good carries a picture.
+        """Whether a frame that `read` reports as good holds a picture.
 
-        OpenCV passes frames on that the driver marked corrupt: of another size, or one value throughout
+        OpenCV passes on frames that the driver marked corrupt: of another size, or with one value throughout
         (a transfer of zeros). A camera in full darkness still has noise.
         """
         if picture is None or picture.size == 0 or picture.dtype != np.uint8:
@@ -96,22 +96,23 @@ class V4L2Camera:
 
 
 def open_v4l2(node: Path, fps: float, *, pair: bool = False) -> V4L2Camera:
-    """Opens `node`, asking for 640 × 480 MJPEG, else YUYV, at `fps`; the driver may give something near.
+    """Open `node` with 640 × 480 MJPEG, else YUYV, at `fps`; the driver may choose something near it.
 
-    `pair`: for 1280 × 480, two pictures side by side.
+    `pair`: 1280 × 480, two pictures side by side.
 
     Raises CameraUnavailable.
     """
     name = _check_node(node)
-    # OpenCV reads this once, at its first wait for a frame; without it a stalled camera holds `read` 10 s.
+    # OpenCV reads this once, when it first waits for a frame. The default blocks `read` of a stalled camera
+    # 10 s.
     os.environ["OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"] = str(SELECT_TIMEOUT_S)
-    # A by-id link is resolved, or OpenCV takes the path for a file name.
+    # A by-id link is resolved; otherwise OpenCV takes the path for a file name.
     capture = cv2.VideoCapture(str(node.resolve()), cv2.CAP_V4L2)
     if capture.isOpened():
-        # One by one and unchecked: a driver that knows no rate, or other sizes, still gives pictures.
+        # Set one by one and unchecked: a driver that rejects the rate or the size still delivers pictures.
         for fourcc in ("MJPG", "YUYV"):
             wanted = cv2.VideoWriter.fourcc(*fourcc)
-            # Asked for a format that the camera lacks, OpenCV takes another one and says that it was set.
+            # For a format that the camera lacks, OpenCV sets another one and reports success.
             if capture.set(cv2.CAP_PROP_FOURCC, wanted) and int(capture.get(cv2.CAP_PROP_FOURCC)) == wanted:
                 break
         capture.set(cv2.CAP_PROP_FRAME_WIDTH, 2 * WIDTH_PX if pair else WIDTH_PX)
@@ -132,7 +133,7 @@ def open_v4l2(node: Path, fps: float, *, pair: bool = False) -> V4L2Camera:
 
 
 def _check_node(node: Path) -> str:
-    """The camera's name; CameraUnavailable with the reason when `node` is no usable capture device."""
+    """The camera's name. Raises CameraUnavailable when `node` is not a usable capture device."""
     try:
         if not stat.S_ISCHR(node.stat().st_mode):
             raise CameraUnavailable(
@@ -178,7 +179,7 @@ def _why_not_opened(node: Path, error: OSError) -> str:
 
 
 def _nodes_there(node: Path) -> str:
-    """The cameras that could have been meant, for a message."""
+    """The cameras that are present, for a message."""
     pattern = "*" if node.parent.name in {"by-id", "by-path"} else "video*"
     try:
         names = sorted(str(found) for found in node.parent.glob(pattern))

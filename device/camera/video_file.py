@@ -1,4 +1,4 @@
-"""A video file as pictures to play."""
+"""The pictures of a video file."""
 
 import logging
 import os
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 class VideoFile:
-    """The frames of one video; with `loop` it starts anew at its end, else `next` gives None from there.
+    """The frames of one video; with `loop` it restarts at its end, otherwise `next` returns None from there.
 
-    `own_fps` is the rate the file states. Raises CameraUnavailable when it is no video OpenCV can read.
+    `own_fps` is the rate stated in the file. Raises CameraUnavailable when OpenCV cannot read it as a video.
     """
 
     def __init__(self, path: Path, *, loop: bool) -> None:
         if not os.access(path, os.R_OK):
             raise PermissionError(path)
-        if not path.is_file():  # FFmpeg would wait at a pipe for somebody to write
+        if not path.is_file():  # FFmpeg would wait for data at a pipe
             raise CameraUnavailable(
                 f"camera source file:{path} is no plain file; expected a video or a folder"
             )
@@ -45,7 +45,7 @@ class VideoFile:
             return None
         pixels = self._read()
         if pixels is None and self._loop:
-            # Opened anew, not wound back: seeking fails silently in files without an index.
+            # Reopened instead of rewound: seeking fails silently in files without an index.
             self._video.release()
             self._video = self._open()
             pixels = self._read()

@@ -1,1 +1,1 @@
-"""The configuration file: read, described, changed."""
+"""Reading, describing and changing the configuration file."""

@@ -1,4 +1,4 @@
-"""One member of the configuration file changed in place: comments, order and all else stay as they are."""
+"""Changes one member of the configuration file in place; comments, order and everything else are kept."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ from device.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The text of the file after the change, what it means, and the member's value before (None: none)."""
+    """The text of the file after the change, its configuration, and the member's previous value, if any."""
 
     text: str
     config: DeviceConfig
@@ -23,38 +23,38 @@ class Changed:
 
 
 def change_member(text: str, path: Path, name: str, value: str) -> Changed:
-    """`text` with SECTION.MEMBER `name` set to `value`, which is TOML or, for strings and paths, as it is.
+    """`text` with SECTION.MEMBER `name` set to `value`, which is TOML or a bare string or path.
 
-    Raises ConfigError: an unknown name, a value that the member does not take, a file that cannot be used
-    with it, or one that writes the member in a form that cannot be changed safely.
+    Raises ConfigError: an unknown name, a value that the member does not accept, a file that becomes invalid,
+    or a spelling of the member that cannot be changed safely.
     """
     section, _, member = name.partition(".")
     toml = toml_value(_typed(name, value, path))
     expected = read_toml(text.encode("utf-8"), path)[1]
     table = expected.setdefault(section, {})
     if not isinstance(table, dict):
-        raise ConfigError((f"{path}: {section} is no table; correct it with an editor",))
+        raise ConfigError((f"{path}: {section} is not a table; correct it with an editor",))
     before = table.get(member)
     changed = _put(text, section, member, toml)
     table[member] = tomllib.loads(f"v = {toml}")["v"]
     if read_toml(changed.encode("utf-8"), path)[1] != expected:
-        what = f"{path}: [{section}] {member} is written in a form that only a person can change"
+        what = f"{path}: [{section}] {member} is written in a form that cannot be changed automatically"
         raise ConfigError((f"{what}; use an editor, then run: palmctl config check",))
     config = parse_config(changed.encode("utf-8"), path)
     return Changed(changed, config, None if before is None else _shown(before), toml)
 
 
 def _typed(name: str, value: str, path: Path) -> object:
-    """The TOML value that `value` stands for, once the member takes it."""
+    """The TOML value denoted by `value`, if the member accepts it."""
     known = describe_members()
     section, _, member = name.partition(".")
     if section not in known or member not in known[section]:
         names = [f"{table}.{of}" for table, members in known.items() for of in members]
-        what = f"{name} is no member of the configuration{nearest(name, names)}"
+        what = f"{name} is not a member of the configuration{nearest(name, names)}"
         raise ConfigError((f"{what}; see: palmctl config show --defaults",))
     parser = known[section][member][0]
     readings: list[object] = [value]
-    with contextlib.suppress(ValueError, RecursionError):  # most strings are no TOML as they stand
+    with contextlib.suppress(ValueError, RecursionError):  # most bare strings are not TOML
         readings.insert(0, tomllib.loads(f"v = {value}")["v"])
     problem = ""
     for reading in readings:
@@ -68,7 +68,7 @@ def _typed(name: str, value: str, path: Path) -> object:
 
 
 def _put(text: str, section: str, member: str, toml: str) -> str:
-    """The line of the member replaced, else a line added at the end of its section, else a section added."""
+    """Replace the member's line, or add a line at the end of its section, or add a section."""
     lines = text.splitlines()
     locations = Locations(text)
     start = locations.line_of(section, None)
@@ -89,7 +89,7 @@ def _put(text: str, section: str, member: str, toml: str) -> str:
 
 
 def _replaced(line: str, member: str, toml: str) -> str:
-    """The line with another value, its indentation and comment kept."""
+    """The line with another value; indentation and comment are kept."""
     head = re.match(rf"""\s*["']?{re.escape(member)}["']?\s*=\s*""", line)
     if head is None:
         return line
@@ -99,7 +99,7 @@ def _replaced(line: str, member: str, toml: str) -> str:
         try:
             tomllib.loads(f"v = {value}")
         except ValueError:
-            continue  # that # stands inside a string
+            continue  # this # is inside a string
         gap = value[len(value.rstrip()) :]
         return f"{line[: head.end()]}{toml}{gap}{rest[index:]}"
     return line
@@ -108,5 +108,5 @@ def _replaced(line: str, member: str, toml: str) -> str:
 def _shown(value: object) -> str:
     try:
         return toml_value(tuple(value) if isinstance(value, list) else value)
-    except ValueError:  # hexadecimal digits are read without the limit that writing decimal ones has
+    except ValueError:  # the limit of digits holds for writing decimal, not for reading hexadecimal
         return "a number with too many digits"

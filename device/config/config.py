@@ -1,4 +1,4 @@
-"""The configuration file: TOML in, one frozen `DeviceConfig` out, every mistake named at once.
+"""The configuration file: TOML in, one frozen `DeviceConfig` out, all mistakes reported together.
 
     [device]                                  # all three ids as they were registered
     id = "gate-7-left"
@@ -10,7 +10,7 @@
     [camera]
     source = "/dev/video0"                    # or v4l2:by-id/…, or file:PATH of a video or folder of images
     fps = 30                                  # 1..120
-    loop = false                              # file: only; start anew at the end
+    loop = false                              # file: only; restart at the end
     look = "rgb"                              # or "nir"
     nir = "none"                              # "left" or "right": that half of a two-sensor module's picture
 
@@ -26,16 +26,16 @@
     dir = "/opt/palm-access/model"            # optional; default: the shipped model
 
     [liveness]
-    model_dir = "/etc/palm-access/liveness"   # optional; a network of your own beside the built-in cues
+    model_dir = "/etc/palm-access/liveness"   # optional; a custom network in addition to the built-in cues
 
     [enrolment]
-    hands = ["L", "R"]                        # default; what a session read from a QR code asks for
+    hands = ["L", "R"]                        # default; the hands of a session read from a QR code
     consent = "screen"                        # default; "service": people agree elsewhere, not here
     terms_dir = "/etc/palm-access/terms"      # optional; default: the shipped texts of version v1
     terms_version = "v2"                      # optional; for QR codes; default: as registered
 
-Relative paths are relative to the folder of the file, `file:` sources included. The members are one table,
-`_MEMBERS`, from which reading, writing and the messages come.
+Relative paths are relative to the folder of the file, `file:` sources included. Reading, writing and messages
+all use one table of members, `_MEMBERS`.
 """
 
 import json
@@ -58,9 +58,9 @@ from link1.plain_file import read_plain_file
 DEFAULT_PATH = Path("/etc/palm-access/device.toml")
 ENVIRONMENT_VARIABLE = "PALM_ACCESS_CONFIG"
 MAX_FILE_BYTES = 64 * 1024
-"""A full configuration has under 1 KiB; something else was named by mistake beyond this."""
+"""A full configuration has under 1 KiB; a larger file was named by mistake."""
 MAX_LINE_CHARACTERS = 1024
-"""A path and a comment fit. The parser takes quadratic time for a key of many dots, which is on one line."""
+"""A path and a comment fit. The parser needs quadratic time for a dotted key, which is on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class EnrolmentSection:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """What the file says. `cloud` is None for a device that lives on mail alone."""
+    """The content of the file. `cloud` is None for a device without a network."""
 
     device: DeviceSection
     camera: CameraSection
@@ -141,17 +141,17 @@ class DeviceConfig:
 
     @property
     def control_socket(self) -> Path:
-        """Where a technician's `palmctl` talks to the core."""
+        """The socket of a technician's `palmctl`."""
         return socket_path(self.device.runtime_dir, SocketRole.TECHNICIAN)
 
     @property
     def totem_socket(self) -> Path:
-        """Where the screen at which people enrol talks to the core."""
+        """The socket of the screen at which people enrol."""
         return socket_path(self.device.runtime_dir, SocketRole.TOTEM)
 
     @property
     def carrier_socket(self) -> Path:
-        """Where `palm-syncd` talks to the core."""
+        """The socket of `palm-syncd`."""
         return socket_path(self.device.runtime_dir, SocketRole.CARRIER)
 
 
@@ -209,12 +209,12 @@ _MAY_BE_ABSENT = frozenset({"cloud"})
 
 
 def config_path(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Which file counts: the one given on the command line, else PALM_ACCESS_CONFIG, else the default."""
+    """The file to use: the one given on the command line, else PALM_ACCESS_CONFIG, else the default."""
     return given or Path(environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH)
 
 
 def load_config(path: Path) -> DeviceConfig:
-    """Read and check the file at `path`. Raises ConfigError, which names every problem and its line."""
+    """Read and check the file at `path`. Raises ConfigError, which lists every problem with its line."""
     return parse_config(read_config_file(path), path)
 
 
@@ -225,20 +225,20 @@ def read_config_file(path: Path) -> bytes:
     except OSError as error:
         step = f"`palmctl provision` writes one, --config or {ENVIRONMENT_VARIABLE} names another"
         if isinstance(error, PermissionError):
-            step = "run this as root, or as a user who may"
+            step = "run this as root, or as a user with read permission"
         raise ConfigError((f"{path}: cannot be read ({reason_of(error)}); {step}",)) from error
 
 
 def parse_config(data: bytes, path: Path) -> DeviceConfig:
-    """`load_config` for text that is not in the file at `path` yet. Raises ConfigError."""
+    """`load_config` for text that is not yet in the file at `path`. Raises ConfigError."""
     text, document = read_toml(data, path)
     return _read(document, path, Locations(text))
 
 
 def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
-    """The text and what it holds, members unchecked. Raises ConfigError."""
+    """The text and its TOML document, with members unchecked. Raises ConfigError."""
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is no device configuration",))
+        raise ConfigError((f"{path}: has over {MAX_FILE_BYTES} bytes; this is not a device configuration",))
     try:
         text = data.decode("utf-8")
         if max(map(len, text.split("\n"))) > MAX_LINE_CHARACTERS:
@@ -248,14 +248,14 @@ def read_toml(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError((f"{path}: is not UTF-8 text; save it as UTF-8",)) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError((f"{path}: is not TOML: {error}",)) from None
-    except ValueError:  # Python's limit of digits (4,300) may have been set lower than a line is long
+    except ValueError:  # Python's limit of digits (4,300) may have been lowered below the length of a line
         raise ConfigError((f"{path}: holds a number with too many digits; shorten it",)) from None
     except RecursionError:
-        raise ConfigError((f"{path}: is nested too deep; this is no device configuration",)) from None
+        raise ConfigError((f"{path}: is nested too deeply; this is not a device configuration",)) from None
 
 
 def write_config(path: Path, config: DeviceConfig) -> None:
-    """Write `config` as a file that `load_config` reads back as the same value; replaces `path` at once.
+    """Write `config` to `path`, which is replaced as a whole; `load_config` reads back an equal value.
 
     Raises ConfigError when it cannot be written.
     """
@@ -267,7 +267,7 @@ def write_config(path: Path, config: DeviceConfig) -> None:
 
 def render_config(config: DeviceConfig) -> str:
     """The TOML text of `config`."""
-    lines = ["# Written by palmctl provision. `palmd --check` says whether it can be used."]
+    lines = ["# Written by palmctl provision. `palmd --check` says whether it is valid."]
     for table, of_table in _MEMBERS.items():
         section = getattr(config, table)
         given = {} if section is None else {name: getattr(section, name) for name in of_table}
@@ -278,7 +278,7 @@ def render_config(config: DeviceConfig) -> str:
 
 
 def describe_members() -> dict[str, dict[str, tuple[Parser, str | None]]]:
-    """Every section and member: what parses it, and its default as TOML (None: there is none)."""
+    """Every section and member with its parser and its default as TOML (None: no default)."""
     return {
         table: {
             name: (rule.parse, None if rule.default in (None, _REQUIRED) else toml_value(rule.default))
@@ -289,7 +289,7 @@ def describe_members() -> dict[str, dict[str, tuple[Parser, str | None]]]:
 
 
 def is_required(section: str, member: str) -> bool:
-    """Whether a configuration without this member is refused (in [cloud]: where that section stands)."""
+    """Whether this member must be present (in [cloud]: if the section is present)."""
     return _MEMBERS[section][member].default is _REQUIRED
 
 
@@ -301,13 +301,13 @@ def toml_value(value: object) -> str:
         return str(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    # A JSON string is a TOML basic string, except that TOML requires DEL to be escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """Collects what is wrong, each with its file and line."""
+    """Collects the problems, each with file and line."""
 
     path: Path
     locations: Locations
@@ -329,7 +329,7 @@ def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceC
         if isinstance(content, dict):
             findings.add(table, None, f"unknown table{nearest(table, _MEMBERS)}; there are {known}")
         else:
-            findings.add("", table, f"stands outside any table; there are {known}")
+            findings.add("", table, f"is outside any table; there are {known}")
     sections: dict[str, Any] = {
         table: None
         if table in _MAY_BE_ABSENT and table not in document
@@ -339,7 +339,7 @@ def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceC
     camera = sections["camera"]
     if camera is not None and camera.nir != "none" and camera.look != "rgb":
         findings.add(
-            "camera", "nir", 'needs look = "rgb": the other half is the colour picture that is examined'
+            "camera", "nir", 'needs look = "rgb": the other half is the colour picture for recognition'
         )
     if findings.problems:
         raise ConfigError(tuple(findings.problems))
@@ -347,7 +347,7 @@ def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceC
 
 
 def _read_table(table: str, content: object, findings: _Findings) -> object:
-    """One section, or None with the reasons in `findings`."""
+    """One section; None when it is wrong, with the reasons in `findings`."""
     rules = _MEMBERS[table]
     if not isinstance(content, dict):
         found = describe_kind(content)

@@ -1,4 +1,4 @@
-"""What each configuration member is for: the source of `palmctl config show` and docs/howto/FIELD.md."""
+"""The purpose of each configuration member, shown by `palmctl config show` and in docs/howto/FIELD.md."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -40,7 +40,7 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def defaults_text() -> str:
-    """All members with their defaults and what they are for; those without a default are commented out."""
+    """All members with their defaults and purposes; those without a default are commented out."""
     lines: list[str] = []
     for section, members in describe_members().items():
         lines += ["", f"[{section}]"] if lines else [f"[{section}]"]

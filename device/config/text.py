@@ -1,4 +1,4 @@
-"""Where something stands in a TOML text, and words for what was found there. tomllib keeps no positions."""
+"""Line numbers of members in a TOML text, which tomllib does not keep, and words for TOML values."""
 
 import difflib
 import re
@@ -9,7 +9,7 @@ _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]""")
 
 
 class Locations:
-    """Line numbers of tables and members. A hint for a person: what it cannot find has none."""
+    """Line numbers of tables and members: a hint for people, missing where none was found."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[tuple[str, str | None], int] = {}
@@ -22,13 +22,13 @@ class Locations:
                 self._lines.setdefault((table, key.group(1)), number)
 
     def line_of(self, table: str, member: str | None) -> int | None:
-        """Line of a member, else of its table, else None. The table "" is what stands above all tables."""
+        """Line of a member, else of its table, else None. The table "" is the text above all tables."""
         own = self._lines.get((table, member))
         return own or self._lines.get((table, None)) or self._lines.get(("", table))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)` when one of `known` is close to `word`, else nothing."""
+    """` (did you mean …?)` when one of `known` is close to `word`, else an empty string."""
     close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -1,8 +1,8 @@
-"""What a member of the configuration may hold: one parser for each kind of value.
+"""Parsers for the kinds of values in the configuration.
 
-A parser takes the TOML value and the folder that relative paths start from, and returns the typed value.
-It raises WrongValue, whose text says what was found in kind, never the value itself: a password may stand
-where it does not belong.
+A parser takes the TOML value and the folder of relative paths, and returns the typed value. It raises
+WrongValue, whose text names the kind of value found and never the value, because that may be a misplaced
+password.
 """
 
 import difflib
@@ -26,12 +26,12 @@ _USB_PORT = re.compile(r"usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?
 
 
 class WrongValue(Exception):
-    """The value is not what the member takes; the text says what was found instead."""
+    """The value does not fit the member; the text says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """`parse` with the words for what it takes."""
+    """`parse` with a description of the values it accepts."""
 
     expected: str
     parse: Callable[[Any, Path], Any]
@@ -106,9 +106,9 @@ def _service_url(value: Any, _folder: Path) -> str:
         host = parts.hostname
         _ = parts.port
     except ValueError:
-        raise WrongValue("a string that is no URL") from None
+        raise WrongValue("a string that is not a URL") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise WrongValue("a string that is no http or https URL")
+        raise WrongValue("a string that is not an http or https URL")
     if parts.username or parts.password:
         raise WrongValue("a URL with a user name or a password in it (the device signs with its own key)")
     if parts.query or parts.fragment or parts.path not in ("", "/"):
@@ -119,7 +119,7 @@ def _service_url(value: Any, _folder: Path) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True for a name or an address of this machine itself."""
+    """True for a loopback name or address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

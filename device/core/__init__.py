@@ -1,1 +1,1 @@
-"""palmd: everything that has the camera, the keys and the cable, put together in one process."""
+"""palmd: the process with the camera, the keys and the cable."""

@@ -1,7 +1,7 @@
-"""The core's side of the carrier's socket: what the carrier may ask, and what it may bring.
+"""The core's side of the carrier's socket: what the carrier may ask, and what it may deliver.
 
-The carrier is trusted with nothing but delivery. A page or status that it brings is parsed and verified here
-or below, in the gallery's thread; what it takes away is signed already. Operations, in the objects of
+The carrier is trusted only with delivery. A page or status that it delivers is parsed and verified here or in
+the gallery's thread; what it takes away is already signed. Operations, with the objects of
 `device.values.carrier` (framing: `platform.ipc`):
 
     hello                              → HelloAnswer
@@ -23,8 +23,8 @@ A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (veri
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
 acknowledges.
 
-The `.next` operations wait for something to come, and end with the connection of a carrier that has gone
-away. Everything else is shielded from that: a page half way into the store is finished, and reported.
+The `.next` operations wait for an item, and end when the carrier disconnects. All others are shielded from
+that: a page that is being stored is completed, and its position reported.
 """
 
 import asyncio
@@ -87,23 +87,23 @@ _T = TypeVar("_T")
 
 
 class CarrierEvents(Protocol):
-    """What the core does about what the carrier brought. Called on the core's loop."""
+    """The core's reactions to what the carrier delivers. Called on the core's loop."""
 
     def gallery_changed(self) -> None:
-        """A page was applied: position, freshness or both are new."""
+        """A page was applied: position, freshness or both have changed."""
         ...
 
     async def status_received(self, status: ServiceStatus) -> str | None:
-        """The service's verified word about this device. Returns the wipe_id once everything but the http
-        key is destroyed, so that the carrier confirms it to the service; else None."""
+        """A verified status of this device. Returns the wipe_id once everything but the http key is
+        destroyed, so that the carrier confirms the wipe to the service; else None."""
         ...
 
     async def wipe_confirmed(self, wipe_id: str) -> None:
-        """The service knows that this device is wiped: the http key may go."""
+        """The service knows that this device is wiped: the http key may be destroyed."""
         ...
 
     async def rolled_back(self, why: str) -> None:
-        """Somebody knows of a later state of this device than the one it holds. Raises JournalError."""
+        """The service knows a later state of this device than the present one. Raises JournalError."""
         ...
 
     async def keys_published(self, keys: list[JsonObject]) -> None:
@@ -111,7 +111,7 @@ class CarrierEvents(Protocol):
         ...
 
     def server_time(self, wall_ms: int) -> None:
-        """The service's clock in epoch ms, unsigned: a hint for health, never a time to act on."""
+        """The service's clock in epoch ms. It is unsigned, so it is used only for health."""
         ...
 
     def link_state(self, state: CloudState) -> None:
@@ -130,7 +130,7 @@ class Errands:
 
     def _wake(self) -> None:
         self.submitted.set()
-        # Whether or not a carrier is there to ask: nobody's palms stay in memory longer than a session.
+        # Also without a carrier: no palm data stays in memory longer than a session.
         asyncio.get_running_loop().call_later(LONGEST_WAIT_MS / 1000 + 1, self._expire)
 
     def _expire(self) -> None:
@@ -139,9 +139,8 @@ class Errands:
 
 @dataclass(frozen=True, slots=True)
 class CarrierParts:
-    """What the API works with. `gallery` answers None while there is none to serve (wiped, model mismatch).
-    Each database has its thread: the last page of a large snapshot keeps the gallery's busy for a second, and
-    no verdict may wait for that."""
+    """What the API works with. `gallery` returns None while there is none to serve (wiped, model
+    mismatch)."""
 
     device_id: str
     model_id: str
@@ -157,12 +156,12 @@ class CarrierParts:
     enrolments: Errands
     redeems: Errands
     wipe_id: Callable[[], str | None] = lambda: None
-    """Of a wipe that is done and not yet reported to the service."""
+    """Of a completed wipe that is not yet reported to the service."""
 
 
 class CarrierApi:
-    """Answers one carrier. `handle` is the handler of an `IpcServer`; everything runs on the core's loop but
-    what is named as a database thread's."""
+    """Answers one carrier. `handle` is the handler of an `IpcServer`. Everything runs on the core's loop,
+    except work on a database."""
 
     def __init__(self, parts: CarrierParts) -> None:
         self._parts = parts
@@ -192,7 +191,7 @@ class CarrierApi:
         }
 
     def verdict_waiting(self) -> None:
-        """The journal has something new for upload: a verdict, a decision, a passage, an outcome."""
+        """The journal has a new entry for upload: a verdict, a decision, a passage, an outcome."""
         self._verdict_waiting.set()
 
     async def handle(self, request: Packet) -> Packet:
@@ -263,7 +262,7 @@ class CarrierApi:
             return reply_with(BatchOffered(0, 0))
         items, body = batch
         self._last_ticket += 1
-        # One batch is out at a time: asking for the next gives the last one up.
+        # One batch is out at a time: a request for the next one invalidates it.
         self._batch = (self._last_ticket, items)
         return reply_with(BatchOffered(self._last_ticket, len(items.items)), body)
 
@@ -278,7 +277,7 @@ class CarrierApi:
     async def _verdicts_done(self, request: Packet) -> Packet:
         answered = BatchAnswered.from_obj(request.header)
         if self._batch is None or self._batch[0] != answered.ticket:
-            raise IpcRefused("unknown_ticket", "this batch was given up before; ask for the next one")
+            raise IpcRefused("unknown_ticket", "this batch is no longer valid; ask for the next one")
         batch = self._batch[1]
         self._batch = None
         code = "" if answered.status == 200 else _refusal_of(answered)
@@ -293,11 +292,10 @@ class CarrierApi:
         return reply()
 
     def _settle(self, batch: UploadBatch, code: str, answer: bytes) -> tuple[int, list[str]]:
-        """In the journal's thread. How many items the answer says nothing about, which are offered again, and
-        the codes of those that it refuses.
+        """In the journal's thread. The number of items missing in the answer, which are offered again, and
+        the codes of refused items.
 
-        A `code` says that the service does not take this body at all; the carrier has cut it down to the one
-        item that is to blame before it comes to that.
+        `code`: the service refuses the whole body; the carrier has then reduced it to the one item at fault.
         """
         if code:
             taken, refused = frozenset[int](), dict.fromkeys(range(len(batch.items)), code)
@@ -331,7 +329,7 @@ class CarrierApi:
         if len(request.payload) > _MAX_ANSWER_BYTES:
             raise IpcRefused("malformed", "the answer to an enrolment is too long")
         if not outbox.answered(answered.ticket, EnrolmentAnswer(answered.status, code, request.payload)):
-            raise IpcRefused("unknown_ticket", "this request was answered or given up before")
+            raise IpcRefused("unknown_ticket", "this request was answered or withdrawn before")
         return reply()
 
     async def _status(self, request: Packet) -> Packet:
@@ -374,7 +372,7 @@ _Op = Callable[[Packet], Awaitable[Packet]]
 
 
 def _heed(work: asyncio.Future[Packet]) -> None:
-    """Whoever asked may have left, and nobody else takes what it ended with."""
+    """Retrieve the exception of work whose caller may have disconnected, so that asyncio does not log it."""
     if not work.cancelled():
         work.exception()
 
@@ -382,10 +380,10 @@ def _heed(work: asyncio.Future[Packet]) -> None:
 async def _wait_for(
     waiting: asyncio.Event, look: Callable[[], Awaitable[_T | None]], wait_ms: int
 ) -> _T | None:
-    """What `look` finds, now or when `waiting` is set; None when the time is over."""
+    """The result of `look`, now or when `waiting` is set; None when the time is over."""
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
     while True:
-        # Cleared before looking: what is added while we look sets it again.
+        # Cleared before looking: an item added meanwhile sets it again.
         waiting.clear()
         found = await look()
         if found is not None:
@@ -408,9 +406,9 @@ def _refusal_of(answered: BatchAnswered | ErrandAnswered) -> str:
 
 
 def read_batch_answer(answer: JsonObject, batch: UploadBatch) -> tuple[frozenset[int], dict[int, str]]:
-    """What the service says of each item: the indices it took, and index → code of those it refused.
+    """The service's answer for each item: the indices it accepted, and index → code of those it refused.
 
-    An item may be in both: its verdict is kept, and the decision next to it refused. Raises FormatError.
+    An item may be in both: its verdict is accepted, and its decision refused. Raises FormatError.
     """
     known = {
         ref

@@ -1,4 +1,4 @@
-"""What `palmctl` asks of the whole device: its status, a factory reset, the measures of a picture."""
+"""Operations of `palmctl` on the whole device: status, factory reset, measurements of a picture."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,16 +15,16 @@ from device.vision.capture import FrameSlot
 def control_operations(
     status: Callable[[], CoreStatus], factory_reset: Operation, slot: FrameSlot
 ) -> Mapping[str, Operation]:
-    """The operations by name. `slot`: where the camera's newest picture is."""
+    """The operations by name. `slot`: holds the camera's newest picture."""
 
-    async def tell_status(_request: Packet) -> Packet:
+    async def answer_status(_request: Packet) -> Packet:
         return reply_with(StatusAnswer(status()))
 
     async def measure_picture(_request: Packet) -> Packet:
         frame = slot.latest
         if frame is None:
-            raise IpcRefused("no_picture", "the camera gives no picture now; see the camera's own line")
+            raise IpcRefused("no_picture", "the camera gives no picture now; see the line `camera`")
         measured = await asyncio.to_thread(measure, frame)
         return reply_with(MeasuredAnswer(measured))
 
-    return {"status": tell_status, "factory_reset": factory_reset, PICTURE_OP: measure_picture}
+    return {"status": answer_status, "factory_reset": factory_reset, PICTURE_OP: measure_picture}

@@ -1,4 +1,4 @@
-"""The core: one loop at which the camera, the gate, the enrolment and the carrier meet.
+"""The core: the loop that connects the camera, the gate, the enrolment and the carrier.
 
 A frame's journey: `Recogniser.look` on the inference thread (camera frame → hand → palm crop → quality →
 liveness → vector → match), `Core.on_look` here, then `device.core.gate` (decision → verdict →
@@ -28,7 +28,7 @@ from device.vision.recognition import Interest, Look
 from link1.device_end import DeviceEnd
 
 FAULTY_AFTER: Final = 5
-"""So many frames in a row on which recognition fails, and the device says that it is not ready."""
+"""After recognition fails on so many frames in a row, the device is not ready."""
 
 _UNUSABLE: Final = frozenset(
     {HealthWord.MODEL_FAULT, HealthWord.MODEL_MISMATCH, HealthWord.STORE_FAULT, HealthWord.REVOKED}
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 class CoreParts:
     """What the loop connects.
 
-    `recognises`: there is a model. `want`: what the inference thread does with the frames from now on, and
-    whether it looks for QR codes. `kick`: something was queued for the cable.
+    `recognises`: there is a model. `want`: sets the interest of the inference thread, and whether it searches
+    for QR codes. `kick`: something was queued for the cable.
     """
 
     gate: Gate
@@ -61,8 +61,8 @@ class CoreParts:
 
 
 class Core:
-    """Takes what the other threads and the carriers report to the part that it is for, and lets the camera
-    work for the part that needs it. Every method runs on the loop's thread."""
+    """Passes reports of the other threads and of the carriers to the parts concerned, and decides which part
+    uses the camera. Every method runs on the loop's thread."""
 
     def __init__(self, parts: CoreParts) -> None:
         self._parts = parts
@@ -71,14 +71,14 @@ class Core:
         self._capture_wanted = False
 
     async def start(self) -> None:
-        """Take up work: from here on there may be events."""
+        """Start: from here on there may be events."""
         await self._parts.gate.start()
         self._parts.gallery.look()
         self.health_changed()
         self.choose_interest()
 
     async def finish(self) -> None:
-        """Let what is on its way to the disk arrive."""
+        """Wait for pending writes."""
         if self._timer is not None:
             self._timer.cancel()
         await self._parts.gate.finish()
@@ -86,11 +86,11 @@ class Core:
     # What the camera shows
 
     def on_look(self, look: Look) -> None:
-        """An examined frame: the enrolment's while one captures, else the gate's."""
+        """An examined frame: for the enrolment while one captures, else for the gate."""
         parts, enrolment = self._parts, self._parts.enrolment
         parts.bulk_turn.hand_seen(look.sighting.hand_present)
         if look.store_fault:
-            # Before the gate hears of the hand, so that it abstains; `StoreWatch` takes it back.
+            # Before the gate gets the sighting, so that it abstains; `StoreWatch` clears the word.
             parts.health.report(HealthWord.STORE_FAULT, look.store_fault)
         if enrolment.capturing:
             enrolment.look(look.for_enrolment())
@@ -103,11 +103,11 @@ class Core:
             parts.passes.sighted(look.sighting)
 
     def on_code(self, payload: str) -> None:
-        """A QR code is held before the camera."""
+        """A QR code is in view."""
         self._parts.enrolment.code_seen(payload)
 
     def on_fault(self, fault: RecognitionFault) -> None:
-        """Recognition failed on a frame; with enough in a row the device is not ready."""
+        """Recognition failed on a frame; after `FAULTY_AFTER` in a row the device is not ready."""
         if fault.consecutive >= FAULTY_AFTER:
             self._parts.health.report(
                 HealthWord.MODEL_FAULT,
@@ -120,7 +120,7 @@ class Core:
         self.choose_interest()
 
     def choose_interest(self) -> None:
-        """Tell the inference thread what is wanted of the frames now."""
+        """Set the interest of the inference thread."""
         parts = self._parts
         if not parts.recognises:
             parts.want(Interest.IDLE, False)
@@ -131,15 +131,15 @@ class Core:
         self._set_timer()
 
     def _idle_interest(self) -> Interest:
-        """While nobody enrols."""
+        """The interest without an enrolment."""
         if self._capture_wanted or self._parts.passes.rehearsing:
             return Interest.PASSAGE
         return Interest.PREVIEW if self._parts.preview.watched else Interest.IDLE
 
-    # What the gate goes by
+    # Health, trust and configuration
 
     def health_changed(self) -> None:
-        """Another set of words is in force."""
+        """The set of health words has changed."""
         words = self._parts.health.words
         _log.info("health: %s", " ".join(words) or "nothing to report")
         self._parts.gate.conditions(

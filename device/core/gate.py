@@ -1,9 +1,9 @@
-"""The gate: what happens between a sighting, the journal and the validator on the cable.
+"""The gate: connects sightings, the journal and the validator on the cable.
 
 The second half of a frame's journey, top to bottom: `sighted` (decision), `_journal_verdict` (verdict,
 numbered, chained and signed → journal, fsync, on its thread), `_send_verdict` (session → frame bytes →
-cable). The transaction engine decides; here its effects are carried out and its questions answered, and what
-touches the disk does so on the journal's thread, in the order in which it was asked for.
+cable). The transaction engine decides; the gate carries out its effects and answers its questions. Disk work
+runs on the journal's thread, in the order of the calls.
 """
 
 import asyncio
@@ -77,27 +77,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GateHost:
-    """What the gate tells the rest of the core. Called on the loop's thread."""
+    """The gate's reports to the rest of the core. Called on the loop's thread."""
 
     capture_wanted: Callable[[bool], None]
     """Whether a request waits for a hand."""
     validator_proven: Callable[[], None]
     """A session has begun: a signed status is due."""
     news_for_upload: Callable[[], None]
-    """The journal has something new for the service."""
+    """The journal has a new entry for the service."""
     passed: Callable[[VerdictSummary, float, Mapping[str, float]], None]
     """A verdict's last byte has left: its summary, milliseconds since its frame, and those of each stage."""
     kick_cable: Callable[[], None]
     """Something was queued for the cable, or a deadline has changed."""
     cannot_go_on: Callable[[BaseException], None]
-    """A fault of this program: it ends, is started again, and the journal holds what was promised."""
+    """A fault of the program: it ends and is started again; the journal holds what was promised."""
 
 
 class TakesMail(Protocol):
-    """The device's mail, as the cable's messages reach it."""
+    """The receiver of the cable's mail messages."""
 
     def session_ended(self) -> None:
-        """What was asked in the session is not answered any more."""
+        """Questions of the session are not answered any more."""
         ...
 
     def received(self, chunk: MailChunk) -> None:
@@ -182,7 +182,7 @@ class Gate:
         self._last = await self._thread.do(self._journal.last)
 
     async def finish(self) -> None:
-        """Let what is on its way to the disk arrive."""
+        """Wait for pending writes."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -199,26 +199,27 @@ class Gate:
         self._do(self._engine.tick(self._now_ms()))
 
     def conditions(self, conditions: Conditions) -> None:
-        """What the device can do has changed."""
+        """The conditions have changed."""
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
     def journal_is_back(self) -> None:
-        """What came while the journal could not be written is lost here; the validator still has it."""
+        """Answers that arrived while the journal could not be written are lost here; the validator has
+        them."""
         if self._end.proven:
             self._do(self._engine.journal_is_back(self._last.verdict_seq if self._last else 0))
 
     def configure(self, policy: Policy) -> None:
-        """The service has sent a new configuration; what is being captured is finished with the old one."""
+        """The service has sent a new configuration; a running capture is finished with the old one."""
         self._engine.configure(_settings(policy, self._parts.pinned.trust))
 
     # The second half of a frame's journey
 
     def sighted(self, sighting: Sighting) -> None:
-        """What a frame showed; the engine decides whether that settles an open request."""
+        """A frame's sighting; the engine decides whether it settles an open request."""
         self._do(self._engine.sighting(sighting, self._now_ms()))
 
     async def _journal_verdict(self, decided: JournalVerdict) -> None:
-        """Number, chain, sign and store a verdict; only then may it leave."""
+        """Number, chain, sign and store a verdict; it is sent only after that."""
         txn_id, outcome = decided.request.txn_id, decided.outcome
         sighting, parts = outcome.sighting, self._parts
         way = _OnItsWay(
@@ -247,7 +248,7 @@ class Gate:
                 lambda: self._journal.append_verdict(txn_id, decided.request_ref, build)
             )
         except JournalError as error:
-            if not isinstance(error, SequenceHalted):  # that one has a word of its own
+            if not isinstance(error, SequenceHalted):  # reported as ROLLED_BACK
                 self._store_failed(error)
             self._do(self._engine.verdict_failed(txn_id))
             return
@@ -269,12 +270,12 @@ class Gate:
         self._host.news_for_upload()
 
     def _send_verdict(self, wrapper: JsonObject) -> None:
-        """A durable verdict goes out ahead of all that waits; if it is lost, the validator asks again."""
+        """A durable verdict is sent before everything that waits; if it is lost, the validator asks again."""
         self._end.send_verdict(wrapper)
         self._host.kick_cable()
 
     def _verdict_left(self, event: VerdictLeft) -> None:
-        """The verdict's last byte has left the port: the journey is over, and its decision is due."""
+        """The verdict's last byte has left the port: the journey ends, and the decision is due."""
         self._engine.verdict_left(event.verdict_ref, self._now_ms())
         self._host.kick_cable()
         way = self._on_its_way.pop(event.verdict_ref, None)
@@ -287,7 +288,7 @@ class Gate:
         if self._last_said is not None:
             self._host.passed(self._last_said, total_ms, way.stage_ms)
 
-    # What comes over the cable
+    # Messages from the cable
 
     def on_cable_event(self, event: DeviceEvent) -> None:  # noqa: C901, PLR0912 - one line an event
         """One event of the device's end."""
@@ -366,14 +367,14 @@ class Gate:
         _log.warning("the validator complains: %s about %s", event.code, event.about)
 
     def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[Effect]]) -> None:
-        """Ask the journal about a transaction, then take the step; let go when the session ends meanwhile."""
+        """Read the journal's memory of a transaction, then take the step, unless the session has ended."""
         session = self._session
 
         async def ask() -> None:
             try:
                 memory = await self._thread.do(lambda: self._journal.find_txn(txn_id))
             except JournalError as error:
-                # Without its memory the device cannot tell a replay from a new request: no answer is better.
+                # Without its memory the device cannot distinguish a replay from a new request: do not answer.
                 self._store_failed(error)
                 return
             if session == self._session:
@@ -381,7 +382,7 @@ class Gate:
 
         self._spawn(ask())
 
-    # What the engine wants done
+    # The engine's effects
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -442,8 +443,8 @@ class Gate:
         await self._keep(lambda: self._journal.record_disowned(effect.verdict_refs))
 
     def _take_evidence(self, evidence: RecordEvidence) -> None:
-        """What a key of the validator's signed is kept at once. The rest, of which anybody in the cable can
-        make any number, is kept one at a time, the newest of it, so that no verdict waits behind it."""
+        """Messages signed by a validator key are kept at once. The others can be forged in any number, so
+        only the newest are kept, one at a time, and no verdict waits behind them."""
         if evidence.backing is Backing.SIGNED:
             self._spawn(self._record_evidence(evidence))
             return
@@ -471,7 +472,7 @@ class Gate:
             )
         )
         if recorded:
-            # The journal knows what it keeps; the cable's end, for a while, also what was beyond its limits.
+            # The journal knows what it keeps; the device's end also remembers messages beyond its limits.
             new = recorded[0] and (not evidence.answer or self._end.first_copy(evidence.wrapper))
             self._do(self._engine.evidence_recorded(evidence, new=new))
 
@@ -488,7 +489,7 @@ class Gate:
             self._do(self._engine.open_verdicts(asked, listed[0], self._now_ms()))
 
     async def _keep(self, work: Callable[[], None]) -> None:
-        """Do `work` in the journal; a failure is reported in health, and the passage goes on."""
+        """Do `work` in the journal; a failure is reported in health and does not stop the passage."""
         try:
             await self._thread.do(work)
         except JournalError as error:
@@ -504,7 +505,7 @@ class Gate:
         return self._clock.monotonic_ms()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Begin `work`; places in the thread's queue are taken in the order of these calls."""
+        """Start `work`; the journal's thread does it in the order of these calls."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -517,7 +518,7 @@ class Gate:
 
 
 def device_end(pinned: Pinned, verdict_key: SigningKey, clock: Clock) -> DeviceEnd:
-    """The device's end of the cable, by the keys that are pinned at each moment."""
+    """The device's end of the cable, with the keys pinned at each moment."""
     trust = pinned.trust
     return DeviceEnd(
         device_id=trust.device_id,

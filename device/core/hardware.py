@@ -1,4 +1,4 @@
-"""Camera and cable as they were last reported, and what of it goes into the device's health."""
+"""The last reports of camera and cable, and the health words that follow from them."""
 
 from device.health import Health, HealthWord
 from device.vision.capture import CameraCondition, CameraState
@@ -19,17 +19,17 @@ class Hardware:
 
     @property
     def cable_message(self) -> str:
-        """For a technician: "open", or why the port is not."""
+        """For a technician: "open", or why the port is not open."""
         return self._cable_message
 
     def on_camera(self, state: CameraState) -> None:
-        """The camera came, went or stalled."""
+        """The state of the camera has changed."""
         self._camera = state
         working = state.condition is CameraCondition.OK
         self._health.put(HealthWord.CAMERA_FAULT, not working, state.message)
 
     def on_port(self, error: Exception | None) -> None:
-        """The port was opened, or is not there."""
+        """The port was opened, or cannot be."""
         self._cable_message = "open" if error is None else str(error)
         if error is not None:
             self._health.report(HealthWord.LINK_DOWN, str(error))

@@ -1,6 +1,6 @@
-"""What the core looks after every second: its stages, its gallery's age, its disk, and the watchdog.
+"""Checks that the core runs every second: its stages, the gallery's age, the disk, and the watchdog.
 
-The watchdog is fed only while every stage shows life; a stage that is merely idle shows it too.
+The watchdog is fed only while every stage is active; an idle stage counts as active.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from device.platform.heat import hottest_c, too_hot
 
 EVERY_S: Final = 1.0
 STORE_WITHIN_S: Final = 5.0
-"""A large page of the gallery keeps the store busy for a fraction of this."""
+"""A large page of the gallery occupies the store for a fraction of this."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class WatchedThread:
-    """A thread that tells when it last showed life (monotonic ms), and how long it may be silent."""
+    """A thread, when it was last active (monotonic ms), and how long it may be silent."""
 
     name: str
     heartbeat_ms: Callable[[], int]
@@ -33,7 +33,7 @@ class WatchedThread:
 
 
 class Housekeeping:
-    """Runs next to everything else until cancelled."""
+    """Runs until cancelled."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Housekeeping:
                     await self._store.look()
             except TimeoutError:
                 silent.append("store")
-            self._look_at_heat()
+            self._check_heat()
             self._gallery.look()
-            self._tell_systemd()
+            self._update_status_line()
             if silent:
-                _log.error("no life from: %s; the watchdog is not fed", ", ".join(silent))
+                _log.error("no sign of activity from: %s; the watchdog is not fed", ", ".join(silent))
             else:
                 sd_notify.watchdog()
             await self._store.maintain()
@@ -73,16 +73,16 @@ class Housekeeping:
         now_ms = self._clock.monotonic_ms()
         return [stage.name for stage in self._stages if now_ms - stage.heartbeat_ms() > stage.within_ms]
 
-    def _look_at_heat(self) -> None:
+    def _check_heat(self) -> None:
         temperature_c = hottest_c()
         self._health.put(
             HealthWord.TEMPERATURE,
-            too_hot(temperature_c, stood=HealthWord.TEMPERATURE in self._health.words),
-            f"the board has {temperature_c} °C and slows itself down; shade it, clear its air way",
+            too_hot(temperature_c, before=HealthWord.TEMPERATURE in self._health.words),
+            f"the board is at {temperature_c} °C and throttles itself; shade it, clear its air way",
         )
 
-    def _tell_systemd(self) -> None:
-        """The line that `systemctl status` shows, when it has changed."""
+    def _update_status_line(self) -> None:
+        """Send the line that `systemctl status` shows, when it has changed."""
         words = [str(word) for word in self._health.words if word in NOT_SERVING]
         line = f"not serving: {', '.join(words)}" if words else "serving"
         if line != self._status_line:

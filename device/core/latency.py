@@ -1,4 +1,4 @@
-"""How long the latest verdicts took, and where the time went."""
+"""The latency of the latest verdicts, by stage."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from statistics import fmean
 from device.values.status import LatencyStatus
 
 KEPT = 512
-"""A busy gate's quarter of an hour; enough for a p99, and a few hundred kilobytes at most."""
+"""A quarter of an hour of a busy gate: enough for a p99, in a few hundred kilobytes at most."""
 
 
 class Latencies:
-    """Milliseconds from the frame that decided to the verdict's bytes in the port."""
+    """Milliseconds from the deciding frame to the verdict's last byte in the port."""
 
     def __init__(self) -> None:
         self._totals: deque[float] = deque(maxlen=KEPT)
         self._stages: deque[Mapping[str, float]] = deque(maxlen=KEPT)
 
     def add(self, total_ms: float, stage_ms: Mapping[str, float]) -> None:
-        """One verdict. What no stage accounts for is kept as `waiting`."""
+        """Add one verdict. Time outside the stages is recorded as `waiting`."""
         rest = max(0.0, total_ms - sum(stage_ms.values()))
         self._totals.append(total_ms)
         self._stages.append({**stage_ms, "waiting": rest})

@@ -46,10 +46,10 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import ConfigError, DeviceError, JournalError, NotProvisioned
 from device.health import Health, HealthWord
-from device.journal.mail import MailPosition, OutboxRecord
+from device.journal.mail import MailPosition, OutboxEntry
 from device.mail.apply import ApplyParts, MailApply
 from device.mail.desk import MailDesk, MailParts
-from device.mail.outbox import Sender, Standing
+from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
 from device.platform.control import control_handler
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"palmd: {error}", file=sys.stderr)
         return 1
     if again:
-        sd_notify.beginning_anew()
+        sd_notify.restarting()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - a new image: no key stays in memory
     return 0
 
@@ -258,7 +258,7 @@ def compose(  # noqa: C901, PLR0915 - one line a part
         mail.session_began()
         validator_status.send()
 
-    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxRecord], Awaitable[None]]) -> None:
+    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
         await mail.wiped(wipe_id, destroy)
 
     def camera_changed(state: CameraState) -> None:
@@ -269,9 +269,9 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     def store_failed(error: JournalError) -> None:
         health.report(HealthWord.STORE_FAULT, str(error))
 
-    def standing(position: MailPosition) -> Standing:
+    def reported_state(position: MailPosition) -> ReportedState:
         mark = None if opened.trust.gallery is None else gallery.mark()
-        return Standing(tuple(str(word) for word in health.words), mark, position.refused)
+        return ReportedState(tuple(str(word) for word in health.words), mark, position.refused)
 
     # What the device is and holds
 
@@ -334,9 +334,9 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             gallery_thread=gallery_thread,
             journal=opened.journal,
             journal_thread=journal_thread,
-            seal_word=seal_wiped,
+            seal_record=seal_wiped,
             online=lambda: link.online,
-            let_go=(pinning.stop, enrolment.forget, opened.updates.abandon),
+            releases=(pinning.stop, enrolment.forget, opened.updates.abandon),
             failed=cannot_go_on,
         )
     )
@@ -393,7 +393,7 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             end=end,
             clock=clock,
             online=lambda: link.online,
-            standing=standing,
+            report=reported_state,
             kick=kick_cable,
             store_failed=store_failed,
             wipe_collected=wipe.collected,

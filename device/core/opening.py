@@ -1,8 +1,8 @@
-"""What the core opens before it serves: keys, trust, journal, gallery, model.
+"""Opens keys, trust, journal, gallery and model, before the core serves.
 
-Keys, trust and journal are promises already made, so without them the core refuses to start and says the way
-out. A gallery or model that cannot be opened takes away recognition and nothing else: the device starts,
-says so in its health, and answers hands with NOT_READY.
+Keys, trust and journal hold promises already made, so without them the core refuses to start and says what to
+do. Without a usable gallery or model only recognition is missing: the device starts, reports it in its
+health, and answers hands with NOT_READY.
 """
 
 from collections.abc import Callable
@@ -34,18 +34,18 @@ from models.errors import ModelsError
 from models.pad_network import PadNetwork, open_pad_network
 
 _ROLLED_BACK: Final = (
-    "this device's storage went back to an earlier state (an older copy was put back, or the card lost what "
-    "was written), and no number may be used twice: put the newest copy back if there is one, or run "
-    "`palmctl factory-reset` and provision it with a new token"
+    "this device's storage went back to an earlier state (an older copy was restored, or the card lost "
+    "writes), and no number may be used twice: restore the newest copy if there is one, or run "
+    "`palmctl factory-reset` and provision the device with a new token"
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Everything durable that the core works with, and the turn its gallery waits for.
+    """The durable parts of the core, and the turn that its gallery waits for.
 
-    A `*_fault` says why its neighbour is None."""
+    A `*_fault` says why the part above it is None."""
 
     config: DeviceConfig
     pinned: Pinned
@@ -56,7 +56,7 @@ class Opened:
     model_id: str
     embedder: Embedder | None
     agree_cosine: float
-    """From which two captures count as of one palm, by this model."""
+    """The cosine from which two captures count as one palm, with this model."""
     model_fault: str
     gallery: Gallery | None
     gallery_fault: str
@@ -73,7 +73,7 @@ class Opened:
 async def open_device(
     config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
 ) -> Opened:
-    """Open everything, each database on its own thread. Raises StateError, which says the way out."""
+    """Open everything, each database on its thread. Raises StateError, which says what to do."""
     keys = KeyStore.load(key_source(config.keys_dir))
     trust = load_trust(config.trust_path)
     pinned = Pinned(trust)
@@ -88,7 +88,7 @@ async def open_device(
     gallery: Gallery | None = None
 
     def gallery_key(kid: str) -> PublicKey | None:
-        # While the gallery is being opened, no time is known yet to hold a key's end against.
+        # While the gallery is being opened, the time for checking a key's end is not known yet.
         at_ms = None if gallery is None else known_time_ms(gallery, clock)
         return pinned.trust.gallery_key(kid, at_ms)
 
@@ -107,7 +107,7 @@ async def open_device(
         journal=journal,
         mail=mail,
         model_id=model.model_id,
-        # Without the liveness network that its operator relies on, a device recognises nobody.
+        # Without the liveness network that its operator configured, a device recognises no one.
         embedder=None if pad_fault else model.embedder,
         agree_cosine=model.agree_cosine,
         model_fault="; ".join(filter(None, (model.fault, pad_fault))),
@@ -128,7 +128,7 @@ async def open_device(
 
 
 def first_words(opened: Opened) -> dict[HealthWord, str]:
-    """The health of a device that has only been opened."""
+    """The health of a device right after opening."""
     words = {
         HealthWord.KEY_UNATTESTED: "no factory certificate vouches for this device's keys",
         HealthWord.LINK_DOWN: "no validator has proved itself yet",
@@ -144,12 +144,12 @@ def first_words(opened: Opened) -> dict[HealthWord, str]:
 
 
 def boot_id() -> str:
-    """Which start of the machine this is."""
+    """The id of this start of the machine."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def rolled_back_detail(why: str) -> str:
-    """What a technician reads of an older state that was put back."""
+    """The detail of ROLLED_BACK for a technician."""
     return f"{why}; {_ROLLED_BACK}"
 
 
@@ -162,7 +162,7 @@ def _check_same_device(config: DeviceConfig, trust: Trust) -> None:
         if configured != registered:
             raise TrustError(
                 f"[device] {name} in the configuration is {configured}, but this state directory was "
-                f"registered as {registered}; correct the configuration, or provision the device anew"
+                f"registered as {registered}; correct the configuration, or provision the device again"
             )
 
 
@@ -217,5 +217,5 @@ def _open_gallery(
             pause=pause,
         )
     except GalleryError as error:
-        return None, f"{error}; once {config.gallery_dir} is moved away, the service fills a new one"
+        return None, f"{error}; move {config.gallery_dir} away, and the service fills a new gallery"
     return gallery, ""

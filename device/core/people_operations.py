@@ -1,15 +1,15 @@
-"""The technician's socket, where people and pictures are concerned (`device.platform.control`'s table).
+"""Operations of the technician's socket for enrolment, preview and passages (`device.platform.control`).
 
     enrolment.state   ScreenAsked     → ScreenAnswer
     enrolment.begin   CodeTyped       a code from the keypad
     enrolment.terms   TermsAsked      → TermsAnswer
-    enrolment.accept  TermsAccepted   somebody accepts what is on the screen
+    enrolment.accept  TermsAccepted   the person accepts what is on the screen
     enrolment.refuse, enrolment.cancel
-    preview.frame     PictureAsked    → PictureAnswer, with a JPEG
-    pass.next         PassAsked       → PassAnswer
-    pass.rehearse     PassAsked       → PassAnswer
+    preview.frame     NextAsked    → PictureAnswer, with a JPEG
+    pass.next         NextAsked       → PassAnswer
+    pass.rehearse     NextAsked       → PassAnswer
 
-Pictures leave the core here and nowhere else. The socket is the group's that may maintain the device.
+Pictures leave the core only here. The socket belongs to the group that maintains the device.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,10 +27,9 @@ from device.platform.control import Operation
 from device.platform.ipc import Packet, reply
 from device.values.control import (
     CodeTyped,
+    NextAsked,
     PassAnswer,
-    PassAsked,
     PictureAnswer,
-    PictureAsked,
     ScreenAnswer,
     ScreenAsked,
     TermsAccepted,
@@ -51,7 +50,7 @@ _CAPTURE_NEEDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PeopleParts:
-    """What the operations work with. `unready` is empty, or says why nobody can be enrolled now."""
+    """What the operations work with. `unready` says why no enrolment is possible now, else it is empty."""
 
     enrolment: EnrolmentDesk
     preview: Preview
@@ -82,7 +81,7 @@ def people_operations(parts: PeopleParts) -> dict[str, Operation]:
         "pass.next": _next_passage,
         "pass.rehearse": _rehearse,
     }
-    return {name: _politely(partial(operation, parts)) for name, operation in operations.items()}
+    return {name: _refusing(partial(operation, parts)) for name, operation in operations.items()}
 
 
 async def _state(parts: PeopleParts, request: Packet) -> Packet:
@@ -132,29 +131,29 @@ async def _cancel(parts: PeopleParts, _request: Packet) -> Packet:
 
 
 async def _picture(parts: PeopleParts, request: Packet) -> Packet:
-    made = await parts.preview.picture(PictureAsked.from_obj(request.header).wait_ms / 1000)
+    made = await parts.preview.picture(NextAsked.from_obj(request.header).wait_ms / 1000)
     limits = parts.thresholds()
     floors = {"quality_q": limits.quality_q, "enrol_quality_q": limits.enrol_quality_q}
     if made is None:
         return reply_with(PictureAnswer(None))
-    told, jpeg = made
-    return reply_with(PictureAnswer(told | {"floors": floors | {"pad_q": limits.pad_q}}), jpeg)
+    findings, jpeg = made
+    return reply_with(PictureAnswer(findings | {"floors": floors | {"pad_q": limits.pad_q}}), jpeg)
 
 
 async def _next_passage(parts: PeopleParts, request: Packet) -> Packet:
-    asked = PassAsked.from_obj(request.header)
+    asked = NextAsked.from_obj(request.header)
     return reply_with(PassAnswer(await parts.passes.next_passage(asked.wait_ms / 1000)))
 
 
 async def _rehearse(parts: PeopleParts, request: Packet) -> Packet:
     if reason := parts.unready():
         raise IpcRefused("not_ready", reason)
-    asked = PassAsked.from_obj(request.header)
+    asked = NextAsked.from_obj(request.header)
     return reply_with(PassAnswer(await parts.passes.rehearse(asked.wait_ms / 1000)))
 
 
-def _politely(operation: Operation) -> Operation:
-    """What cannot be done becomes a refusal that says why."""
+def _refusing(operation: Operation) -> Operation:
+    """`operation`, with its errors as refusals."""
 
     async def answer(request: Packet) -> Packet:
         try:

@@ -1,11 +1,11 @@
-"""The wipe of a device that runs: what its parts let go of, in which order (device surface §4).
+"""The wipe of a running device, step by step (device surface §4).
 
-    ordered → record sealed → wipe.json durable → nobody is recognised any more → databases closed
+    ordered → record sealed → wipe.json durable → recognition stops → databases closed
             → keys and files destroyed → reported to the service (network), or its record handed over (mail)
-            → http key destroyed → the process starts again, so that no key stays in its memory
+            → http key destroyed → the process restarts, so that no key stays in its memory
 
-Until that last step the process still answers the validator, with NOT_READY, and offers it the record: with
-the verdict key gone from the disk, no later start could prove itself on the cable.
+Until the last step the process answers the validator with NOT_READY and offers it the record: with the
+verdict key destroyed, no later start could prove itself on the cable.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from device.core.served_gallery import ServedGallery
 from device.errors import IpcRefused
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
-from device.journal.mail import OutboxRecord
+from device.journal.mail import OutboxEntry
 from device.platform.ipc import Packet
 from device.platform.threads import StoreThread
 from device.trust.trust import Pinned
@@ -39,7 +39,8 @@ from device.wipe.wipe import (
 from link1.canonical import read_strict
 
 FAREWELL_S: Final = 30.0
-"""So long the validator still hears NOT_READY once the wipe is known; then the keys leave memory."""
+"""After the confirmation, how long the process still answers the validator before it restarts without
+keys."""
 _MAX_RECORD_BYTES: Final = 64 * 1024
 
 _log = logging.getLogger(__name__)
@@ -56,9 +57,9 @@ class WipeEnd(StrEnum):
 class WipeParts:
     """What a wipe works with.
 
-    `seal_word` seals the record that says so, has the rest destroyed, and offers the record to the validator
-    (`MailDesk.wiped`). `online`: the carrier reaches the service. `let_go`: parts that drop what they hold in
-    memory, or stop writing. `failed`: the process cannot go on.
+    `seal_record` seals the record of the wipe, has the rest destroyed, and offers the record to the validator
+    (`MailDesk.wiped`). `online`: the carrier reaches the service. `releases`: make parts drop what they hold
+    in memory, or stop writing. `failed`: the process cannot go on.
     """
 
     state_dir: Path
@@ -68,9 +69,9 @@ class WipeParts:
     gallery_thread: StoreThread
     journal: Journal
     journal_thread: StoreThread
-    seal_word: Callable[[str, Callable[[OutboxRecord], Awaitable[None]]], Awaitable[None]]
+    seal_record: Callable[[str, Callable[[OutboxEntry], Awaitable[None]]], Awaitable[None]]
     online: Callable[[], bool]
-    let_go: Sequence[Callable[[], None]]
+    releases: Sequence[Callable[[], None]]
     failed: Callable[[BaseException], None]
 
 
@@ -82,10 +83,10 @@ class RunningWipe:
         self._state_dir = parts.state_dir
         self._one_at_a_time = asyncio.Lock()
         self._wipe: Wipe | None = None
-        self._let_go_of = False
+        self._closed = False
         self._collected: asyncio.Task[None] | None = None
         self.over: asyncio.Future[WipeEnd] = asyncio.get_running_loop().create_future()
-        """Gets its result when the process has nothing more to do."""
+        """Gets its result when the process is to end."""
 
     @property
     def begun(self) -> bool:
@@ -99,18 +100,18 @@ class RunningWipe:
 
     @property
     def may_ask_service(self) -> bool:
-        """Whether the http key is still good for something."""
-        return not self._let_go_of or self.unconfirmed is not None
+        """Whether the http key may still be used."""
+        return not self._closed or self.unconfirmed is not None
 
     async def ordered(self, wipe_id: str) -> str | None:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:
             if self._wipe is None:
-                await self._parts.seal_word(wipe_id, lambda record: self._destroy(wipe_id, record))
+                await self._parts.seal_record(wipe_id, lambda record: self._destroy(wipe_id, record))
             return self.unconfirmed
 
     async def confirmed(self, wipe_id: str) -> None:
-        """The service knows of it."""
+        """The service knows of the wipe."""
         async with self._one_at_a_time:
             if wipe_id != self.unconfirmed:
                 raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
@@ -118,15 +119,15 @@ class RunningWipe:
             asyncio.get_running_loop().call_later(FAREWELL_S, self._end, WipeEnd.CONFIRMED)
 
     def collected(self) -> None:
-        """The validator has the record, which counts while the carrier does not reach the service."""
+        """The validator has the record, which counts as reported while the service is unreachable."""
         if not self._parts.online() and (wipe_id := self.unconfirmed) is not None:
             self._collected = asyncio.create_task(self._after_collection(wipe_id), name="wipe")
 
     async def factory_reset(self, _request: Packet) -> Packet:
-        """The technician's operation: empties the device, unreported; the process ends after it."""
+        """The technician's operation: empty the device without a report; the process ends after it."""
         async with self._one_at_a_time:
             untold, trust = self.unconfirmed, self._parts.pinned.trust
-            await self._let_go(
+            await self._release_and(
                 lambda: reset_folder(self._state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
             )
         _log.warning("reset by a technician: everything in %s is destroyed", self._state_dir)
@@ -139,7 +140,7 @@ class RunningWipe:
         except IpcRefused:
             return  # the network was faster
 
-    async def _destroy(self, wipe_id: str, record: OutboxRecord) -> None:
+    async def _destroy(self, wipe_id: str, record: OutboxEntry) -> None:
         trust = self._parts.pinned.trust
         wipe = Wipe(
             WipeStage.ERASING,
@@ -152,25 +153,25 @@ class RunningWipe:
         await self._parts.journal_thread.do(lambda: begin_wipe(self._state_dir, wipe))
         self._wipe = wipe
         self._parts.gallery.withdraw()
-        await self._let_go(self._finish)
+        await self._release_and(self._finish)
         _log.warning("revoked by the service: keys, gallery and journal are destroyed")
 
     def _finish(self) -> None:
         self._wipe = finish_wipe(self._state_dir)
 
-    async def _let_go(self, erase: Callable[[], None]) -> None:
-        """Have everybody drop what they hold, then erase. What fails here is finished by the next start."""
+    async def _release_and(self, erase: Callable[[], None]) -> None:
+        """Have all parts release what they hold, then erase. After a failure the next start continues."""
         parts = self._parts
         parts.health.report(HealthWord.REVOKED, WIPED)
-        for drop in parts.let_go:
-            drop()
+        for release in parts.releases:
+            release()
         try:
-            if not self._let_go_of:
+            if not self._closed:
                 if parts.gallery.store is not None:
                     parts.gallery.store.interrupt()
                     await parts.gallery_thread.do(parts.gallery.store.destroy)
                 await parts.journal_thread.do(parts.journal.leave_disk)
-                self._let_go_of = True
+                self._closed = True
             await parts.journal_thread.do(erase)
         except BaseException as error:
             parts.failed(error)

@@ -1,4 +1,4 @@
-"""The gallery as the core serves it: whether it may be used now, and what the device says of it."""
+"""The gallery as the core serves it: whether it may be used now, and its health words."""
 
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
@@ -40,7 +40,7 @@ class ServedGallery:
 
     @property
     def serving(self) -> Gallery | None:
-        """What may be filled and searched; None once it is to be destroyed."""
+        """The gallery to fill and search; None once it is to be destroyed."""
         return None if self._withdrawn else self.store
 
     def withdraw(self) -> None:
@@ -62,13 +62,13 @@ class ServedGallery:
         return self.store.freshness(gallery_now(self._clock), self._pinning.policy.gallery_ttl_ms)
 
     def page_applied(self) -> None:
-        """Position, freshness or both are new."""
+        """Position, freshness or both have changed."""
         if self.store is not None:
             self._pinning.noted(self.store.newest_head_ms)
         self.look()
 
     def look(self) -> None:
-        """Whether the gallery may be used now; asked when it changes, and every second."""
+        """Update the health words of the gallery: after each change of it, and every second."""
         gallery, fresh = self.store, self.freshness()
         if gallery is None or fresh is None:
             return
@@ -80,15 +80,15 @@ class ServedGallery:
         self._health.put(
             HealthWord.GALLERY_STALE,
             not fresh.fresh and not gallery.model_mismatch,
-            "the gallery's store went back to an earlier page, as by a damaged card; nobody is recognised "
-            "until the service has brought it up again"
+            "the gallery's store went back to an earlier page, as with a damaged card; no one is recognised "
+            "until the service has updated it"
             if fresh.reason is FreshnessReason.WENT_BACK
-            else f"nobody may be recognised ({fresh.reason}) until word comes from the service; "
-            "check that palm-syncd runs and reaches it",
+            else f"no one is recognised ({fresh.reason}) until the service confirms the gallery; "
+            "check that palm-syncd runs and reaches the service",
         )
 
     async def facts(self) -> GalleryFacts | None:
-        """What the gallery in use is of; None for a device without one. Raises GalleryError."""
+        """Epoch and model of the gallery in use; None for a device without one. Raises GalleryError."""
         registered, gallery = self._pinned.trust.gallery, self.serving
         if registered is None:
             return None
@@ -100,6 +100,6 @@ class ServedGallery:
         return GalleryFacts(epoch, self._model_id if gallery.count else None)
 
     def alive_ms(self) -> int:
-        """When the work on the gallery's store last showed life (monotonic): now, while there is none."""
+        """When work on the gallery's store was last active (monotonic ms); now, while there is none."""
         silent_s = 0.0 if self.serving is None else self.serving.silent_s
         return self._clock.monotonic_ms() - round(silent_s * 1000)

@@ -1,4 +1,4 @@
-"""Whether the service is reachable, as the carrier reports it, and how far its clock is from this one."""
+"""Whether the service is reachable, as the carrier reports it, and the difference of its clock."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from device.platform.clock import Clock
 from device.values.carrier import CloudState
 
 OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
-"""What `palmctl status` says of a device without network."""
+"""Shown by `palmctl status` on a device without a network."""
 
 
 class ServiceLink:
@@ -28,12 +28,12 @@ class ServiceLink:
         return self._state.online
 
     def link_state(self, state: CloudState) -> None:
-        """What the carrier sees."""
+        """The carrier's report."""
         self._state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
 
     def server_time(self, wall_ms: int) -> None:
-        """The service's clock (epoch), unsigned: a hint for health."""
+        """The service's clock (epoch ms), unsigned: used only for health."""
         apart_ms = abs(wall_ms - self._clock.wall_ms())
         self._health.put(
             HealthWord.CLOCK_UNTRUSTED,

@@ -1,4 +1,4 @@
-"""What the service says to this device, by the network or by the validator's mail."""
+"""Messages of the service to this device, by the network or by the validator's mail."""
 
 import logging
 
@@ -44,13 +44,13 @@ class ServiceNews:
         self._health = health
 
     def gallery_changed(self) -> None:
-        """A page was applied: position, freshness or both are new."""
+        """A page was applied: position, freshness or both have changed."""
         self._gallery.page_applied()
         self._validator_status.changed()
 
     async def status_received(self, status: ServiceStatus) -> str | None:
-        """The service's verified word about this device. Returns the wipe_id once everything but the http
-        key is destroyed."""
+        """A verified status of this device. Returns the wipe_id once everything but the http key is
+        destroyed."""
         if status.wipe_id is not None:
             return await self._wipe.ordered(status.wipe_id)
         await self._pinning.take_validator_keys(status)
@@ -61,13 +61,13 @@ class ServiceNews:
         await self._wipe.confirmed(wipe_id)
 
     async def rolled_back(self, why: str) -> None:
-        """Somebody knows of a later state of this device: no number is used twice. Raises JournalError."""
+        """The service knows a later state of this device: number no further verdict. Raises JournalError."""
         await self._journal_thread.do(lambda: self._journal.halt(why))
-        _log.critical("an older state of this device was put back: %s", why)
+        _log.critical("an older state of this device was restored: %s", why)
         self._health.report(HealthWord.ROLLED_BACK, rolled_back_detail(why))
 
     async def keys_published(self, keys: list[JsonObject]) -> None:
-        """What GET /v1/keys lists. Raises TrustError."""
+        """The keys listed by GET /v1/keys. Raises TrustError."""
         await self._pinning.take_service_keys(keys)
 
     async def config_received(self, wrapper: JsonObject) -> None:
@@ -79,11 +79,11 @@ class ServiceNews:
         await self._pinning.take_bundle(wrapper)
 
     async def service_time(self, at_ms: int) -> None:
-        """The service signed something at this time (epoch), and it was verified."""
+        """The service signed an object at this time (epoch) and it was verified."""
         await self._pinning.heard(at_ms)
 
     def server_time(self, wall_ms: int) -> None:
-        """The service's clock: a hint, for health."""
+        """The service's clock (epoch ms), unsigned."""
         self._link.server_time(wall_ms)
 
     def link_state(self, state: CloudState) -> None:

@@ -1,4 +1,4 @@
-"""The whole state of the core for a technician, in one object: integers and words only."""
+"""The state of the core for a technician in one object, with only integers and words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from link1.device_end import DeviceEnd
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """What is asked for the answer to `palmctl status --json`."""
+    """Collects the answer to `palmctl status --json`."""
 
     config: DeviceConfig
     app_version: str

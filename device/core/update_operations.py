@@ -1,4 +1,4 @@
-"""What a technician asks of updates over the control socket: status, a release from a stick, the way back."""
+"""A technician's operations on updates over the control socket: status, a release from a stick, rollback."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def update_operations(
     desk: UpdateDesk, facts: Callable[[], Awaitable[GalleryFacts | None]]
 ) -> "dict[str, Operation]":
-    """`facts`: what the gallery is of."""
+    """`facts`: epoch and model of the gallery."""
 
     async def status(_request: Packet) -> Packet:
         return reply_with(UpdatesAnswer(updates_status(desk)))
@@ -57,7 +57,7 @@ def update_operations(
 
 
 def updates_status(desk: UpdateDesk) -> UpdatesStatus:
-    """Updates, for a person or a program."""
+    """The state of updates for the status."""
     state = desk.state
     if state is None:
         return UpdatesStatus(usable=False, software=desk.software, fault=desk.fault)

@@ -1,5 +1,5 @@
-"""Looks after updates while the core runs: proves a model on trial, tells what failed, and says when it is
-time for a new start because another model belongs to the gallery now."""
+"""Watches updates while the core runs: judges a model on trial, reports failures, and decides when to restart
+because another model belongs to the gallery."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UpdatePatience:
-    """`steady_ms`: a model on trial has proved itself after serving so long; `trial_ms`: it gives way when it
-    has not by then; `quiet_ms`: how long a new start waits for a passage to end."""
+    """`steady_ms`: how long a model on trial must serve to prove itself; `trial_ms`: the limit after which it
+    gives way; `quiet_ms`: how long a restart waits for a passage to end."""
 
     steady_ms: int = 5_000
     trial_ms: int = 60_000
@@ -35,7 +35,7 @@ class UpdatePatience:
 
 
 class UpdateWatch:
-    """`run` ends when the program should start again."""
+    """`run` ends when the program is to restart."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class UpdateWatch:
         patience: UpdatePatience = UpdatePatience(),
     ) -> None:
         """`wiped`: a wipe has begun. `idle`: no request waits for a hand. `prefix`: where the software is
-        installed, and palm-update.service leaves word of what it did."""
+        installed, and palm-update.service writes its outcome."""
         self._desk = desk
         self._gallery = gallery
         self._health = health
@@ -77,10 +77,10 @@ class UpdateWatch:
 
     async def _new_start_due(self) -> bool:
         desk = self._desk
-        await self._hear_of_app()
+        await self._settle_app()
         if desk.state is not None and desk.state.trial is not None:
             await self._judge_trial()
-        self._tell()
+        self._report_failure()
         state = desk.state
         if state is None or (
             state.model == self._model and not desk.wants_other_model(await self._gallery.facts())
@@ -89,25 +89,25 @@ class UpdateWatch:
             return False
         return self._is_quiet()
 
-    def _tell(self) -> None:
+    def _report_failure(self) -> None:
         state, failed = self._desk.state, None
         detail = self._desk.fault
         if state is not None and (failed := state.failed) is not None:
             detail = (
                 f"release {failed.release_seq} ({failed.kind} {failed.version}) is not in force: "
-                f"{failed.code}; what was there before serves, and a higher release_seq is awaited"
+                f"{failed.code}; the previous one serves until a release with a higher release_seq arrives"
             )
         self._health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
 
     def _is_quiet(self) -> bool:
-        """Whether nobody is disturbed by a new start, or it has waited long enough."""
+        """Whether a restart interrupts no passage, or has waited long enough."""
         now_ms = self._clock.monotonic_ms()
         if self._wanted_ms is None:
             self._wanted_ms = now_ms
-            _log.info("another model is due; a new start follows as soon as nobody passes")
-        serves_nobody = HealthWord.MODEL_MISMATCH in self._health.words
+            _log.info("another model is due; the program restarts as soon as no passage is open")
+        useless = HealthWord.MODEL_MISMATCH in self._health.words
         waited = now_ms - self._wanted_ms >= self._patience.quiet_ms
-        return serves_nobody or waited or self._idle()
+        return useless or waited or self._idle()
 
     async def _judge_trial(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -119,10 +119,10 @@ class UpdateWatch:
             _log.info("the new model has proved itself")
         elif now_ms - self._began_ms >= self._patience.trial_ms:
             await self._desk.give_way("unhealthy")
-            _log.error("the new model does not serve; the one before comes back")
+            _log.error("the new model does not serve; the previous one returns")
 
-    async def _hear_of_app(self) -> None:
-        """What palm-update.service says of the software that waits for it."""
+    async def _settle_app(self) -> None:
+        """Read the outcome that palm-update.service wrote for the waiting software."""
         state = self._desk.state
         if state is None or state.app is None:
             return
@@ -141,5 +141,5 @@ def _read_outcome(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             outcome = json.loads(file.read(_MAX_OUTCOME_BYTES))
     except (OSError, ValueError):
-        return {}  # nothing was ever installed, or it is being written
+        return {}  # nothing was installed yet, or the file is being written
     return outcome if isinstance(outcome, dict) else {}

@@ -15,7 +15,7 @@ from link1.objects import DeviceStatus, LastVerdict, MailMarks
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """What the status says, as it is at each moment."""
+    """The sources of the status."""
 
     device_id: str
     app_version: str
@@ -30,7 +30,7 @@ class StatusFacts:
     def now(self) -> DeviceStatus:
         return DeviceStatus(
             device_id=self.device_id,
-            nonce_b64="",  # the device's end puts the nonce of its session there
+            nonce_b64="",  # the device's end inserts the nonce of its session
             serving=self.health.serving,
             health=tuple(str(word) for word in self.health.words),
             app_pkg=APP_PACKAGE,
@@ -45,7 +45,8 @@ class StatusFacts:
 
 
 class ValidatorStatus:
-    """Sends it. Every method runs on the loop's thread. `kick`: something was queued for the cable."""
+    """Sends the status. Every method runs on the loop's thread. `kick`: something was queued for the
+    cable."""
 
     def __init__(self, end: DeviceEnd, facts: StatusFacts, kick: Callable[[], None]) -> None:
         self._end = end
@@ -61,12 +62,12 @@ class ValidatorStatus:
         self._kick()
 
     def changed(self) -> None:
-        """Changes that come together go out in one status."""
+        """Something has changed; changes at the same time are sent in one status."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._send_due)
 
     def _send_due(self) -> None:
-        # A handshake may have sent one meanwhile, with the same contents.
+        # A handshake may have sent the same status meanwhile.
         if self._due:
             self.send()

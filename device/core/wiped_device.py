@@ -1,7 +1,7 @@
-"""The core of a device that was wiped: no camera, no cable, no keys but the one that tells the service.
+"""The core of a wiped device: no camera, no cable, and no key but the http key.
 
-It says NOT_READY and what to do, lets the carrier acknowledge the wipe, and lets a technician reset the
-device. It cannot prove itself on the cable any more: the verdict key is gone.
+It reports NOT_READY and what to do, lets the carrier acknowledge the wipe, and lets a technician reset the
+device. It can no longer prove itself on the cable, because the verdict key is destroyed.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wip
 from link1.errors import FormatError
 
 _UNTOLD: Final = (
-    "; the service does not know yet that it is wiped: palm-syncd tells it as soon as it reaches the service "
+    "; the service does not know of the wipe yet: palm-syncd reports it as soon as the service is reachable "
     "(without a network, the sealed record in wipe.json can be handed to the operator)"
 )
 _WHAT_TO_DO: Final = "this device is wiped; palmctl status says what to do"
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class WipedDevice:
-    """What is left of a device: answers at its sockets."""
+    """Answers at the sockets of a wiped device."""
 
     def __init__(self, config: DeviceConfig, wipe: Wipe) -> None:
         self._config = config
@@ -84,7 +84,7 @@ class WipedDevice:
         return f"not serving: {HealthWord.REVOKED}, wiped"
 
     async def carrier(self, request: Packet) -> Packet:
-        """The carrier's socket: of `device.core.carrier_api`'s operations those that a wiped device has."""
+        """The carrier's socket, with the operations of `device.core.carrier_api` that a wiped device has."""
         operation = self._operations.get(str(request.header.get("op")))
         if operation is None:
             raise IpcRefused("no_gallery", _WHAT_TO_DO)
@@ -94,11 +94,11 @@ class WipedDevice:
             raise IpcRefused("malformed", str(error)) from error
 
     async def tell_status(self, _request: Packet) -> Packet:
-        """The technician's `status`, with the members of `device.values.status`."""
+        """The technician's `status`."""
         return reply_with(StatusAnswer(wiped_status(self._config, self._wipe)))
 
     async def factory_reset(self, _request: Packet) -> Packet:
-        """The technician's operation: the last traces go too; the process ends after it."""
+        """The technician's operation: remove the remaining files; the process ends after it."""
         wipe = self._wipe
         reset_folder(self._config.device.state_dir, wipe.device_id, wipe.gate_id, wipe.dbd_id)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)

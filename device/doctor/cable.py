@@ -1,4 +1,4 @@
-"""The cable to the validator: is the port there, may palmd use it, and does somebody else hold it?"""
+"""The cable to the validator: does the port exist, may palmd use it, and does another program hold it?"""
 
 import os
 import stat
@@ -24,10 +24,10 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             NAME, f"{port} is absent; ports here: {there}", "plug the cable in, or correct [link] port"
         )
     except NotADirectoryError:
-        return fail(NAME, f"{port}: a part of this path is no folder", "check it: palmctl config show")
+        return fail(NAME, f"{port}: a part of this path is not a folder", "check it: palmctl config show")
     if not stat.S_ISCHR(found.st_mode):
         return fail(
-            NAME, f"{port} is no serial port", "correct [link] port: palmctl config set link.port PORT"
+            NAME, f"{port} is not a serial port", "correct [link] port: palmctl config set link.port PORT"
         )
     others = {name for name in _holders(case, port) if "palmd" not in name}
     if others:
@@ -50,7 +50,7 @@ def _of_daemon(case: Case, port: str) -> Finding:
         return not_checked(NAME, f"whether palmd holds {port} may not be asked by this user")
     if case.status is None and not port.startswith("/"):
         return skip(NAME, f"{port} is looked for by palmd, which is not running", "systemctl start palmd")
-    if case.status is None and os.geteuid() != 0:  # what other users' programs hold is not shown to this one
+    if case.status is None and os.geteuid() != 0:  # the files of other users' programs are hidden
         return not_checked(NAME, f"{port} is there; whether a program holds it is shown to root alone")
     if case.status is None:
         return ok(NAME, f"{port} is there and free")
@@ -68,10 +68,10 @@ def _ports(case: Case) -> list[Path]:
 
 
 def _holders(case: Case, port: str) -> set[str]:
-    """The programs that hold the port open, as far as this user may see."""
+    """The programs that have the port open, as far as this user can see."""
     target, holders = os.path.realpath(port), set[str]()
     if target.startswith("/dev/pts/"):
-        return holders  # a virtual cable: whoever made it holds both ends
+        return holders  # a virtual cable: the program that made it holds both ends
     for process in case.system("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
             continue

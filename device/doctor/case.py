@@ -1,4 +1,4 @@
-"""What is known of the device before any check looks closer: read once, so that all checks see the same."""
+"""Facts about the device, read once, so that all checks see the same."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,11 @@ from link1.errors import is_not_permitted
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Of each pair, the value is None exactly when the text beside it says why.
+    """In each pair, the value is None exactly when the `…_problem` says why.
 
-    `status` is what a running palmd answered. `closed` names what this user may not look at (configuration,
-    trust, keys, status): of that nothing is known, which is no fault of the device. `root` is where /proc,
-    /sys, /run and /dev are looked for.
+    `status`: the answer of a running palmd. `closed`: what this user may not read (configuration, trust,
+    keys, status), which is unknown and not a fault of the device. `root`: the folder of /proc, /sys, /run and
+    /dev.
     """
 
     config_path: Path
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def settings(self) -> DeviceConfig:
-        """The configuration, for the checks that run only where there is one."""
+        """The configuration, for checks that need one."""
         if self.config is None:
             raise StateError(self.config_problem)
         return self.config
@@ -47,7 +47,7 @@ class Case:
 
 
 def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
-    """Read what there is; whatever cannot be read is a finding of some check, never an error."""
+    """Read the facts; what cannot be read becomes a finding of a check, never an error."""
     try:
         config = load_config(config_path)
     except ConfigError as error:
@@ -87,7 +87,7 @@ def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
 
 
 def _noted(part: str, error: DeviceError, closed: set[str]) -> str:
-    """The error's text; `part` joins `closed` where the error is that this user may not."""
+    """The error's text; `part` is added to `closed` when this user lacks the permission."""
     if is_not_permitted(error):
         closed.add(part)
     return str(error)

@@ -1,4 +1,4 @@
-"""This device's own clock: is it set, and does something keep it right?"""
+"""This device's clock: is it set, and is it synchronised?"""
 
 import ctypes
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from device.doctor.reading import text_of
 
 NAME = "clock"
 _RELEASED_MS = 1_767_225_600_000
-"""2026-01-01: no clock that is right says an earlier time."""
+"""2026-01-01: a correct clock does not show an earlier time."""
 _TOLERANCE_MS = 300_000
 """How far the service lets the time of a request differ from its own (device surface §2)."""
 _SET_IT = "set it: timedatectl set-ntp true; without a network: timedatectl set-time; fit a clock battery"
@@ -20,27 +20,24 @@ _TIME_ERROR = 5
 
 def check(case: Case) -> Finding:
     now_ms = case.clock.wall_ms()
-    told = _told(now_ms)
+    detail = _utc(now_ms)
     pinned_ms = case.trust.pinned_at_ms if case.trust else 0
     if now_ms < max(_RELEASED_MS, pinned_ms):
-        return fail(
-            NAME,
-            f"{told}: that is before this device was {'registered' if pinned_ms > _RELEASED_MS else 'made'}",
-            _SET_IT,
-        )
+        event = "registered" if pinned_ms > _RELEASED_MS else "made"
+        return fail(NAME, f"{detail}: that is before this device was {event}", _SET_IT)
     service_ms = service_time_ms(case)
     if now_ms < service_ms - _TOLERANCE_MS:
-        return fail(NAME, f"{told}: the service signed something as late as {_told(service_ms)}", _SET_IT)
+        return fail(NAME, f"{detail}: the service signed something as late as {_utc(service_ms)}", _SET_IT)
     counting = case.trust.dbd_keys_now(now_ms, service_ms) if case.trust else ()
     if counting and not any(key.holds(max(now_ms, service_ms)) for key in counting):
-        return fail(NAME, f"{told}: no pinned key of the validator has a window around it", _SET_IT)
+        return fail(NAME, f"{detail}: no pinned key of the validator has a window around it", _SET_IT)
     if case.config is not None and case.config.cloud is None:
-        return ok(NAME, f"{told}; without a network nothing sets it: compare it at each visit")
+        return ok(NAME, f"{detail}; without a network nothing sets it: compare it at each visit")
     if not _synchronised(case):
         return warn(
-            NAME, f"{told}; nothing keeps it right", "timedatectl set-ntp true, and let UDP port 123 out"
+            NAME, f"{detail}; nothing keeps it right", "timedatectl set-ntp true, and let UDP port 123 out"
         )
-    return ok(NAME, f"{told}, kept right by NTP")
+    return ok(NAME, f"{detail}, kept right by NTP")
 
 
 def _synchronised(case: Case) -> bool:
@@ -52,11 +49,11 @@ def _synchronised(case: Case) -> bool:
 
 
 def service_time_ms(case: Case) -> int:
-    """The newest time (epoch) that the service signed, as far as trust.json and palmd know one; else 0."""
+    """The newest time (epoch) signed by the service that trust.json or palmd knows; else 0."""
     kept_ms = max(case.trust.service_ms, case.trust.status_at_ms) if case.trust else 0
-    told_ms = (case.status.service_time_ms or 0) if case.status else 0
-    return max(kept_ms, told_ms)
+    running_ms = (case.status.service_time_ms or 0) if case.status else 0
+    return max(kept_ms, running_ms)
 
 
-def _told(at_ms: int) -> str:
+def _utc(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""The configuration file, and whether it speaks of the device that was registered here."""
+"""The configuration file, and whether it matches the device that was registered here."""
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, warn
@@ -33,7 +33,7 @@ def check(case: Case) -> Finding:
     if config.device.runtime_dir.is_relative_to(config.device.state_dir):
         return warn(
             NAME,
-            "the runtime directory lies inside the state directory",
+            "the runtime directory is inside the state directory",
             "name another [device] runtime_dir, such as /run/palm-access",
         )
     network = "with the service over the network" if config.cloud else "without a network, by mail"

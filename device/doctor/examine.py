@@ -1,4 +1,4 @@
-"""All checks of the doctor, in the order in which a technician mends things."""
+"""All checks of the doctor, in the order in which a technician repairs things."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -24,7 +24,7 @@ from device.doctor import (
     wear,
 )
 from device.doctor.case import Case
-from device.doctor.finding import Finding, Result, not_checked, skip
+from device.doctor.finding import CheckResult, Finding, not_checked, skip
 from link1.errors import is_not_permitted, reason_of
 
 Check = Callable[[Case], Finding]
@@ -32,7 +32,7 @@ Check = Callable[[Case], Finding]
 WITHOUT_CONFIGURATION: Final = frozenset(
     {"configuration", "wear", "clock", "temperature", "memory", "sandbox", "telemetry"}
 )
-"""What can be looked at on a board that was never configured; the others need to know where to look."""
+"""Checks that also work on a board without a configuration."""
 
 CHECKS: Final[dict[str, Check]] = {
     part.NAME: part.check
@@ -62,7 +62,7 @@ CHECKS: Final[dict[str, Check]] = {
 def examine(
     case: Case, only: Iterable[str] = (), tell: Callable[[str], None] = lambda _name: None
 ) -> tuple[Finding, ...]:
-    """Run the checks named in `only`, or all; `tell` hears the name of each before it runs."""
+    """Run the checks named in `only`, or all; `tell` gets the name of each before it runs."""
     names = tuple(only) or tuple(CHECKS)
     findings = []
     for name in names:
@@ -78,19 +78,19 @@ def _carried_out(name: str, case: Case) -> Finding:
         return skip(name, "needs a configuration that can be used")
     try:
         return CHECKS[name](case)
-    except Exception as error:  # noqa: BLE001 -- one check that stumbles must not hide what the others found
+    except Exception as error:  # noqa: BLE001 -- a failing check must not hide the findings of the others
         if is_not_permitted(error):
-            return not_checked(name, _told(error))
+            return not_checked(name, _reason(error))
         if isinstance(error, OSError):
-            return skip(name, f"could not look: {_told(error)}", "see `dmesg` for errors of the disk")
+            return skip(name, f"could not look: {_reason(error)}", "see `dmesg` for errors of the disk")
         return Finding(
             name,
-            Result.WARN,
-            f"the check itself stumbled: unexpected {type(error).__name__}",
+            CheckResult.WARN,
+            f"the check itself failed: unexpected {type(error).__name__}",
             "report it with: palmctl support-bundle FILE.tar.gz",
         )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     where = getattr(error, "filename", None)
     return f"{where}: {reason_of(error)}" if where else reason_of(error)

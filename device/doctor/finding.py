@@ -1,4 +1,4 @@
-"""What a check of the doctor says."""
+"""The finding of a check of the doctor."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,9 +6,9 @@ from enum import StrEnum
 from link1.canonical import JsonObject
 
 
-class Result(StrEnum):
-    """How it stands. `skip`: there is nothing to look at here, which is no fault by itself. `not_checked`:
-    this user may not look, which says nothing about it."""
+class CheckResult(StrEnum):
+    """`skip`: there is nothing to check here, which is not a fault. `not_checked`: this user may not look, so
+    the result is unknown."""
 
     OK = "ok"
     WARN = "warn"
@@ -19,10 +19,10 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`detail`: what was found. `todo`: the next step; empty where nothing is to be done."""
+    """`detail`: what was found. `todo`: the next step; empty when there is none."""
 
     name: str
-    result: Result
+    result: CheckResult
     detail: str
     todo: str = ""
 
@@ -32,21 +32,21 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    return Finding(name, Result.OK, detail)
+    return Finding(name, CheckResult.OK, detail)
 
 
 def warn(name: str, detail: str, todo: str) -> Finding:
-    return Finding(name, Result.WARN, detail, todo)
+    return Finding(name, CheckResult.WARN, detail, todo)
 
 
 def fail(name: str, detail: str, todo: str) -> Finding:
-    return Finding(name, Result.FAIL, detail, todo)
+    return Finding(name, CheckResult.FAIL, detail, todo)
 
 
 def skip(name: str, detail: str, todo: str = "") -> Finding:
-    return Finding(name, Result.SKIP, detail, todo)
+    return Finding(name, CheckResult.SKIP, detail, todo)
 
 
 def not_checked(name: str, detail: str) -> Finding:
-    """For what this user may not look at. That root may is said once, above all findings."""
-    return Finding(name, Result.NOT_CHECKED, detail)
+    """For what this user may not read. The advice to run as root is printed once, above all findings."""
+    return Finding(name, CheckResult.NOT_CHECKED, detail)

@@ -1,4 +1,4 @@
-"""The gallery: how many palms, how old the service's last word about them, and what happens next."""
+"""The gallery: how many templates, and how long it stays fresh."""
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
@@ -15,28 +15,28 @@ def check(case: Case) -> Finding:
     if status is None:
         return _on_disk(case)
     gallery = status.gallery
-    told = f"{gallery.templates:,} templates, epoch {gallery.epoch} seq {gallery.seq}"
+    detail = f"{gallery.templates:,} templates, epoch {gallery.epoch} seq {gallery.seq}"
     network = "check palm-syncd and the network: palmctl logs --unit palm-syncd"
     todo = network if config.cloud else "check that the validator carries mail: palmctl status, line mail"
     if not gallery.fresh:
-        return fail(NAME, f"{told}, not fresh ({gallery.reason}): nobody is recognised", todo)
+        return fail(NAME, f"{detail}, not fresh ({gallery.reason}): no one is recognised", todo)
     left_h = gallery.left_s / 3600
     if gallery.left_s < _SOON_S:
-        return warn(NAME, f"{told}, fresh for {left_h:.1f} h more only", todo)
+        return warn(NAME, f"{detail}, fresh for {left_h:.1f} h more only", todo)
     if gallery.templates == 0:
-        return warn(NAME, f"{told}: it is empty, so nobody can be recognised", "enrol somebody")
-    return ok(NAME, f"{told}, fresh for {left_h:.1f} h")
+        return warn(NAME, f"{detail}: it is empty, so no one is recognised", "enrol a person")
+    return ok(NAME, f"{detail}, fresh for {left_h:.1f} h")
 
 
 def _on_disk(case: Case) -> Finding:
-    """What the disk tells while palmd does not run: only it can open the gallery."""
+    """What the disk shows while palmd does not run; only palmd can open the gallery."""
     folder = case.settings.gallery_dir
     if is_closed(folder):
         return not_checked(NAME, f"{folder} may not be read by this user")
     files = [path for path in folder.glob("*") if path.is_file()]
     if not files:
         return skip(
-            NAME, "none is here yet: it comes when palmd and its carrier run", "systemctl start palmd"
+            NAME, "none is here yet: it arrives when palmd and its carrier run", "systemctl start palmd"
         )
     newest_s = max(path.stat().st_mtime for path in files)
     hours = max(0.0, case.clock.wall_ms() / 1000 - newest_s) / 3600

@@ -1,4 +1,4 @@
-"""Light and focus of one picture, in numbers: the picture itself never leaves the process that took it."""
+"""Light and focus of one picture in numbers; the picture never leaves the process that took it."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -12,7 +12,7 @@ from models.hand import Hand, HandFinder
 from models.quality import assess
 
 PICTURE_OP: Final = "measure_picture"
-"""The operation of the control socket that answers with one."""
+"""The operation of the control socket that returns it."""
 
 _DARK_BELOW, _BRIGHT_FROM = 25, 250
 
@@ -37,7 +37,7 @@ class MeasuredAnswer(WireObject):
 
 
 def measure(frame: CameraFrame) -> MeasuredPicture:
-    """Takes some 20 ms: for a thread beside the loop."""
+    """Takes about 20 ms, so not for the loop's thread."""
     grey = as_grey(frame)
     hand = HandFinder().find(frame)
     judged = assess(frame, hand, cut_palm(frame, hand), None) if isinstance(hand, Hand) else None

@@ -1,4 +1,4 @@
-"""Memory: how much is left, and whether the kernel had to end a program for lack of it."""
+"""Memory: how much is left, and whether the kernel has killed a program for lack of it."""
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
@@ -16,12 +16,12 @@ def check(case: Case) -> Finding:
         if ":" in line
     )
     if "MemAvailable" not in info:
-        return skip(NAME, "this machine does not tell")
+        return skip(NAME, "this machine does not report it")
     left_mib, all_mib = (int(info[name].split()[0]) // 1024 for name in ("MemAvailable", "MemTotal"))
-    told = f"{left_mib:,} MiB available of {all_mib:,}"
+    detail = f"{left_mib:,} MiB available of {all_mib:,}"
     if left_mib < _LEAST_MIB:
         return fail(
-            NAME, told, "see what takes it: ps -eo rss,comm --sort -rss | head; end what is not the device's"
+            NAME, detail, "see what uses it: ps -eo rss,comm --sort -rss | head; end what is not the device's"
         )
     killed = next(
         (
@@ -34,9 +34,9 @@ def check(case: Case) -> Finding:
     if killed:
         return warn(
             NAME,
-            f"{told}; {killed} programs were ended for lack of it since the start",
+            f"{detail}; {killed} programs were killed for lack of it since the start",
             "dmesg | grep -i oom",
         )
     if left_mib < _FEW_MIB:
-        return warn(NAME, told, "see what takes it: ps -eo rss,comm --sort -rss | head")
-    return ok(NAME, told)
+        return warn(NAME, detail, "see what uses it: ps -eo rss,comm --sort -rss | head")
+    return ok(NAME, detail)

@@ -1,4 +1,4 @@
-"""The model: every file as its manifest names it, and the known answer to a known palm."""
+"""The model: every file matches its manifest, and a known palm gives the known answer."""
 
 import time
 
@@ -21,11 +21,11 @@ def check(case: Case) -> Finding:
         if is_not_permitted(error):
             return not_checked(NAME, "the model's folder may not be read by this user")
         return fail(NAME, str(error), "install the package again, or correct [model] dir")
-    beside = ""
+    network_id = ""
     if (folder := case.settings.liveness.model_dir) is not None:
         try:
             network = open_pad_network(folder, case.settings.camera.look)
-            beside = f", beside the liveness network {network.model_id}"
+            network_id = f", with the liveness network {network.model_id}"
         except ModelsError as error:
             if is_not_permitted(error):
                 return not_checked(NAME, f"{folder} may not be read by this user")
@@ -36,4 +36,4 @@ def check(case: Case) -> Finding:
         return fail(
             NAME, f"palmd runs {running}, installed is {manifest.model_id}", "systemctl restart palmd"
         )
-    return ok(NAME, f"{manifest.model_id} gives the known answer ({took_ms} ms with loading){beside}")
+    return ok(NAME, f"{manifest.model_id} gives the known answer ({took_ms} ms with loading){network_id}")

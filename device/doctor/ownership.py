@@ -1,4 +1,4 @@
-"""Who owns state, keys and sockets, and who else may touch them."""
+"""Owners and modes of state, keys and sockets."""
 
 import pwd
 import stat
@@ -21,7 +21,7 @@ def check(case: Case) -> Finding:
     try:
         owner = state_dir.stat().st_uid
     except FileNotFoundError:
-        return fail(NAME, f"{state_dir} is not there", "run `palmctl provision`, or name the right state_dir")
+        return fail(NAME, f"{state_dir} is absent", "run `palmctl provision`, or name the right state_dir")
     if is_closed(state_dir):
         return not_checked(NAME, f"{state_dir} may not be read by this user")
     wrong = list(_wrong(state_dir, owner, config.keys_dir))
@@ -38,7 +38,7 @@ def check(case: Case) -> Finding:
 
 
 def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, str, str]]:
-    """What is not as it must be: path, what is wrong, the command that mends it."""
+    """Wrong owners and modes: path, what is wrong, the command that repairs it."""
     secret = (keys_dir, keys_dir.with_name(CREDENTIALS_FOLDER))
     for number, path in enumerate((state_dir, *state_dir.rglob("*"))):
         if number > _MOST_FILES:
@@ -46,7 +46,7 @@ def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, 
         try:
             found = path.lstat()
         except OSError:
-            continue  # gone meanwhile: a database at work makes and removes files beside itself
+            continue  # gone meanwhile: a database in use creates and removes files next to it
         if found.st_uid != owner:
             yield path, f"belongs to {_name(found.st_uid)}", f"chown -R {_name(owner)}: {state_dir}"
         mode = stat.S_IMODE(found.st_mode)
@@ -62,7 +62,7 @@ def _open_to_others(socket: Path) -> bool:
     try:
         return bool(socket.stat().st_mode & 0o007)
     except OSError:
-        return False  # not there; or not for this user, and so not for others
+        return False  # absent, or closed to this user and so to others
 
 
 def _name(uid: int) -> str:

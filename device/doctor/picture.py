@@ -1,4 +1,4 @@
-"""Light and focus: is the scene lit, and is a hand held before the camera sharp?"""
+"""Light and focus: is the scene lit, and is a hand before the camera sharp?"""
 
 from device.camera import CameraError, open_camera
 from device.config.config import DeviceConfig
@@ -15,7 +15,7 @@ _SETTLE_PICTURES = 10
 _DARK_MEAN, _BRIGHT_MEAN = 40, 215
 _LOST_PCT = 40
 _POOR = 60
-"""What `models.quality` gives a hint to the person below."""
+"""Below this, `models.quality` gives the person a hint."""
 
 
 def check(case: Case) -> Finding:
@@ -34,7 +34,7 @@ def check(case: Case) -> Finding:
 
 
 def judge(picture: MeasuredPicture) -> Finding:
-    """What the numbers mean."""
+    """The finding for these numbers."""
     light = f"mean brightness {picture.mean} of 255"
     if picture.mean < _DARK_MEAN or picture.dark_pct > 100 - _LOST_PCT:
         return fail(
@@ -48,14 +48,14 @@ def judge(picture: MeasuredPicture) -> Finding:
         )
     if picture.sharpness is None or picture.exposure is None:
         return ok(NAME, f"{light}; for the focus hold an open hand before the camera and run this again")
-    told = f"{light}; the hand: sharpness {picture.sharpness}, exposure {picture.exposure} of 100"
+    detail = f"{light}; the hand: sharpness {picture.sharpness}, exposure {picture.exposure} of 100"
     if picture.sharpness < _POOR:
         return warn(
-            NAME, told, "wipe the window, hold the hand 10 to 15 cm away, turn the lens until it is sharp"
+            NAME, detail, "wipe the window, hold the hand 10 to 15 cm away, turn the lens until it is sharp"
         )
     if picture.exposure < _POOR:
-        return warn(NAME, told, "more even light on the hand; no lamp behind it")
-    return ok(NAME, told)
+        return warn(NAME, detail, "more even light on the hand; no lamp behind it")
+    return ok(NAME, detail)
 
 
 def _by_daemon(config: DeviceConfig) -> MeasuredPicture:

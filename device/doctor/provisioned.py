@@ -1,4 +1,4 @@
-"""Keys, pinned trust and journal: what `palmctl provision` makes, and whether all of it is there."""
+"""Keys, pinned trust and journal: is everything present that `palmctl provision` makes?"""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return fail(
             NAME,
             f"{config.journal_path} is gone: the device must not sign verdicts without it",
-            "restore it; if it is lost, `palmctl factory-reset` and provision anew with a new token",
+            "restore it; if it is lost, `palmctl factory-reset` and provision again with a new token",
         )
     encrypted = config.keys_dir.with_name(CREDENTIALS_FOLDER).is_dir()
     if "keys" in case.closed and not encrypted:
@@ -49,14 +49,14 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return fail(
             NAME,
             case.keys_problem,
-            "see the line `ownership`; keys that are lost are made by registering the device anew",
+            "see the line `ownership`; if the keys are lost, register the device again",
         )
     key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
     return ok(NAME, f"{key}, root {case.trust.roots[0].kid}")
 
 
 def _wiped(state_dir: Path) -> str:
-    """What a wipe that was ordered here has come to; empty where there was none."""
+    """The stage of a wipe that was ordered here; empty without one."""
     try:
         wipe = read_wipe(state_dir)
     except StateError as error:

@@ -1,11 +1,11 @@
-"""Reading the small files in which the kernel tells about the machine."""
+"""Reading the kernel's small files about the machine."""
 
 import os
 from pathlib import Path
 
 
 def text_of(path: Path) -> str | None:
-    """The stripped text of a file of /proc or /sys; None where there is none or it may not be read."""
+    """The stripped text of a file of /proc or /sys; None when it is absent or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -13,7 +13,7 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path, base: int = 10) -> int | None:
-    """The same as a whole number."""
+    """The content of such a file as an integer; None when it is not one."""
     text = text_of(path)
     try:
         return None if text is None else int(text, base)
@@ -22,9 +22,9 @@ def number_of(path: Path, base: int = 10) -> int | None:
 
 
 def is_closed(folder: Path) -> bool:
-    """Whether `folder` is there, and this user may not look into it.
+    """Whether `folder` exists and this user may not read it.
 
-    Raises PermissionError where this user may not even know whether it is there.
+    Raises PermissionError when this user may not know whether it exists.
     """
     try:
         folder.stat()

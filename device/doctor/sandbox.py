@@ -1,4 +1,4 @@
-"""The units' sandbox as systemd applies it: an override may have opened what the package closes."""
+"""The units' sandbox as systemd applies it: an override may weaken what the package sets."""
 
 import shutil
 import subprocess
@@ -46,7 +46,7 @@ def check(case: Case) -> Finding:
 
 
 def _hands_over_keys(case: Case, unit: str, path: str) -> bool:
-    """Whether a drop-in is the one of `palmctl keys encrypt`, as it was written."""
+    """Whether a drop-in is the unchanged one of `palmctl keys encrypt`."""
     try:
         return (
             unit in UNIT_KEYS
@@ -54,13 +54,13 @@ def _hands_over_keys(case: Case, unit: str, path: str) -> bool:
             and case.system(path).read_text() == drop_in(unit)
         )
     except PermissionError:
-        raise  # a finding of its own: not checked
+        raise  # becomes the finding "not checked"
     except OSError:
         return False
 
 
 def show_unit(unit: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """Properties of a unit as `systemctl show` tells them; None where it cannot be asked."""
+    """Properties of a unit from `systemctl show`; None when it gives no answer."""
     program = shutil.which("systemctl")
     if program is None:
         return None

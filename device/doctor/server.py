@@ -1,4 +1,5 @@
-"""The service: reachable, its certificate good for a while, the clocks together, the registration valid."""
+"""The service: is it reachable, its certificate valid for a while, the clocks in step, the registration
+valid?"""
 
 import asyncio
 import http.client
@@ -25,7 +26,7 @@ _PORTS = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How the service answered a bare request."""
+    """The service's answer to an unsigned request."""
 
     took_ms: int
     tls: str
@@ -60,30 +61,30 @@ def check(case: Case) -> Finding:
 
 
 def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bool) -> Finding:
-    told = f"{cloud.url} answers in {reached.took_ms} ms over {reached.tls}"
+    detail = f"{cloud.url} answers in {reached.took_ms} ms over {reached.tls}"
     if reached.certificate_days is not None:
-        told += f", certificate good for {reached.certificate_days} days"
+        detail += f", certificate good for {reached.certificate_days} days"
     if reached.ahead_ms is not None:
-        told += f", clocks {abs(reached.ahead_ms) / 1000:.1f} s apart"
+        detail += f", clocks {abs(reached.ahead_ms) / 1000:.1f} s apart"
         if unproved:
-            told += "; whether it takes this device is not asked without its key"
+            detail += "; whether it takes this device is not asked without its key"
         if abs(reached.ahead_ms) > SIGNATURE_SKEW_S * 1000:
             return fail(
-                NAME, told, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
+                NAME, detail, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
             )
     if refused:
         return fail(
             NAME,
-            f"{told}; it does not take this device: {refused}",
+            f"{detail}; it does not take this device: {refused}",
             "ask the operator whether it was revoked",
         )
     if reached.ahead_ms is None:
-        return warn(NAME, f"{told}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
+        return warn(NAME, f"{detail}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
     if reached.certificate_days is not None and reached.certificate_days < _SOON_DAYS:
-        return warn(NAME, told, "tell the operator of the service to renew its certificate")
+        return warn(NAME, detail, "ask the operator of the service to renew its certificate")
     if abs(reached.ahead_ms) > _DRIFT_MS:
-        return warn(NAME, told, "timedatectl set-ntp true")
-    return ok(NAME, told)
+        return warn(NAME, detail, "timedatectl set-ntp true")
+    return ok(NAME, detail)
 
 
 def _reach(case: Case, cloud: CloudSection) -> Reached:
@@ -100,11 +101,11 @@ def _reach(case: Case, cloud: CloudSection) -> Reached:
         connection.connect()
         tls, days = _tls_of(connection, case.clock.wall_ms())
         connection.request("GET", "/v1/devices/self/status")
-        told_time = connection.getresponse().getheader(SERVER_TIME_HEADER)
+        server_time = connection.getresponse().getheader(SERVER_TIME_HEADER)
     finally:
         connection.close()
     took_ms = round((time.monotonic() - started_s) * 1000)
-    return Reached(took_ms, tls, days, _ahead_ms(case.clock.wall_ms(), told_time))
+    return Reached(took_ms, tls, days, _ahead_ms(case.clock.wall_ms(), server_time))
 
 
 def _tls_of(connection: http.client.HTTPConnection, now_ms: int) -> tuple[str, int | None]:
@@ -120,15 +121,19 @@ def _tls_of(connection: http.client.HTTPConnection, now_ms: int) -> tuple[str, i
     return connection.sock.version() or "TLS", days
 
 
-def _ahead_ms(now_ms: int, told: str | None) -> int | None:
+def _ahead_ms(now_ms: int, server_time: str | None) -> int | None:
     try:
-        return None if told is None else now_ms - round(datetime.fromisoformat(told).timestamp() * 1000)
+        return (
+            None
+            if server_time is None
+            else now_ms - round(datetime.fromisoformat(server_time).timestamp() * 1000)
+        )
     except ValueError:
         return None
 
 
 def _registration(case: Case, cloud: CloudSection) -> str:
-    """Why the service does not take this device's signature; empty where it does, or none can be made."""
+    """Why the service rejects this device's signature; empty when it accepts it, or when none can be made."""
     keys = case.keys
     if keys is None:
         return ""
@@ -143,5 +148,5 @@ def _registration(case: Case, cloud: CloudSection) -> str:
     except CloudProblem as error:
         return str(error)
     except CloudError:
-        return ""  # reached a moment ago; a lost answer says nothing about the registration
+        return ""  # it was reachable a moment ago; a lost answer says nothing about the registration
     return ""

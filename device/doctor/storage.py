@@ -1,4 +1,4 @@
-"""Room for the state directory, and whether it can be written."""
+"""Free space for the state directory, and whether it can be written."""
 
 import os
 
@@ -17,9 +17,9 @@ def check(case: Case) -> Finding:
     try:
         room = os.statvfs(state_dir)
     except FileNotFoundError:
-        return fail(NAME, f"{state_dir} is not there", "run `palmctl provision`, or name the right state_dir")
+        return fail(NAME, f"{state_dir} is absent", "run `palmctl provision`, or name the right state_dir")
     free, inodes = room.f_bavail * room.f_frsize, room.f_favail
-    told = f"{free // 2**20:,} MiB free of {room.f_blocks * room.f_frsize // 2**20:,} at {state_dir}"
+    detail = f"{free // 2**20:,} MiB free of {room.f_blocks * room.f_frsize // 2**20:,} at {state_dir}"
     if room.f_flag & os.ST_RDONLY:
         return fail(
             NAME,
@@ -28,7 +28,9 @@ def check(case: Case) -> Finding:
         )
     if free < LOW_DISK_BYTES:
         return fail(
-            NAME, told, f"make room: {LOW_DISK_BYTES // 2**20} MiB are the least (du -xh / | sort -h | tail)"
+            NAME,
+            detail,
+            f"make room: {LOW_DISK_BYTES // 2**20} MiB are the least (du -xh / | sort -h | tail)",
         )
     errors = _ext4_errors(case, state_dir.stat().st_dev)
     if errors:
@@ -36,12 +38,12 @@ def check(case: Case) -> Finding:
             NAME, f"the file system has counted {errors} errors", "save the logs and replace the card"
         )
     if free < _FEW_BYTES or (room.f_files and inodes < _FEW_INODES):
-        return warn(NAME, f"{told}, {inodes:,} files may still be made", "make room before it is short")
-    return ok(NAME, told)
+        return warn(NAME, f"{detail}, {inodes:,} files may still be made", "make room before it is short")
+    return ok(NAME, detail)
 
 
 def _ext4_errors(case: Case, device: int) -> int:
-    """What ext4 counted on the partition of `device`; 0 for another file system."""
+    """The errors counted by ext4 on the partition of `device`; 0 for another file system."""
     name = text_of(case.system(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/uevent")) or ""
     partition = next((line[8:] for line in name.splitlines() if line.startswith("DEVNAME=")), "")
     counted = text_of(case.system(f"/sys/fs/ext4/{partition}/errors_count")) if partition else None

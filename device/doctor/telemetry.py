@@ -1,4 +1,4 @@
-"""Telemetry: the inference runtime must have written nothing, and nothing may allow it to."""
+"""Telemetry: the inference runtime must not have written any."""
 
 import contextlib
 import pwd
@@ -10,7 +10,7 @@ from device.doctor.finding import Finding, fail, ok, skip
 
 NAME = "telemetry"
 _TRACE = Path(".cache/Microsoft")
-"""Where onnxruntime from 1.29 on keeps what it would send."""
+"""Where onnxruntime 1.29 and later keep what they would send."""
 _USER = "palm-access"
 
 
@@ -29,13 +29,13 @@ def check(case: Case) -> Finding:
         return fail(
             NAME,
             f"onnxruntime has kept telemetry in {', '.join(found)}",
-            "remove it; see that Environment=ORT_DISABLE_TELEMETRY=1 stands in palmd.service",
+            "remove it; make sure that palmd.service has Environment=ORT_DISABLE_TELEMETRY=1",
         )
     return ok(NAME, f"off; onnxruntime {runtime} has written nothing")
 
 
 def _exists(path: Path) -> bool:
-    """Raises PermissionError: what may not be looked at has not been found absent."""
+    """Whether `path` exists. Raises PermissionError when this user may not know."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

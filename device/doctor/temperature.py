@@ -1,4 +1,4 @@
-"""Heat: what the sensors say, and whether the board has slowed itself down for it."""
+"""Heat: the sensors, and whether the board has throttled itself."""
 
 from pathlib import Path
 
@@ -27,24 +27,24 @@ def check(case: Case) -> Finding:
             NAME, "the supply voltage is too low now", "use the board's own power supply and a short cable"
         )
     if not zones:
-        return skip(NAME, "this machine shows no temperature")
+        return skip(NAME, "this machine reports no temperature")
     hottest, sensor = max(zones)
-    told = f"{hottest} °C ({sensor})"
+    detail = f"{hottest} °C ({sensor})"
     if hottest >= HOT_C or flags & (_THROTTLED | _FREQUENCY_CAPPED):
         return fail(
             NAME,
-            f"{told}; the board slows itself down",
+            f"{detail}; the board slows itself down",
             "shade it, clear its air way, fit a heat sink or fan",
         )
     if flags >> _SINCE_START_SHIFT & (_UNDER_VOLTAGE | _THROTTLED) or _slowed(case.root):
         return warn(
             NAME,
-            f"{told}; since the start it was too hot or its supply too low at times",
+            f"{detail}; since the start it was too hot or its supply too low at times",
             "look at it at the hottest hour of the day; check supply and air way",
         )
     if hottest >= WARM_C:
-        return warn(NAME, told, "check its air way before summer")
-    return ok(NAME, told)
+        return warn(NAME, detail, "check its air way before summer")
+    return ok(NAME, detail)
 
 
 def _slowed(root: Path) -> bool:

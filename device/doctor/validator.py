@@ -1,4 +1,4 @@
-"""The validator at the other end: is a key of it pinned, and has it proved that it holds that key?"""
+"""The validator: is a key of it pinned, and has it proved that it holds the key?"""
 
 from device.doctor.case import Case
 from device.doctor.clock import service_time_ms
@@ -20,12 +20,12 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return fail(
             NAME,
             f"no key of validator {trust.dbd_id} is pinned that counts now",
-            "have it added at the service (`palmctl cloud dbd add`); it comes by itself",
+            "have it added at the service (`palmctl cloud dbd add`); the device then receives it",
         )
     if "status" in case.closed:
         return not_checked(NAME, f"{pinned}; whether it answers may not be asked by this user")
     if status is None:
-        return skip(NAME, f"{pinned}; whether it answers is seen while palmd runs", "systemctl start palmd")
+        return skip(NAME, f"{pinned}; whether it answers is known while palmd runs", "systemctl start palmd")
     cable, kid = status.cable, status.cable.validator_kid
     if cable.state != "up":
         return fail(

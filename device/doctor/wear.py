@@ -1,4 +1,4 @@
-"""How worn the flash memory says it is (JEDEC eMMC 5.0: life_time in tenths, pre_eol_info)."""
+"""Wear of the flash memory, as it reports it (JEDEC eMMC 5.0: life_time in tenths, pre_eol_info)."""
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
@@ -11,7 +11,7 @@ _PRE_EOL = {1: "normal", 2: "warning", 3: "urgent"}
 
 
 def check(case: Case) -> Finding:
-    told, worst, urgent = [], 0, False
+    cards, worst, urgent = [], 0, False
     for card in sorted(case.system("/sys/block").glob("mmcblk*")):
         tenths = [int(word, 16) for word in (text_of(card / "device/life_time") or "").split()]
         if not tenths or not any(tenths):
@@ -19,11 +19,13 @@ def check(case: Case) -> Finding:
         spare = int(text_of(card / "device/pre_eol_info") or "0", 16)
         worst, urgent = max(worst, *tenths), urgent or spare >= 3
         blocks = _PRE_EOL.get(spare, "unknown")
-        told.append(f"{card.name}: up to {max(tenths) * 10} % of its life used, spare blocks {blocks}")
-    if not told:
-        return skip(NAME, "no memory here tells how worn it is (SD cards and virtual disks do not)")
+        cards.append(f"{card.name}: up to {max(tenths) * 10} % of its life used, spare blocks {blocks}")
+    if not cards:
+        return skip(NAME, "no memory here reports its wear (SD cards and virtual disks do not)")
     if worst > _END_TENTHS or urgent:
-        return fail(NAME, "; ".join(told), "replace the card now: palmctl factory-reset, new card, provision")
+        return fail(
+            NAME, "; ".join(cards), "replace the card now: palmctl factory-reset, new card, provision"
+        )
     if worst >= _WORN_TENTHS:
-        return warn(NAME, "; ".join(told), "plan to replace the card at the next visit")
-    return ok(NAME, "; ".join(told))
+        return warn(NAME, "; ".join(cards), "plan to replace the card at the next visit")
+    return ok(NAME, "; ".join(cards))

@@ -1,1 +1,1 @@
-"""A person at the device: enrolment, consent, preview, a supervised passage."""
+"""Functions for people at the device: enrolment, consent, preview, a supervised passage."""

@@ -1,7 +1,7 @@
-"""The bytes of ``POST /v1/enrollments``, written so that every copy of a vector made here can be overwritten.
+"""The bytes of ``POST /v1/enrollments``, written so that every copy of a vector can be overwritten.
 
-Python's strings and bytes cannot be: what they held stays in freed memory until something else is put
-there. So vectors go from their array through arrays into one `bytearray` of the final size, and nothing else.
+Python's strings and bytes cannot be overwritten: their content stays in freed memory until it is reused. So
+vectors go from their array through arrays into one `bytearray` of the final size.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from device.enrolment.consent import Consent
+from device.enrolment.consent import AcceptedPurpose
 from device.values.recognition import PalmCapture
 from link1.canonical import canonical_bytes
 
@@ -22,9 +22,10 @@ _TEXT_BYTES: Final = 2732
 
 
 def write_enrolment(
-    token: str, model_id: str, captures: Sequence[PalmCapture], consents: Sequence[Consent]
+    token: str, model_id: str, captures: Sequence[PalmCapture], consents: Sequence[AcceptedPurpose]
 ) -> bytearray:
-    """A completion. The captures' vectors (512,) float32 stay as they are; overwrite the result."""
+    """The body that completes an enrolment. The captures' vectors (512,) float32 are unchanged; the caller
+    overwrites the result."""
     head = canonical_bytes(
         {"consents": [consent.to_obj() for consent in consents], "model_id": model_id, "token": token}
     )
@@ -47,7 +48,7 @@ def write_enrolment(
 
 
 def write_failure(token: str) -> bytearray:
-    """The report that no capture was good enough; which way it was not is nobody's to know."""
+    """The report that no capture was good enough, without the reason."""
     return bytearray(canonical_bytes({"token": token, "failed": "capture_rejected"}))
 
 
@@ -66,7 +67,7 @@ def _put_base64(place: Bytes, vector: npt.NDArray[np.float32]) -> None:
     sixes[:, 1] = (first & 3) << 4 | second >> 4
     sixes[:, 2] = (second & 15) << 2 | third >> 6
     sixes[:, 3] = third & 63
-    # Any other mode than the default writes into `place` itself, without a buffer between.
+    # Any mode other than the default writes directly into `place`, without a buffer.
     np.take(np.frombuffer(_ALPHABET, np.uint8), sixes.reshape(-1), out=place, mode="clip")
     place[-1] = ord("=")
     padded.fill(0)

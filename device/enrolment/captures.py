@@ -1,4 +1,4 @@
-"""The captures of one hand that enrolment gathers, and which of them belong together."""
+"""The captures of one hand during enrolment, and the choice of its templates."""
 
 from typing import Final
 
@@ -8,21 +8,22 @@ from device.values.recognition import PalmCapture
 from models.template_choice import MOST_TEMPLATES, choose_templates
 
 CAPTURES_NEEDED: Final = 2
-"""Enough when the hand leaves before there are three. One alone could not be held against another."""
+"""Enough when the hand leaves before there are three. A single one could not be compared with another."""
 SPACING_MS: Final = 100
-"""Captures closer together show one instant, not the same hand twice."""
+"""Captures closer together show the same instant."""
 CHOOSING_MS: Final = 500
-"""So long after the first capture the templates are still chosen anew with each that comes."""
+"""For so long after the first capture, each further one may change the choice of templates."""
 CANDIDATES: Final = 6
-"""Captures that are chosen from, as many as `CHOOSING_MS` gives; then the oldest not chosen is let go."""
+"""Captures to choose from, as many as fit into `CHOOSING_MS`; beyond that the oldest unchosen one is
+dropped."""
 SAME_FRAME_COSINE: Final = 0.999_99
 
 
 class HandCaptures:
-    """The captures of one hand, from different moments, and those of them that make its templates (`held`).
+    """The captures of one hand at different moments, and those chosen as its templates (`held`).
 
-    `agree_cosine`: captures of one hand reach at least this cosine. The captures handed in belong to this
-    object from then on; the vectors of those it lets go are overwritten.
+    `agree_cosine`: captures of one hand reach at least this cosine. The object owns the captures passed in;
+    the vectors of dropped ones are overwritten.
     """
 
     def __init__(self, agree_cosine: float) -> None:
@@ -32,7 +33,7 @@ class HandCaptures:
         self.held: list[PalmCapture] = []
 
     def add(self, capture: PalmCapture) -> bool:
-        """Takes `capture` among the candidates and chooses anew; False when it contradicts those held."""
+        """Add `capture` to the candidates and choose again; False when it contradicts those held."""
         if not self._candidates:
             self._first_ms = capture.at_ms
         if any(
@@ -43,7 +44,7 @@ class HandCaptures:
             return True
         self._candidates.append(capture)
         chosen = choose_templates(
-            # One by one: a matrix of the vectors would be a copy that nobody overwrites.
+            # One by one: a matrix of the vectors would be a copy that is never overwritten.
             np.array([[cosine(a, b) for b in self._candidates] for a in self._candidates], np.float32),
             [one.quality_q for one in self._candidates],
             agree_cosine=self._agree_cosine,
@@ -52,17 +53,17 @@ class HandCaptures:
         self.held = [self._candidates[i] for i in chosen]
         agrees = not self._contradicts(capture)
         if len(self._candidates) > CANDIDATES:
-            self._let_go(next(one for one in self._candidates if one not in self.held))
+            self._drop(next(one for one in self._candidates if one not in self.held))
         return agrees
 
     def complete(self, now_ms: int) -> bool:
-        """Three are there that nearly all agree with, and there was time to find better ones."""
+        """Three are held with which nearly all candidates agree, and there was time to find better ones."""
         full = len(self.held) == MOST_TEMPLATES and self._contradictions() <= 1
         return full and now_ms - self._first_ms >= CHOOSING_MS
 
     @property
     def enough(self) -> bool:
-        """What is there will do when no more can come."""
+        """The held captures suffice when no more can follow."""
         spare = len(self.held) - CAPTURES_NEEDED
         return spare >= 0 and self._contradictions() <= spare
 
@@ -71,12 +72,12 @@ class HandCaptures:
         return any(cosine(held, capture) >= self._agree_cosine for held in self.held)
 
     def settle(self) -> None:
-        """The choice is made: the other candidates are let go."""
+        """The choice is final: drop the other candidates."""
         for capture in [one for one in self._candidates if one not in self.held]:
-            self._let_go(capture)
+            self._drop(capture)
 
     def erase(self) -> None:
-        """Overwrites every vector and begins anew."""
+        """Overwrite every vector and start again."""
         for capture in self._candidates:
             erase(capture)
         self._candidates, self.held = [], []
@@ -85,10 +86,10 @@ class HandCaptures:
         return any(one is not capture and cosine(one, capture) < self._agree_cosine for one in self.held)
 
     def _contradictions(self) -> int:
-        """Candidates of another hand, or whose crop failed: more captures must say which side is right."""
+        """The number of candidates of another hand or with a failed crop; more captures must decide."""
         return sum(self._contradicts(one) for one in self._candidates)
 
-    def _let_go(self, capture: PalmCapture) -> None:
+    def _drop(self, capture: PalmCapture) -> None:
         self._candidates = [one for one in self._candidates if one is not capture]
         erase(capture)
 
@@ -99,5 +100,5 @@ def cosine(one: PalmCapture, other: PalmCapture) -> float:
 
 
 def erase(capture: PalmCapture) -> None:
-    """Overwrites the vector in place."""
+    """Overwrite the vector in place."""
     capture.vector.fill(0.0)

@@ -1,8 +1,8 @@
-"""What a person is asked to agree to before anything is captured, and what they agreed to.
+"""Consent: the terms that a person is shown before any capture, and the purposes that they accept.
 
-The terms are texts in a folder, `<terms_version>.<language>.txt`: the first line is the title, paragraphs are
-divided by empty lines, and the first line of a paragraph of several is its heading. A session whose terms are
-not in the folder is not begun: nobody can agree to what cannot be shown.
+The terms are texts in a folder, `<terms_version>.<language>.txt`: the first line is the title, empty lines
+separate paragraphs, and the first line of a paragraph with several is its heading. A session whose terms are
+not in the folder is not begun, because they cannot be shown.
 """
 
 import re
@@ -22,7 +22,7 @@ Purpose = Literal["enrollment", "identification", "dataset_collection"]
 REQUIRED: Final[tuple[Purpose, ...]] = ("enrollment", "identification")
 OPTIONAL: Final[tuple[Purpose, ...]] = ("dataset_collection",)
 LANGUAGES: Final = ("pt-BR", "en")
-"""In the order in which they are offered; the first stands in for one that is missing."""
+"""In the order of preference; the first replaces a missing one."""
 
 _MAX_TERMS_BYTES: Final = 32 * 1024
 _LANGUAGE = re.compile(r"[A-Za-z]{2}(-[A-Za-z]{2})?")
@@ -30,13 +30,15 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2}(-[A-Za-z]{2})?")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What stands on the screen: the version of the terms, and the purposes beyond the required ones."""
+    """The question on the screen: the version of the terms, and the purposes beyond the required ones."""
 
     terms_version: str
     optional: tuple[Purpose, ...] = ()
 
-    def accepted(self, terms_version: str, purposes: Collection[str], at_ms: int) -> tuple["Consent", ...]:
-        """What was agreed to, at `at_ms` (epoch). Raises EnrolmentRefused when it is not what was asked."""
+    def accepted(
+        self, terms_version: str, purposes: Collection[str], at_ms: int
+    ) -> tuple["AcceptedPurpose", ...]:
+        """The accepted purposes, at `at_ms` (epoch). Raises EnrolmentRefused when they were not asked."""
         if terms_version != self.terms_version:
             raise EnrolmentRefused(
                 "other_terms", f"the terms on the screen are {self.terms_version}; show those and ask again"
@@ -47,12 +49,14 @@ class Asked:
                 "other_purposes", f"the purposes agreed to must be {' and '.join(REQUIRED)}{allowed}"
             )
         every = (*REQUIRED, *self.optional)
-        return tuple(Consent(purpose, terms_version, at_ms) for purpose in every if purpose in purposes)
+        return tuple(
+            AcceptedPurpose(purpose, terms_version, at_ms) for purpose in every if purpose in purposes
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
-    """One purpose, agreed to on the screen of this device."""
+class AcceptedPurpose:
+    """One purpose, accepted on the screen of this device."""
 
     purpose: Purpose
     terms_version: str
@@ -68,13 +72,13 @@ class Consent:
 
 
 def shipped_terms_dir() -> Path:
-    """The texts that come with the program: version v1."""
+    """The texts shipped with the program: version v1."""
     return Path(__file__).parent / "terms"
 
 
 @dataclass(frozen=True, slots=True)
 class TermsFolder:
-    """The texts a device can show. `usual`: the version for a session that does not name one."""
+    """The texts that a device can show. `usual`: the version for a session that does not name one."""
 
     folder: Path
     usual: str
@@ -84,7 +88,7 @@ class TermsFolder:
         return self.read(terms_version, LANGUAGES[0]) is not None
 
     def read(self, terms_version: str, language: str) -> TermsShown | None:
-        """The text in `language`, else in another one that is there; None without any."""
+        """The text in `language`, else in another available one; None without any."""
         if NAME.fullmatch(terms_version) is None:
             return None
         wanted = [language] if _LANGUAGE.fullmatch(language) else []

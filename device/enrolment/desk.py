@@ -1,4 +1,4 @@
-"""The enrolment at this device: the flow, what it asks of the service, and what people are shown."""
+"""The enrolment at this device: runs the flow, sends its requests to the service, and updates the screen."""
 
 import asyncio
 import logging
@@ -6,7 +6,15 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from device.enrolment.effects import Done, Effect, Failed, Prompt, Redeem, Step, Upload
+from device.enrolment.effects import (
+    Effect,
+    EnrolmentAccepted,
+    EnrolmentFailed,
+    Prompt,
+    RedeemCode,
+    Step,
+    Upload,
+)
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.platform.clock import Clock
@@ -19,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class EnrolmentDesk:
-    """Runs one enrolment at a time. `on_change` is told when the camera is needed or no longer needed.
+    """Runs one enrolment at a time. `on_change` is called when the camera is needed or no longer needed.
 
-    `enrolments` and `redeems` are what the carrier takes to the service. `unready` says why no palm can be
-    captured now, and is empty when one can.
+    The carrier takes `enrolments` and `redeems` to the service. `unready` says why no palm can be captured
+    now, and is empty when one can.
     """
 
     def __init__(
@@ -49,12 +57,12 @@ class EnrolmentDesk:
 
     @property
     def capturing(self) -> bool:
-        """The camera belongs to the enrolment."""
+        """Whether the enrolment uses the camera."""
         return self._flow.busy
 
     @property
     def hand_lingers(self) -> bool:
-        """The hand that was enrolled is still there: it has not come for a passage."""
+        """Whether the enrolled hand is still in view: it does not ask for a passage."""
         return self._leaving
 
     @property
@@ -62,11 +70,12 @@ class EnrolmentDesk:
         return self._flow.next_deadline_ms
 
     def shown(self) -> EnrolmentShown:
-        """What a screen shows."""
+        """The content of the screen."""
         return self._shown
 
     async def shown_after(self, seq: int, wait_s: float) -> tuple[int, EnrolmentShown]:
-        """What is shown once it is no longer number `seq`, or when the time is over; with its number."""
+        """The number and content of the screen, as soon as its number differs from `seq` or the time is
+        over."""
         if self._seq == seq:
             try:
                 async with asyncio.timeout(wait_s):
@@ -76,22 +85,22 @@ class EnrolmentDesk:
         return self._seq, self._shown
 
     def code_seen(self, payload: str) -> None:
-        """A QR code was held before the camera."""
+        """A QR code is in view."""
         if self._unready():
             return
         self._do(self._flow.qr_seen(payload, self._clock.monotonic_ms()))
 
     def code_typed(self, text: str) -> None:
-        """A short code came from a keypad. Raises EnrolmentRefused."""
+        """A short code was typed on a keypad. Raises EnrolmentRefused."""
         self._do(self._flow.code_typed(text, self._clock.monotonic_ms()))
 
     def accept(self, terms_version: str, purposes: Collection[str]) -> None:
-        """Somebody has accepted the terms on the screen. Raises EnrolmentRefused."""
+        """The person has accepted the terms on the screen. Raises EnrolmentRefused."""
         now_ms, at_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         self._do(self._flow.accept(terms_version, purposes, at_ms, now_ms))
 
     def cancel(self, code: str = "cancelled") -> None:
-        """Give up what is in progress, if anything is; what waits for the service is overwritten."""
+        """Cancel the running enrolment, if any; a body that waits for the service is overwritten."""
         if self._sending is not None:
             self._enrolments.withdraw(self._sending)
             self._sending = None
@@ -119,7 +128,7 @@ class EnrolmentDesk:
             match effect:
                 case Prompt():
                     self._show(_shown(effect))
-                case Redeem(request_id, short_code):
+                case RedeemCode(request_id, short_code):
                     self._redeems.submit(
                         bytearray(canonical_bytes({"short_code": short_code})),
                         partial(self._redeemed, request_id),
@@ -128,11 +137,11 @@ class EnrolmentDesk:
                     )
                 case Upload(upload_id, body):
                     self._send(upload_id, body)
-                case Done(session_id, review, _):
+                case EnrolmentAccepted(session_id, review):
                     _log.info("enrolment %s: %s", session_id, "held for review" if review else "completed")
                     self._sending = None
                     self._show(EnrolmentShown("review" if review else "done"))
-                case Failed(session_id, code):
+                case EnrolmentFailed(session_id, code):
                     _log.warning("enrolment %s failed: %s", session_id or "by short code", code)
                     self._sending = None
                     self._show(EnrolmentShown("failed", code))

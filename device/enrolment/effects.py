@@ -1,4 +1,4 @@
-"""What an enrolment is told of the frames, and what it wants done and shown."""
+"""The effects of an enrolment: prompts to show, requests to send, and its outcome."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +10,7 @@ from models.template_choice import MOST_TEMPLATES
 
 
 class Step(StrEnum):
-    """What the person is to do, or what is being done."""
+    """What the person or the device does now."""
 
     CHECKING_CODE = "checking_code"
     CONSENT = "consent"
@@ -20,7 +20,7 @@ class Step(StrEnum):
 
 
 class CaptureHint(StrEnum):
-    """Why the hand in view is not taken, besides the hints of the cable."""
+    """Why the hand in view is not captured, in addition to the hints of the cable."""
 
     OTHER_HAND = "other_hand"
     TRY_AGAIN = "try_again"
@@ -28,9 +28,9 @@ class CaptureHint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """To be shown: the step, the hand asked for, a hint, and how many captures of it there are.
+    """To be shown: the step, the hand to show, a hint, and the number of its captures.
 
-    `hands`: all that are asked for, in order. `asked`: what stands on the screen in the step `consent`.
+    `hands`: all hands to enrol, in order. `asked`: the question on the screen in step `consent`.
     """
 
     step: Step
@@ -43,8 +43,8 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Redeem:
-    """A short code to exchange for its session; the answer comes back through `redeem_answered`."""
+class RedeemCode:
+    """Exchange a short code for its session; the answer goes to `redeem_answered`."""
 
     request_id: int
     short_code: str = field(repr=False)
@@ -52,31 +52,30 @@ class Redeem:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body of `POST /v1/enrollments` to deliver; its answer comes back through `answered`."""
+    """Send a body of `POST /v1/enrollments`; the answer goes to `answered`."""
 
     upload_id: int
     body: bytearray = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The service has taken the enrolment; with `review` an operator must approve it first."""
+class EnrolmentAccepted:
+    """The service has accepted the enrolment; with `review` an operator must approve it first."""
 
     session_id: str
     review: bool
-    subject_ref: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """It ended without success. `session_id` is "" where a short code led to none.
+class EnrolmentFailed:
+    """It ended without success. `session_id` is "" when a short code led to no session.
 
     `code`: capture_rejected, not_sent, cancelled, consent_refused, no_answer, terms_unknown, unreachable, or
-    the service's word.
+    the service's code.
     """
 
     session_id: str
     code: str
 
 
-Effect = Prompt | Redeem | Upload | Done | Failed
+Effect = Prompt | RedeemCode | Upload | EnrolmentAccepted | EnrolmentFailed

@@ -1,11 +1,11 @@
 """Enrolment at the device: a session, consent, each palm in turn, then one upload (device surface §3).
 
 A sans-I/O flow: events go in with the monotonic time, effects come out. A session begins with its QR code
-before the camera or with its short code from a keypad, which the service exchanges. Where this device is the
-screen, nothing is captured before somebody has accepted the terms on it. Then it asks for one hand after the
-other, takes the best three captures of each, and sees the hand leave in between. Enrolment is held to more
-than a passage is: `enrol_quality_q`, liveness passed, the hand asked for, captures that agree with each other
-and differ from the other hand's; for a bad template is a false match waiting for its day.
+before the camera, or with its short code from a keypad, which the service exchanges. When the terms are shown
+on this device, nothing is captured before they are accepted. Then the flow asks for one hand after the other,
+takes the best three captures of each, and waits for the hand to leave in between. Enrolment requires more
+than a passage: `enrol_quality_q`, passed liveness, the requested hand, captures that agree with each other
+and differ from the other hand's, because a bad template leads to false matches later.
 
     flow = EnrolmentFlow(model_id, lambda: thresholds, agree_cosine=0.46, terms=terms)
     effects = flow.qr_seen(payload, now_ms)       # or flow.code_typed(code, now_ms), flow.redeem_answered(…)
@@ -14,8 +14,8 @@ and differ from the other hand's; for a bad template is a false match waiting fo
     effects = flow.answered(upload_id, answer)
     effects = flow.tick(now_ms)                   # at flow.next_deadline_ms
 
-A device does either a passage or an enrolment: whoever composes the two offers QR codes only while no passage
-is being captured, and has no passage captured while `busy`.
+A device does either a passage or an enrolment: the caller passes QR codes in only while no passage is being
+captured, and has no passage captured while `busy`.
 """
 
 from collections import deque
@@ -27,8 +27,17 @@ from typing import Final
 
 from device.enrolment.body import write_enrolment, write_failure
 from device.enrolment.captures import HandCaptures, erase
-from device.enrolment.consent import OPTIONAL, Asked, Consent, TermsFolder
-from device.enrolment.effects import CaptureHint, Done, Effect, Failed, Prompt, Redeem, Step, Upload
+from device.enrolment.consent import OPTIONAL, AcceptedPurpose, Asked, TermsFolder
+from device.enrolment.effects import (
+    CaptureHint,
+    Effect,
+    EnrolmentAccepted,
+    EnrolmentFailed,
+    Prompt,
+    RedeemCode,
+    Step,
+    Upload,
+)
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer
 from device.enrolment.session import (
     QR_PREFIX,
@@ -36,7 +45,6 @@ from device.enrolment.session import (
     normal_short_code,
     parse_qr,
     read_redeemed,
-    read_subject_ref,
 )
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName
@@ -45,19 +53,19 @@ from link1.objects import GuideHint
 from models.thresholds import Thresholds
 
 REDEEM_LIMIT_MS: Final = 20_000
-"""Somebody stands at the keypad: without an answer by then, the service is away."""
+"""A person waits at the keypad: without an answer by then, the service counts as unreachable."""
 CONSENT_LIMIT_MS: Final = 180_000
-"""Terms that nobody has answered for so long are put away; the session itself stays open."""
+"""Terms without an answer for so long are removed from the screen; the session stays open."""
 HAND_LIMIT_MS: Final = 60_000
-"""A hand that gave no good captures in this time ends the try."""
+"""A hand without enough good captures in this time ends the attempt."""
 TRIES: Final = 2
-"""The last try that fails ends the session: `capture_rejected`."""
+"""When the last attempt fails the session ends: `capture_rejected`."""
 REMOVED_MS: Final = 300
 """A hand not seen for so long has left."""
 HINT_EVERY_MS: Final = 300
-"""Hints that change more often than this cannot be read."""
+"""Hints that change more often cannot be read."""
 CODE_RESTS_MS: Final = 3_000
-"""A code that was given up begins anew only after it has been out of sight for so long."""
+"""The code of an abandoned session starts it again only after it was out of view for so long."""
 
 BOTH_HANDS: Final[tuple[HandName, ...]] = ("L", "R")
 _FINISHED_REMEMBERED: Final = 32
@@ -80,7 +88,7 @@ class _Running:
     phase: _Phase
     deadline_ms: int
     asked: Asked | None
-    consents: tuple[Consent, ...] = ()
+    consents: tuple[AcceptedPurpose, ...] = ()
     tries: int = 1
     index: int = 0
     last_seen_ms: int = 0
@@ -91,7 +99,7 @@ class _Running:
 
     @property
     def hand(self) -> HandName:
-        """The hand asked for."""
+        """The hand to show now."""
         return self.hands[self.index]
 
     @property
@@ -119,10 +127,10 @@ class EnrolmentFlow:
         qr_hands: tuple[HandName, ...] = BOTH_HANDS,
         qr_prefix: str = QR_PREFIX,
     ) -> None:
-        """`thresholds` gives those in force; `agree_cosine` is what the captures of one hand reach with each
-        other; `qr_hands` are asked for where a QR code began the session;
-        `qr_prefix` are the letters that a code of this service begins with. `terms`: what this device's
-        screen shows; None where people agree elsewhere, and the service refuses who has not."""
+        """`thresholds` returns those in force; `agree_cosine`: reached by captures of one hand with each
+        other; `qr_hands`: the hands to enrol when a QR code began the session; `qr_prefix`: the first letters
+        of this service's codes. `terms`: shown on this device's screen; None when people agree elsewhere, and
+        the service then refuses enrolments without consent."""
         self._model_id = model_id
         self._thresholds = thresholds
         self._agree_cosine = agree_cosine
@@ -137,7 +145,7 @@ class EnrolmentFlow:
 
     @property
     def busy(self) -> bool:
-        """Whether hands are being captured: the camera belongs to the enrolment."""
+        """Whether hands are being captured: the enrolment uses the camera."""
         return self._running is not None and self._running.phase in (_Phase.CAPTURING, _Phase.REMOVING)
 
     @property
@@ -147,12 +155,12 @@ class EnrolmentFlow:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due, if nothing happens before."""
+        """When `tick` is due."""
         waiting = self._running or self._redeeming
         return waiting.deadline_ms if waiting else None
 
     def qr_seen(self, payload: str, now_ms: int) -> list[Effect]:
-        """A QR code stands before the camera; it is seen many times, and any code may be held there."""
+        """A QR code is in view. The same code is reported repeatedly, and it may be of any kind."""
         session = parse_qr(payload, self._qr_prefix)
         if session is None:
             return []
@@ -163,36 +171,36 @@ class EnrolmentFlow:
         return self.begin(session, now_ms)
 
     def code_typed(self, text: str, now_ms: int) -> list[Effect]:
-        """A short code was typed in. Raises EnrolmentRefused when it is none, or the device is busy."""
+        """A short code was typed in. Raises EnrolmentRefused when it is malformed or the device is busy."""
         code = normal_short_code(text)
         if code is None:
             raise EnrolmentRefused("not_a_code", "a short code has 8 letters and digits, such as 4F7K-9QRT")
         if not self.idle:
             raise EnrolmentRefused("busy", "another enrolment is in progress; finish or cancel it first")
         self._redeeming = _Redeeming(self._new_id(), now_ms + REDEEM_LIMIT_MS)
-        return [Prompt(Step.CHECKING_CODE), Redeem(self._redeeming.request_id, code)]
+        return [Prompt(Step.CHECKING_CODE), RedeemCode(self._redeeming.request_id, code)]
 
     def redeem_answered(self, request_id: int, answer: EnrolmentAnswer, now_ms: int) -> list[Effect]:
-        """The service has answered a short code, or cannot be reached."""
+        """The service has answered a short code, or is unreachable."""
         if self._redeeming is None or self._redeeming.request_id != request_id:
             return []
         self._redeeming = None
         if answer.status != HTTPStatus.OK:
-            return [Failed("", "unreachable" if answer.status == 0 else answer.code or "refused")]
+            return [EnrolmentFailed("", "unreachable" if answer.status == 0 else answer.code or "refused")]
         try:
             session = read_redeemed(answer.body)
         except FormatError:
-            return [Failed("", "unreadable_answer")]
+            return [EnrolmentFailed("", "unreadable_answer")]
         return self.begin(session, now_ms)
 
     def begin(self, session: EnrolmentSession, now_ms: int) -> list[Effect]:
-        """Begin with `session`, unless another is in progress or this one has ended."""
+        """Begin `session`, unless another is in progress or this one has ended."""
         if not self.idle or session.session_id in self._finished:
             return []
         asked = self._asked_of(session)
         if asked is not None and self._terms is not None and not self._terms.has(asked.terms_version):
             self._rests = session.session_id, now_ms + CODE_RESTS_MS
-            return [Failed(session.session_id, "terms_unknown")]
+            return [EnrolmentFailed(session.session_id, "terms_unknown")]
         hands = session.hands_required or self._qr_hands
         captures = [HandCaptures(self._agree_cosine) for _ in hands]
         running = _Running(session, hands, captures, _Phase.CONSENT, now_ms + CONSENT_LIMIT_MS, asked)
@@ -202,15 +210,15 @@ class EnrolmentFlow:
         return [Prompt(Step.CONSENT, hands=hands, asked=asked)]
 
     def accept(self, terms_version: str, purposes: Collection[str], at_ms: int, now_ms: int) -> list[Effect]:
-        """Somebody accepts on the screen, at `at_ms` (epoch). Raises EnrolmentRefused."""
+        """The person accepts on the screen, at `at_ms` (epoch). Raises EnrolmentRefused."""
         running = self._running
         if running is None or running.phase is not _Phase.CONSENT or running.asked is None:
-            raise EnrolmentRefused("not_asked", "no terms stand on the screen; begin with the session's code")
+            raise EnrolmentRefused("not_asked", "no terms are on the screen; begin with the session's code")
         running.consents = running.asked.accepted(terms_version, purposes, at_ms)
         return self._start_capturing(running, now_ms)
 
     def look(self, look: EnrolmentLook, now_ms: int) -> list[Effect]:
-        """What a frame showed. A capture in it belongs to the flow from here on."""
+        """An examined frame. The flow owns the capture in it."""
         running = self._running
         if running is None or not self.busy:
             if look.capture is not None:
@@ -232,25 +240,25 @@ class EnrolmentFlow:
         return self._prompt(running, Step.SHOW_HAND, hint, now_ms)
 
     def answered(self, upload_id: int, answer: EnrolmentAnswer) -> list[Effect]:
-        """The service has answered an upload; answers to uploads of sessions gone by are ignored."""
+        """The service has answered an upload; answers to uploads of earlier sessions are ignored."""
         running = self._running
         if running is None or running.phase is not _Phase.SENDING or running.upload_id != upload_id:
             return []
         if answer.status in (HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
             review = answer.status == HTTPStatus.ACCEPTED
             self._end(running)
-            return [Done(running.session.session_id, review, read_subject_ref(answer.body))]
+            return [EnrolmentAccepted(running.session.session_id, review)]
         if answer.code == "validation_failed" and running.offers:
-            # A QR code does not say which hands its session wants: the service refuses any other set.
+            # A QR code does not name the hands of its session, and the service refuses any other set.
             return [self._offer(running)]
         self._end(running)
-        return [Failed(running.session.session_id, answer.code or "refused")]
+        return [EnrolmentFailed(running.session.session_id, answer.code or "refused")]
 
     def tick(self, now_ms: int) -> list[Effect]:
         """A deadline may have passed."""
         if self._redeeming is not None and now_ms >= self._redeeming.deadline_ms:
             self._redeeming = None
-            return [Failed("", "unreachable")]
+            return [EnrolmentFailed("", "unreachable")]
         running = self._running
         if running is None or now_ms < running.deadline_ms:
             return []
@@ -261,16 +269,17 @@ class EnrolmentFlow:
         session = running.session
         self._end(running)
         if running.phase is _Phase.SENDING:
-            return [Failed(session.session_id, "not_sent")]
-        # What it was (quality, liveness, the wrong hand) is not told to the service or anyone else.
+            return [EnrolmentFailed(session.session_id, "not_sent")]
+        # The reason (quality, liveness, the wrong hand) is not disclosed.
         report = Upload(self._new_id(), write_failure(session.token))
-        return [report, Failed(session.session_id, "capture_rejected")]
+        return [report, EnrolmentFailed(session.session_id, "capture_rejected")]
 
     def cancel(self, now_ms: int, code: str = "cancelled") -> list[Effect]:
-        """Give up, without a word to the service: the session stays open and its code may be shown again."""
+        """Abandon the session without informing the service: it stays open and its code may be shown
+        again."""
         if self._redeeming is not None:
             self._redeeming = None
-            return [Failed("", code)]
+            return [EnrolmentFailed("", code)]
         return [] if self._running is None else self._give_up(self._running, code, now_ms)
 
     def _asked_of(self, session: EnrolmentSession) -> Asked | None:
@@ -285,7 +294,7 @@ class EnrolmentFlow:
         return self._prompt(running, Step.SHOW_HAND, None, now_ms)
 
     def _try_again(self, running: _Running, now_ms: int) -> list[Effect]:
-        """All captures are let go: another person's hand may be among them."""
+        """Drop all captures, because another person's hand may be among them."""
         for captures in running.captures:
             captures.erase()
         running.tries += 1
@@ -294,7 +303,7 @@ class EnrolmentFlow:
         return self._prompt(running, Step.SHOW_HAND, CaptureHint.TRY_AGAIN, now_ms)
 
     def _take(self, running: _Running, look: EnrolmentLook) -> GuideHint | CaptureHint | None:
-        """Keeps the capture when it is one of the hand asked for; else says what is wrong with it."""
+        """Keep the capture if it shows the requested hand; otherwise return the hint."""
         capture = look.capture
         if look.hand is not None and look.hand != running.hand:
             if capture is not None:
@@ -316,7 +325,7 @@ class EnrolmentFlow:
             return []
         if running.current.enough:
             return self._hand_done(running, now_ms)
-        # The hand that comes next may be another person's.
+        # The next hand may be another person's.
         running.current.erase()
         return self._prompt(running, Step.SHOW_HAND, None, now_ms)
 
@@ -351,10 +360,10 @@ class EnrolmentFlow:
         return Upload(running.upload_id, write_enrolment(token, self._model_id, captured, running.consents))
 
     def _give_up(self, running: _Running, code: str, now_ms: int) -> list[Effect]:
-        """End without a word to the service; a code still held before the camera does not begin it anew."""
+        """End without informing the service; a code still in view does not start the session again."""
         self._end(running, remember=False)
         self._rests = running.session.session_id, now_ms + CODE_RESTS_MS
-        return [Failed(running.session.session_id, code)]
+        return [EnrolmentFailed(running.session.session_id, code)]
 
     def _end(self, running: _Running, *, remember: bool = True) -> None:
         for captures in running.captures:
@@ -366,7 +375,7 @@ class EnrolmentFlow:
     def _prompt(
         self, running: _Running, step: Step, hint: GuideHint | CaptureHint | None, now_ms: int
     ) -> list[Effect]:
-        """The prompt, when it says something new and not too soon after a mere hint."""
+        """The prompt, if it is new and, when only the hint changes, not too soon."""
         hand = None if step is Step.SENDING else running.hand
         prompt = Prompt(step, hand, hint, len(running.current.held), hands=running.hands)
         before = running.prompted

@@ -1,11 +1,11 @@
-"""Requests of an enrolment on their way to the service: in memory only, overwritten once they are answered.
+"""Requests of an enrolment on their way to the service: only in memory, overwritten when they are answered.
 
-A body holds vectors of somebody's palms, or a code that leads to a session. It is never written to disk and
-never logged; one that is not answered in time is overwritten too, for its session has ended by then. So a
-power cut forgets an enrolment whole, and one that the service took is finished by the service.
+A body holds vectors of a person's palms, or the code of a session. It is never written to disk and never
+logged. A body without an answer in time is overwritten too, because its session has ended by then. After a
+power cut nothing of an enrolment is left here; what the service has accepted, the service completes.
 
-Overwriting reaches every copy in this process, for a body goes from here into the carrier's socket as it is.
-What the carrier holds while it sends is freed there, not overwritten.
+Overwriting reaches every copy in this process, because a body goes into the carrier's socket uncopied. The
+carrier's copy is freed there, not overwritten.
 """
 
 import secrets
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_WAITING: Final = 4
-"""A kiosk serves one person at a time; more than a few waiting means that the service is away."""
+"""A kiosk serves one person at a time; more requests wait only while the service is unreachable."""
 
 LONGEST_WAIT_MS: Final = 900_000
-"""The longest life of an enrolment session: nothing older can still be taken."""
+"""The longest life of an enrolment session: the service accepts nothing older."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentAnswer:
-    """What became of an enrolment: the HTTP status and, for a refusal, the service's word for it.
+    """The answer to a request: the HTTP status and, for a refusal, the service's code.
 
-    201 completed, 202 under review, 200 failed as told or code exchanged; `status` 0 when there was none:
-    code ``not_sent`` when none came while it could still be taken, ``unreachable`` when none could be had.
+    201 completed, 202 under review, 200 failure noted or code exchanged; `status` 0 without an answer: code
+    ``not_sent`` when none arrived in time, ``unreachable`` when the service could not be reached.
     """
 
     status: int
@@ -45,7 +45,7 @@ class WaitingEnrolment:
 
 
 class EnrolmentOutbox:
-    """Holds uploads in order; the oldest is offered until it is answered. Times are monotonic ms."""
+    """Holds uploads in order and offers the oldest until it is answered. Times are monotonic ms."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when there is something to fetch."""
@@ -60,10 +60,8 @@ class EnrolmentOutbox:
         now_ms: int,
         lives_ms: int = LONGEST_WAIT_MS,
     ) -> int | None:
-        """Take `body`, which belongs to this object from here on; `answered` is called once, unless it is
-        withdrawn. Returns its ticket.
-
-        None, and `body` overwritten, while `MAX_WAITING` are waiting.
+        """Add `body`, which this object then owns; `answered` is called once, unless it is withdrawn. Returns
+        its ticket; None, with `body` overwritten, while `MAX_WAITING` are waiting.
         """
         self.expire(now_ms)
         if len(self._waiting) >= MAX_WAITING:
@@ -77,18 +75,19 @@ class EnrolmentOutbox:
         return self._last_ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Overwrite an upload whose sender has given it up; nobody is told."""
+        """Overwrite an upload that its sender has abandoned; `answered` is not called."""
         for item in [item for item in self._waiting if item.ticket == ticket]:
             self._waiting.remove(item)
             _overwrite(item.body)
 
     def next(self, now_ms: int) -> WaitingEnrolment | None:
-        """The oldest upload, the same one until it is answered or too old."""
+        """The oldest upload, until it is answered or too old."""
         self.expire(now_ms)
         return self._waiting[0] if self._waiting else None
 
     def answered(self, ticket: int, answer: EnrolmentAnswer) -> bool:
-        """The service has judged an upload: overwrite it and tell its sender. False when it is not known."""
+        """The service has answered an upload: overwrite it and report to its sender. False when it is
+        unknown."""
         found = next((item for item in self._waiting if item.ticket == ticket), None)
         if found is None:
             return False
@@ -96,7 +95,7 @@ class EnrolmentOutbox:
         return True
 
     def expire(self, now_ms: int) -> None:
-        """Overwrite what is too old to be taken by the service."""
+        """Overwrite uploads that are too old for the service."""
         for item in [item for item in self._waiting if item.expires_at_ms <= now_ms]:
             self._end(item, EnrolmentAnswer(0, "not_sent"))
 

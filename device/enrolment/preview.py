@@ -1,8 +1,8 @@
-"""The camera's picture for a technician: made when it is asked for, in memory, and kept by nobody.
+"""The camera's picture for a technician: made on request, in memory, and not kept.
 
-The inference thread offers each frame that it has examined. It costs it two comparisons, unless somebody has
-asked and the last picture is an eighth of a second old; then a reference is kept, and the encoding happens
-in a thread of its own. A picture that nobody takes is let go at the next.
+The inference thread offers each examined frame, at the cost of two comparisons. When a picture is requested
+and the last one is at least an eighth of a second old, a reference to the frame is kept, and another thread
+encodes it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from models.hand import Hand, PartialHand
 EVERY_MS: Final = 125
 """At most eight pictures a second."""
 WATCHED_MS: Final = 3_000
-"""Whoever has not asked for so long is not looking any more."""
+"""After so long without a request the preview is over."""
 MOST_PIXELS: Final = 640
 """Width of a picture, where the camera's is not smaller."""
 
@@ -35,7 +35,7 @@ Offered = tuple[CameraFrame, Look | None]
 
 
 class Preview:
-    """`offer` is the inference thread's; everything else is the loop's. `on_change`: it began or ended."""
+    """`offer` runs on the inference thread; everything else on the loop. `on_change`: it began or ended."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Preview:
 
     @property
     def watched(self) -> bool:
-        """Whether somebody is looking."""
+        """Whether the preview is in use."""
         return self._now_ms() < self._wanted_until_ms
 
     def offer(self, frame: CameraFrame, look: Look | None) -> None:
@@ -70,8 +70,8 @@ class Preview:
             return  # the loop is closed: the program is ending
 
     async def picture(self, wait_s: float) -> tuple[JsonObject, bytes] | None:
-        """The next picture as JPEG, with what was seen in it; None when no frame came in time, or when
-        somebody else is being shown one."""
+        """The next picture as JPEG, with what was seen in it; None when no frame arrived in time, or while
+        another request is being answered."""
         self._look_on()
         if self._encoding.locked():
             return None
@@ -103,7 +103,7 @@ def _hand_over(waiting: "asyncio.Future[Offered]", offered: Offered) -> None:
 
 
 def draw(frame: CameraFrame, look: Look | None) -> tuple[JsonObject, bytes]:
-    """A frame as JPEG, at most `MOST_PIXELS` wide, and what was seen in it in the picture's own pixels."""
+    """A frame as JPEG, at most `MOST_PIXELS` wide, and what was seen in it, in pixels of that picture."""
     scale = min(1.0, MOST_PIXELS / frame.width)
     size = (max(1, round(frame.width * scale)), max(1, round(frame.height * scale)))
     pixels = frame.pixels
@@ -111,7 +111,7 @@ def draw(frame: CameraFrame, look: Look | None) -> tuple[JsonObject, bytes]:
         pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
     _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     seen = look.seen if look is not None else None
-    told: JsonObject = {
+    findings: JsonObject = {
         "number": frame.number,
         "width": size[0],
         "height": size[1],
@@ -123,10 +123,10 @@ def draw(frame: CameraFrame, look: Look | None) -> tuple[JsonObject, bytes]:
     }
     if look is not None:
         sighting = look.sighting
-        told["hint"] = None if sighting.hint is None else str(sighting.hint)
-        told["pad"] = sighting.pad.to_obj() if sighting.pad is not None else None
-        told["stages_us"] = [[name, round(ms * 1000)] for name, ms in sighting.stage_ms.items()]
-    return told, data.tobytes()
+        findings["hint"] = None if sighting.hint is None else str(sighting.hint)
+        findings["pad"] = sighting.pad.to_obj() if sighting.pad is not None else None
+        findings["stages_us"] = [[name, round(ms * 1000)] for name, ms in sighting.stage_ms.items()]
+    return findings, data.tobytes()
 
 
 def _hand_obj(seen: Hand | PartialHand | None, scale: float) -> JsonObject | None:
@@ -145,7 +145,7 @@ def _hand_obj(seen: Hand | PartialHand | None, scale: float) -> JsonObject | Non
 
 
 def _quality_obj(look: Look | None) -> JsonObject | None:
-    """0..100 each; the least of them is what counts."""
+    """0..100 each; the lowest counts."""
     quality = look.quality if look is not None else None
     if quality is None:
         return None
@@ -164,7 +164,7 @@ def _outline(hand: Hand, scale: float) -> list[list[int]]:
 
 
 def _crop_corners(hand: Hand, scale: float) -> list[list[int]]:
-    """The four corners of the square that the model is shown."""
+    """The four corners of the square that the model gets."""
     try:
         matrix = similarity_from_valleys(hand.valleys, hand.handedness, 1)
     except PixelsError:

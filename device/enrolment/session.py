@@ -1,8 +1,8 @@
-"""Which session an enrolment is for: read from a QR code, or from the service's answer to a short code."""
+"""The session of an enrolment, read from a QR code or from the service's answer to a short code."""
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from device.values.recognition import HandName
 from link1 import members
@@ -22,8 +22,8 @@ _HANDS: Final[dict[str, HandName]] = {"L": "L", "R": "R"}
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentSession:
-    """An open session. `hands_required` and `terms_version` are None when it came by QR code, which says
-    neither, nor whether training data may be asked for (`dataset_collection`)."""
+    """An open session. A QR code names neither `hands_required` nor `terms_version`, which are then None, nor
+    whether training data may be asked for (`dataset_collection`)."""
 
     session_id: str
     token: str = field(repr=False)
@@ -50,7 +50,7 @@ def read_redeemed(body: bytes) -> EnrolmentSession:
     hands = tuple(_HANDS.get(str(hand)) for hand in members.array(answer, "hands_required", 1, 2))
     known = tuple(hand for hand in hands if hand is not None)
     if len(known) != len(hands) or len(set(known)) != len(known):
-        raise FormatError("member hands_required names no hands")
+        raise FormatError("member hands_required is not a list of distinct hands")
     return EnrolmentSession(
         session_id=members.text(answer, "session_id", _SESSION_ID),
         token=members.text(answer, "token", _TOKEN),
@@ -58,13 +58,3 @@ def read_redeemed(body: bytes) -> EnrolmentSession:
         terms_version=members.text(answer, "terms_version", NAME),
         dataset_collection=members.boolean(answer, "dataset_collection"),
     )
-
-
-def read_subject_ref(body: bytes) -> str | None:
-    """Whom the service enrolled; for display only, so an unreadable answer costs nothing."""
-    try:
-        answer: dict[str, Any] = read_strict(body, max_bytes=ANSWER_MAX_BYTES)
-    except FormatError:
-        return None
-    subject_ref = answer.get("subject_ref")
-    return subject_ref if isinstance(subject_ref, str) else None

@@ -1,8 +1,8 @@
-"""A passage under a technician's eyes: the next real one, or a rehearsal that signs nothing.
+"""A passage shown to a technician: the next real one, or a rehearsal that signs nothing.
 
-A rehearsal runs the whole of recognition on the next hand and says what the verdict would be. It is no
+A rehearsal runs the whole recognition on the next hand and reports what the verdict would be. It is not a
 passage: nothing is signed, numbered, written or sent, and a validator that has armed a request meanwhile gets
-its own answer from the same hand.
+a verdict on the same hand.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class TrialPasses:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether a hand is awaited that no validator has asked for."""
+        """Whether a rehearsal waits for a hand."""
         return self._rehearsal is not None
 
     async def rehearse(self, wait_s: float) -> TrialPassage | None:
-        """What the verdict on the next hand would be; None when none came in time."""
+        """What the verdict on the next hand would be; None without a hand in time."""
         if self._rehearsal is not None:
             self._rehearsal.superseded()
         policy = self._policy()
@@ -52,7 +52,7 @@ class TrialPasses:
                 self._on_change()
 
     async def next_passage(self, wait_s: float) -> TrialPassage | None:
-        """The next verdict that leaves for the validator, with its times; None when none did."""
+        """The next verdict sent to the validator, with its times; None without one in time."""
         waiting: asyncio.Future[TrialPassage] = asyncio.get_running_loop().create_future()
         self._next.append(waiting)
         try:
@@ -64,13 +64,13 @@ class TrialPasses:
             self._next.remove(waiting)
 
     def sighted(self, sighting: Sighting) -> None:
-        """What a frame showed."""
+        """A frame's sighting."""
         if self._rehearsal is not None:
             self._rehearsal.sighted(sighting)
 
     def passed(self, said: VerdictSummary, total_ms: float, stage_ms: Mapping[str, float]) -> None:
-        """A verdict's bytes are in the port."""
-        told = TrialPassage(
+        """The verdict was written to the port."""
+        passage = TrialPassage(
             rehearsal=False,
             decision=said.decision,
             result=said.result,
@@ -84,11 +84,11 @@ class TrialPasses:
         )
         for waiting in self._next:
             if not waiting.done():
-                waiting.set_result(told)
+                waiting.set_result(passage)
 
 
 class _Rehearsal:
-    """One hand, from when it comes until it is decided or leaves."""
+    """One hand, from its arrival until the outcome or until it leaves."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.done: asyncio.Future[TrialPassage | None] = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class _Rehearsal:
         self._hints: list[str] = []
 
     def superseded(self) -> None:
-        """Somebody else has begun one."""
+        """Another rehearsal has begun."""
         if not self.done.done():
             self.done.set_result(None)
 
@@ -115,13 +115,13 @@ class _Rehearsal:
             self._hints.append(str(sighting.hint))
         outcome = self._attempt.add(sighting)
         if outcome is not None:
-            self.done.set_result(self._told(outcome))
+            self.done.set_result(self._passage(outcome))
 
     def concluded(self) -> TrialPassage | None:
-        """What there is when no further frame comes; None without a hand."""
-        return None if self._first_ms is None else self._told(self._attempt.conclude())
+        """The passage without further frames; None without a hand."""
+        return None if self._first_ms is None else self._passage(self._attempt.conclude())
 
-    def _told(self, outcome: Outcome) -> TrialPassage:
+    def _passage(self, outcome: Outcome) -> TrialPassage:
         sighting = outcome.sighting
         first_ms = self._first_ms or 0
         pad = outcome.pad
@@ -147,5 +147,5 @@ class _Rehearsal:
 
 
 def _micros(stage_ms: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
-    """In the order in which they ran."""
+    """Microseconds of each stage, in the order they ran."""
     return tuple((name, round(ms * 1000)) for name, ms in stage_ms.items())

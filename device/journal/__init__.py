@@ -1,1 +1,1 @@
-"""What is kept: verdicts and what became of them, mail, and what waits for the service."""
+"""The durable record: verdicts with their outcomes, mail, and the upload queue."""

@@ -1,9 +1,9 @@
 """Wrong decisions and passages, kept for the service to judge (LINK/1 §4).
 
-1. What a key of the validator's signed proves something about the validator: it is kept in full, up to
+1. A message signed by a validator key proves something about the validator: it is kept in full, up to
    MAX_SIGNED_PER_TXN for one txn_id and MAX_SIGNED_WAITING that the service does not have yet.
-2. Anybody in the cable can make any number of the rest. The last MAX_UNBACKED of each backing are kept, and
-   none of them takes the place of what is signed.
+2. All other messages can be forged in any number by an attacker on the cable. The last MAX_UNBACKED of each
+   backing are kept, and they never displace signed ones.
 """
 
 from device.journal.rows import Rows
@@ -22,12 +22,12 @@ class EvidenceRows:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.beyond = 0
-        """Signed messages since the start that were too many to be kept."""
+        """Signed messages since the start that exceeded the limits and were not kept."""
 
     def keep(
         self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing, operating_ms: int
     ) -> bool:
-        """Inside a transaction of the caller's. False when this very message is kept already."""
+        """Runs inside the caller's transaction. False when this same message is kept already."""
         ref = object_ref(wrapper)
         if self._rows.execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
             return False
@@ -58,7 +58,8 @@ class EvidenceRows:
         return True
 
     def _has_room(self, txn_id: str | None, seq: int | None) -> bool:
-        """Those without a verdict can never be uploaded: they have as much room of their own."""
+        """Messages without a verdict can never be uploaded, so they have a separate limit of the same
+        size."""
         of_txn = self._rows.execute(
             "SELECT count(*) FROM evidence WHERE txn_id IS ? AND backing = 'signed'", (txn_id,)
         ).fetchone()[0]

@@ -1,15 +1,15 @@
-"""The verdict journal: what was promised to a validator, on the disk before the promise leaves.
+"""The verdict journal: promises to a validator, on the disk before they are sent.
 
-1. A verdict is durable when `append_verdict` returns. Its number and prev_ref are given inside the
-   transaction that inserts it, so the numbers have no gap and no double, whatever is cut off when.
-2. One verdict for each txn_id, ever. Verdicts and ended transactions are remembered for 30 days of running
-   at least; a verdict stays as long as the service does not have it.
-3. What came of a verdict (decision, passage, outcome_unknown) is added to it and raises its revision; an
-   upload acknowledges the revision it carried, so nothing that arrives meanwhile is lost.
-4. What is about a person is sealed before it is written (`device.journal.seal`).
-5. A damaged write-ahead log takes back no number: verdicts and the mail's numbers stand in a second file as
-   well (`device.journal.witness`), and a start puts back what is missing, or halts.
-6. One thread owns a journal. Errors of the disk come out as JournalError, and then nothing was recorded.
+1. A verdict is durable when `append_verdict` returns. Its number and prev_ref are assigned inside the
+   transaction that inserts it, so the numbers have no gap and no duplicate, whenever the power fails.
+2. A txn_id has at most one verdict, ever. Verdicts and ended transactions are remembered for at least 30 days
+   of running; a verdict stays until the service has it.
+3. A verdict's outcome (decision, passage, outcome_unknown) is added to it and raises its revision; an upload
+   acknowledges the revision it carried, so that nothing that arrives meanwhile is lost.
+4. Personal data is sealed before it is written (`device.journal.seal`).
+5. A damaged write-ahead log takes back no number: verdicts and the mail's numbers are also in a second file
+   (`device.journal.witness`), from which a start restores what is missing; otherwise the journal halts.
+6. One thread owns a journal. Disk errors are raised as JournalError, and then nothing was recorded.
 
     journal = Journal.open(path, device_id=…, verdict_kid=…, data_key=…, clock=…)
     stored = journal.append_verdict(txn_id, request_ref, lambda seq, prev_ref: sign(…))
@@ -30,7 +30,7 @@ from device.journal.reserve import Reserve
 from device.journal.restore import keep_numbers, restore
 from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, UploadQueue
-from device.journal.witness import VERDICTS, PromisedVerdict, Witness
+from device.journal.witness import VERDICTS, JournalWitness, PromisedVerdict
 from device.platform.clock import Clock
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
@@ -43,10 +43,10 @@ __all__ = ["Journal", "StoredVerdict", "Ticket", "TxnMemory", "UploadBatch"]
 MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
 PURGE_ROWS = 100
-"""Rows forgotten in one go, so that the thread is never away from a verdict for long."""
+"""Rows deleted in one call, so that a verdict never waits long for the thread."""
 _PROBE_BYTES = 64 * 1024
 _CHECKED_AT_START = 16
-"""The newest verdicts are opened and their chain is followed before any new one is added to it."""
+"""So many of the newest verdicts are opened and their chain is checked before a new one is added."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +59,13 @@ class Journal:
         self._uploads = UploadQueue(rows)
         self._evidence = EvidenceRows(rows)
         self.mail = MailBoxes(rows, self._uploads)
-        """Inbox position and outbox: in this file, so that a receipt and what it settles are one change."""
+        """Inbox position and outbox: in this file, so that a receipt and the rows it settles change
+        together."""
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
         self.halted: str = halted[0] if halted else ""
-        """Why no verdict is numbered any more; empty while they are."""
+        """Why no further verdict is numbered; empty while the journal is not halted."""
         self._in_log = 0
-        """Verdicts that the write-ahead log has and the file may not have."""
+        """Verdicts that may be only in the write-ahead log."""
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self._operated_ms = int(
@@ -76,16 +77,16 @@ class Journal:
 
     @staticmethod
     def create(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
-        """Make the empty journal of newly made keys. Raises JournalError, also when one is there."""
+        """Make the empty journal of new keys. Raises JournalError, also when one exists."""
         create_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
 
     @classmethod
     def open(cls, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock) -> Self:
-        """Open the journal that `create` made. Raises JournalError, which says the way out."""
+        """Open the journal that `create` made. Raises JournalError, which says what to do."""
         db, seal = open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
         rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
         try:
-            rows.witness = Witness(path, seal)
+            rows.witness = JournalWitness(path, seal)
             with rows.reported():
                 restore(rows, rows.witness)
                 _check_newest(rows)
@@ -100,11 +101,11 @@ class Journal:
         self._rows.close()
 
     def leave_disk(self) -> None:
-        """The device is being wiped: close the file and go on in memory, with numbers and nothing else."""
+        """The device is being wiped: close the file and continue in memory, with only the numbers."""
         leave_disk(self._rows)
 
     def halt(self, why: str) -> None:
-        """Number no verdict any more, not after a restart either. Raises JournalError."""
+        """Number no further verdict, also after a restart. Raises JournalError."""
         if not self.halted:
             with self._rows.transaction():
                 self._execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
@@ -118,8 +119,8 @@ class Journal:
     ) -> StoredVerdict:
         """Number the next verdict, have it signed by `build(verdict_seq, prev_ref)`, make it durable.
 
-        Raises JournalError when the txn_id has ended or has a verdict, or when the disk refuses; then no
-        number was used up, unless it is the witness that cannot be written.
+        Raises JournalError when the txn_id has ended or has a verdict, or when the disk fails. Then no number
+        was used, unless it is the witness that cannot be written.
         """
         if self.halted:
             raise SequenceHalted(self.halted)
@@ -130,11 +131,11 @@ class Journal:
             seq = last.verdict_seq + 1 if last else 1
             prev_ref = last.verdict_ref if last else PREV_REF_OF_FIRST
             if self.find_txn(txn_id) is not None:
-                raise JournalError("this txn_id has ended or has a verdict already; it gets no other")
+                raise JournalError("this txn_id has ended or already has a verdict; it gets no other")
             wrapper = build(seq, prev_ref)
             verdict = wrapper["verdict"]
             if (verdict["verdict_seq"], verdict["prev_ref"], verdict["txn_id"]) != (seq, prev_ref, txn_id):
-                raise JournalError("the signed verdict is not the one that the journal asked for")
+                raise JournalError("the signed verdict has another number, prev_ref or txn_id than requested")
             ref = object_ref(wrapper)
             sealed = self._rows.sealed(wrapper, "verdicts", ref, seq)
             operating_ms = self._now_ms()
@@ -149,7 +150,7 @@ class Journal:
         return StoredVerdict(seq, ref, wrapper)
 
     def find_txn(self, txn_id: str) -> TxnMemory | None:
-        """What the journal remembers of `txn_id`. Raises JournalError."""
+        """The journal's memory of `txn_id`. Raises JournalError."""
         with self._rows.reported():
             row = self._execute(
                 "SELECT v.seq, v.ref, v.request_ref, v.sealed,"
@@ -172,7 +173,8 @@ class Journal:
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> None:
-        """Make it durable that `txn_id` ended without a verdict. A first end stands. Raises JournalError."""
+        """Make it durable that `txn_id` ended without a verdict; the first end is kept. Raises
+        JournalError."""
         with self._rows.transaction():
             self._execute(
                 "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",
@@ -185,12 +187,12 @@ class Journal:
             row = self._execute("SELECT seq, ref FROM verdicts ORDER BY seq DESC LIMIT 1").fetchone()
             return LastVerdict(*row) if row else None
 
-    # What came of verdicts
+    # Outcomes of verdicts
 
     def record_decision(self, ref: str, wrapper: JsonObject, *, awaits_passage: bool) -> None:
-        """Keep the validator's decision on verdict `ref`; the first one stands. Raises JournalError.
+        """Record the validator's decision on verdict `ref`; the first one is kept. Raises JournalError.
 
-        `awaits_passage`: it was acted upon and a turn sensor will say what came of it.
+        `awaits_passage`: the gate acted upon it and a turn sensor will report the passage.
         """
         with self._rows.transaction():
             if seq := self._insert_answer("decision", ref, wrapper):
@@ -203,7 +205,7 @@ class Journal:
                 )
 
     def record_passage(self, ref: str, wrapper: JsonObject) -> None:
-        """Keep what the turn sensor said after verdict `ref`; the first one stands. Raises JournalError."""
+        """Record the turn sensor's report on verdict `ref`; the first one is kept. Raises JournalError."""
         with self._rows.transaction():
             if seq := self._insert_answer("passage", ref, wrapper):
                 self._execute(
@@ -213,7 +215,7 @@ class Journal:
                 )
 
     def _insert_answer(self, kind: str, ref: str, wrapper: JsonObject) -> int:
-        """The verdict's number when this is the first answer of its kind, else 0."""
+        """The verdict's number if this is the first answer of its kind, else 0."""
         row = self._execute("SELECT seq FROM verdicts WHERE ref = ?", (ref,)).fetchone()
         if row is None:
             raise JournalError(f"a {kind} answers a verdict that the journal does not hold")
@@ -225,7 +227,7 @@ class Journal:
         return int(row[0]) if inserted.rowcount == 1 else 0
 
     def record_outcome_unknown(self, ref: str) -> None:
-        """Nothing came within the time allowed. What comes later still completes it. Raises JournalError."""
+        """No answer came in time; a later one still completes the verdict. Raises JournalError."""
         with self._rows.transaction():
             self._execute(
                 "UPDATE verdicts SET unknown = 1, revision = revision + 1"
@@ -234,7 +236,7 @@ class Journal:
             )
 
     def record_disowned(self, refs: Sequence[str]) -> None:
-        """The validator says it has not acted on these and never will; they are not asked about again."""
+        """The validator has not acted on these verdicts and never will; they are not asked about again."""
         with self._rows.transaction():
             for ref in refs:
                 self._execute(
@@ -247,20 +249,20 @@ class Journal:
         self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing = Backing.SIGNED
     ) -> bool:
         """Keep a wrong decision or passage, within the limits of `device.journal.evidence`; False when this
-        very message is kept already.
+        same message is kept already.
 
-        `txn_id`: whose verdict it claims to answer, if it names one. Raises JournalError.
+        `txn_id`: the transaction it names, if any. Raises JournalError.
         """
         with self._rows.transaction():
             return self._evidence.keep(kind, wrapper, txn_id, backing, self._now_ms())
 
     @property
     def evidence_beyond(self) -> int:
-        """Signed evidence since the start that was too much to be kept."""
+        """Signed evidence since the start that exceeded the limits and was not kept."""
         return self._evidence.beyond
 
     def close_open_outcomes(self) -> int:
-        """After a start: whatever was waited for before it did not come in time. Returns how many."""
+        """After a start: answers still awaited from before did not come in time. Returns how many."""
         with self._rows.transaction():
             return self._execute(
                 "UPDATE verdicts SET unknown = 1, revision = revision + 1"
@@ -268,7 +270,7 @@ class Journal:
             ).rowcount
 
     def unacknowledged(self, *, after_seq: int, upto_seq: int, limit: int) -> list[LastVerdict]:
-        """Verdicts that still await a decision, or the passage that has to follow one, by rising number."""
+        """Verdicts that still await a decision, or the passage after it, by increasing number."""
         with self._rows.reported():
             rows = self._execute(
                 "SELECT seq, ref FROM verdicts WHERE seq > ? AND seq <= ? AND awaits IS NOT NULL"
@@ -277,28 +279,28 @@ class Journal:
             ).fetchall()
             return [LastVerdict(*row) for row in rows]
 
-    # Upload (device.journal_upload)
+    # Upload (device.journal.upload)
 
     def pending_uploads(self) -> int:
-        """How many verdicts the service lacks, or lacks news of."""
+        """How many verdicts the service lacks, or has in an older revision."""
         return self._uploads.pending()
 
     def next_upload(self, limit: int) -> UploadBatch:
-        """The oldest items to upload, at most `limit`; an empty batch when there are none."""
+        """The oldest items to upload, at most `limit`; the batch is empty when there are none."""
         return self._uploads.next(limit)
 
     def uploaded(self, tickets: Sequence[Ticket], refused: Mapping[int, str] | None = None) -> None:
-        """The service has these. `refused`: index in the batch → the code it refused that item with.
+        """The service has these. `refused`: index in the batch → the code of its refusal.
 
-        A refused item is not sent again unless something new is recorded for it. Raises JournalError.
+        A refused item is sent again only after something new is recorded for it. Raises JournalError.
         """
         self._uploads.done(tickets, refused or {})
 
     def maintain(self) -> int:
-        """Forget what is older than 30 days of running, and bring the write-ahead log into the file.
+        """Delete what is older than 30 days of running, and checkpoint the write-ahead log into the file.
 
-        Call it now and then, when no hand is there, and again while it returns `PURGE_ROWS` or more: that
-        many rows were forgotten, and there may be more. Raises JournalError.
+        Call it regularly, when no hand is in view, and again while it returns `PURGE_ROWS` or more: so many
+        rows were deleted, and there may be more. Raises JournalError.
         """
         before_ms = self._now_ms() - MEMORY_MS
         with self._rows.reported():
@@ -323,26 +325,27 @@ class Journal:
         return forgotten + len(old)
 
     def probe(self) -> None:
-        """Find out whether there is room for some passages, by writing as much. Raises JournalError."""
+        """Check that there is room for several passages, by writing as many bytes. Raises JournalError."""
         with self._rows.transaction():
             self._execute("INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))", (_PROBE_BYTES,))
         if (witness := self._rows.witness) is not None and witness.numbers is not None:
             witness.keep_numbers(witness.numbers)
 
     def keep_reserve(self) -> bool:
-        """Whether room is reserved for when the disk is full; made where it can be (see `reserve`)."""
+        """Whether space is reserved for a full disk; reserves it where possible (see `reserve`)."""
         return self._rows.keep_reserve()
 
     def _bring_in(self) -> None:
-        """Let no more verdicts depend on the log than the witness has. Passages go on where it fails."""
+        """Checkpoint, so that at most as many verdicts depend on the log as the witness holds. A failure does
+        not stop passages."""
         self._in_log = 0
         try:
             self._rows.bring_in()
         except JournalError as error:
-            _log.warning("the write-ahead log stays as it is: %s", error)
+            _log.warning("the write-ahead log cannot be checkpointed: %s", error)
 
     def _now_ms(self) -> int:
-        """Milliseconds this device has run since the journal was made, as far as entries show."""
+        """Milliseconds this device has run since the journal was made, as far as its entries show."""
         return self._operated_ms + self._clock.monotonic_ms() - self._started_ms
 
     def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
@@ -350,12 +353,12 @@ class Journal:
 
 
 def _check_newest(rows: Rows) -> None:
-    """Follow the chain through the newest verdicts, so that nothing is added to a broken one."""
+    """Check the chain of the newest verdicts, so that nothing is appended to a broken one."""
     expected: tuple[int, str] | None = None
     for seq, ref, sealed in rows.execute(
         "SELECT seq, ref, sealed FROM verdicts ORDER BY seq DESC LIMIT ?", (_CHECKED_AT_START,)
     ).fetchall():
-        # Below a hole the chain starts anew: older verdicts that were uploaded have been forgotten.
+        # The chain restarts below a gap: older verdicts that were uploaded have been deleted.
         if expected is not None and seq == expected[0] and ref != expected[1]:
             raise broken(f"the chain of verdicts breaks below verdict_seq {seq + 1}")
         wrapper = rows.opened(sealed, "verdicts", ref, seq)

@@ -1,12 +1,12 @@
-"""Where the device's mail stands, and the outbox, in the journal's database (device surface §5).
+"""The positions of the device's mail and its outbox, in the journal's database (device surface §5).
 
-1. Records of the outbox are numbered from 1 without a gap, as long as the verdict key lives; a number is
-   used up only together with its record.
-2. A record stays until a verified receipt covers its number; then it and the uploads it stood for are
+1. Records of the outbox are numbered from 1 without a gap, as long as the verdict key lives; a number is used
+   only together with its record.
+2. A record stays until a verified receipt covers its number; then the record and the uploads it carries are
    settled in one transaction.
-3. The inbox position moves by one, and only after what the record said was made durable.
-4. A damaged write-ahead log takes no number back: the witness has them, and a record of the outbox is in the
-   database's file, not in its log alone, before anybody sees it.
+3. The inbox position advances by one, after the effect of the record is durable.
+4. A damaged write-ahead log takes no number back: the witness holds them, and an outbox record is in the
+   database file, not only in its log, before it is sent.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ _OUT_ACKED: Final = "out_acked_seq"
 _REFUSED_SEQ: Final = "refused_seq"
 _REFUSED_CODE: Final = "refused_code"
 _SHA256: Final = "sha256 "
-"""With the number of a record: what its bytes were. Earlier versions of this software kept none."""
+"""With the number of a record: the hash of its bytes. Absent in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedRecord:
-    """The inbox record that the line stands at, and why it is not taken."""
+class InboxRefusal:
+    """The inbox record that blocks the inbox, and why it is rejected."""
 
     seq: int
     code: str
@@ -38,16 +38,16 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class MailPosition:
-    """How far both boxes are. `refused` is None while nothing stops the inbox."""
+    """The positions of both boxes. `refused` is None while nothing blocks the inbox."""
 
     in_applied_seq: int
     out_seq: int
     out_acked_seq: int
-    refused: RefusedRecord | None
+    refused: InboxRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxRecord:
+class OutboxEntry:
     """A sealed record of the outbox: the RFC 8785 bytes of its JSON."""
 
     seq: int
@@ -55,7 +55,7 @@ class OutboxRecord:
 
 
 class MailBoxes:
-    """The mail's side of a journal. One thread owns it; errors of the disk come out as JournalError."""
+    """The mail's part of a journal. One thread owns it; disk errors are raised as JournalError."""
 
     def __init__(self, rows: Rows, uploads: UploadQueue) -> None:
         self._rows = rows
@@ -70,11 +70,11 @@ class MailBoxes:
             in_applied_seq=applied,
             out_seq=int(state.get(_OUT, 0)),
             out_acked_seq=int(state.get(_OUT_ACKED, 0)),
-            refused=RefusedRecord(refused_seq, str(state[_REFUSED_CODE])) if refused_seq > applied else None,
+            refused=InboxRefusal(refused_seq, str(state[_REFUSED_CODE])) if refused_seq > applied else None,
         )
 
     def begin_inbox(self, next_seq: int) -> None:
-        """Registration said that `next_seq` is the first record for these keys."""
+        """`next_seq` is the first record for these keys, according to the registration."""
         with self._rows.transaction():
             self._raise(_IN_APPLIED, next_seq - 1)
             next_turn(self._rows)
@@ -90,7 +90,7 @@ class MailBoxes:
             if seq != position.in_applied_seq + 1:
                 raise JournalError(f"inbox record {seq} does not follow {position.in_applied_seq}")
             self._raise(_IN_APPLIED, seq)
-            # A receipt for more than was made comes of a journal that went back: those numbers are used up.
+            # A receipt beyond the last record shows a journal that was rolled back: those numbers are used.
             upto_seq = acked_upto_seq
             self._raise(_OUT, upto_seq)
             carried = self._rows.execute(
@@ -108,13 +108,13 @@ class MailBoxes:
         keep_numbers(self._rows, self._rows.witness)
 
     def refused(self, seq: int, code: str) -> None:
-        """Inbox record `seq` is not taken; the line stands until it comes good."""
+        """Inbox record `seq` is rejected. The inbox stays blocked at it until a valid replacement arrives."""
         with self._rows.transaction():
             self._put(_REFUSED_SEQ, seq)
             self._put(_REFUSED_CODE, code)
 
-    def append(self, record: OutboxRecord, type_: str, carries: Sequence[Ticket] = ()) -> None:
-        """Put a sealed record at the end of the outbox. Raises JournalError when its seq is not the next."""
+    def append(self, record: OutboxEntry, type_: str, carries: Sequence[Ticket] = ()) -> None:
+        """Append a sealed record to the outbox. Raises JournalError when its seq is not the next."""
         with self._rows.transaction():
             if record.seq != self.position().out_seq + 1:
                 raise JournalError(f"outbox record {record.seq} is not the next one")
@@ -132,8 +132,8 @@ class MailBoxes:
             self._rows.bring_in()
             keep_numbers(self._rows, self._rows.witness)
 
-    def next_record(self, after_seq: int) -> OutboxRecord | None:
-        """The first record of the outbox behind `after_seq`. Raises JournalError, also when it is damaged."""
+    def next_record(self, after_seq: int) -> OutboxEntry | None:
+        """The first outbox record after `after_seq`. Raises JournalError, also when it is damaged."""
         with self._rows.reported():
             row = self._rows.execute(
                 "SELECT seq, record FROM outbox WHERE seq > ? ORDER BY seq LIMIT 1", (after_seq,)
@@ -144,11 +144,11 @@ class MailBoxes:
                 "SELECT value FROM mail_state WHERE name = ?", (f"{_SHA256}{row[0]}",)
             ).fetchone()
         if sha256 is not None and sha256[0] != hashlib.sha256(row[1]).hexdigest():
-            raise broken(f"outbox record {row[0]} is another one")
-        return OutboxRecord(*row)
+            raise broken(f"the bytes of outbox record {row[0]} have changed")
+        return OutboxEntry(*row)
 
     def unmailed(self, limit: int) -> UploadBatch:
-        """The oldest uploads, at most `limit`, that no record of the outbox carries."""
+        """The oldest uploads, at most `limit`, that no outbox record carries."""
         return self._uploads.next_for_mail(limit)
 
     def _raise(self, name: str, value: int) -> None:

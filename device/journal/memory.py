@@ -1,8 +1,8 @@
 """A journal without a file, for the last minutes of a device that is being wiped.
 
-While the process that was told to wipe lives, it still answers the validator (NOT_READY) and hands it the
-sealed word that it is wiped. Both are numbered, so the numbers go with it into memory, and nothing else. They
-need not outlive the process: with the verdict key destroyed, no start can go on with them.
+The process that carries out the wipe still answers the validator (NOT_READY) and hands it the sealed record
+of the wipe. Both are numbered, so the numbers move into memory, and nothing else does. They need not outlive
+the process: with the verdict key destroyed, no later start can continue them.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from device.journal.schema import migrate
 
 
 def leave_disk(rows: Rows) -> None:
-    """Move `rows` into memory: the newest verdict, and where the mail stands. Raises JournalError."""
+    """Move the newest verdict and the mail's positions into memory. Raises JournalError."""
     with rows.reported():
         memory = Database(sqlite3.connect(":memory:"))
         migrate(memory)
@@ -22,7 +22,7 @@ def leave_disk(rows: Rows) -> None:
             columns = [row[1] for row in rows.execute(f"PRAGMA table_info({table})")]
             listed, marks = ", ".join(columns), ", ".join("?" * len(columns))
             with memory.atomic():
-                for row in rows.execute(f"SELECT {listed} FROM {table} {which}"):  # noqa: S608 - names of ours
+                for row in rows.execute(f"SELECT {listed} FROM {table} {which}"):  # noqa: S608 - names from this module
                     memory.execute(f"INSERT INTO {table} ({listed}) VALUES ({marks})", row)  # noqa: S608
         memory.execute("UPDATE verdicts SET awaits = NULL, uploaded = revision")
         rows.move_to(memory)

@@ -1,8 +1,8 @@
-"""Making the journal's file, and opening it only when it is this device's own and whole.
+"""Making the journal's file, and opening it only when it is undamaged and belongs to this device.
 
-A journal is made once, when the device's keys are registered, and never again for the same keys: a fresh
-one in the place of a lost one would give verdict_seq 1 a second time and fork the chain of prev_ref. So
-opening never creates, and whatever is wrong ends in a JournalError that says the way out.
+A journal is made once, when the device's keys are made, and never again for the same keys: a new journal in
+place of a lost one would assign verdict_seq 1 a second time and fork the chain of prev_ref. So opening never
+creates, and every problem is raised as a JournalError that says what to do.
 """
 
 import os
@@ -24,21 +24,21 @@ _WAY_OUT = (
 )
 _MAGIC = b"SQLite format 3\x00"
 _QUICK_CHECK_MAX_BYTES = 16 * 1024 * 1024
-"""A full check takes about a second for 100 MiB; larger journals are checked where they are read."""
+"""A full check takes about a second for 100 MiB; larger journals are checked only where they are read."""
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
-"""The log is written over, not made anew: a commit into a file that does not grow is cheaper to sync."""
+"""The log is overwritten instead of recreated: a commit into a file that does not grow is cheaper to sync."""
 _AUTOCHECKPOINT_BYTES = 32 * 1024 * 1024
-"""Only if nobody calls `maintain`. A checkpoint inside an append would cost it milliseconds."""
+"""Reached only without calls of `maintain`. A checkpoint inside an append would cost it milliseconds."""
 _PAGE_BYTES = 512
-"""Every page that a commit touches is written whole, and a passage touches about thirty: with pages of 4096
-bytes it wrote 78 KB to the log, with these 19 KB (docs/explanation/DURABILITY.md)."""
+"""Every page that a commit touches is written whole, and a passage touches about thirty: pages of 4096 bytes
+would write 78 KB to the log, these write 19 KB (docs/explanation/DURABILITY.md)."""
 
 
 def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
     """Make the journal of new keys at `path`: complete or not at all. Raises JournalError."""
     for present in (path, _beside(path, "-wal")):
         if present.exists():
-            raise JournalError(f"{present} is already there; a journal is never overwritten")
+            raise JournalError(f"{present} already exists; a journal is never overwritten")
     partial = _beside(path, ".partial")
     try:
         for left_over in (partial, _beside(partial, "-wal"), _beside(partial, "-shm")):
@@ -60,7 +60,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
 
 
 def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
-    """Open, check and bring up to date. Raises JournalError."""
+    """Open, check and migrate. Raises JournalError."""
     _check_file(path)
     seal = RowSeal(data_key, "journal")
     try:
@@ -80,14 +80,14 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
             raise JournalError(f"{path} is in use by another process; only one palmd may run") from error
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             raise JournalError(
-                f"{path} lies where nothing can be written; see `dmesg` for why the file system became "
-                "read-only (a worn-out card does this), remount it or replace the card, and start palmd again"
+                f"{path} is on a read-only file system; see `dmesg` for the reason (a worn-out card causes "
+                "this), remount it or replace the card, and start palmd again"
             ) from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
     except (
         sqlite3.DatabaseError,
         UnicodeDecodeError,
-    ) as error:  # the latter: SQLite's words quote the damage
+    ) as error:  # the latter: SQLite's message quotes the damaged bytes
         raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
     return db, seal
 
@@ -130,12 +130,12 @@ def _check_file(path: Path) -> None:
 
 
 def _configure(db: Database) -> None:
-    # Held for the whole run: a second palmd on the same journal would sign a second chain.
+    # Locked for the whole run: a second palmd on the same journal would sign a second chain.
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise sqlite3.OperationalError(f"this file system gives journal mode {mode}, WAL is needed")
-    # WAL with FULL loses nothing that was acknowledged when the power goes; WAL with NORMAL does.
+    # After a power cut, WAL with FULL has every acknowledged commit; WAL with NORMAL may lose some.
     db.execute("PRAGMA synchronous = FULL")
     page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
     db.execute(f"PRAGMA wal_autocheckpoint = {_AUTOCHECKPOINT_BYTES // page_bytes}")
@@ -163,7 +163,7 @@ def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: st
     if meta.get("verdict_kid") != verdict_kid:
         raise JournalError(
             f"{path} belongs to another verdict key than keys/verdict.key; "
-            "keys and journal are one: restore both from the same device"
+            "keys and journal belong together: restore both from the same device"
         )
 
 
@@ -174,7 +174,7 @@ def _check_seal(db: Database, path: Path, seal: RowSeal, verdict_kid: str) -> No
     except SealBroken:
         raise JournalError(
             f"{path} is sealed with another key than keys/data.key; "
-            "keys and journal are one: restore both from the same device"
+            "keys and journal belong together: restore both from the same device"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for the journal, so that passages go on when the disk is full.
+"""Disk space reserved for the journal, so that passages go on when the disk is full.
 
-A file of `RESERVE_BYTES` lies beside the journal. When hardly any room is left, it goes, and what it held is
-free for verdicts; once there is room again, it is made anew. 16 MiB take about 6,000 passages with all that
-comes of them, a day and more of a busy gate, and the device has said STORAGE_LOW since long before.
+A file of `RESERVE_BYTES` next to the journal holds the space. It is deleted when hardly any space is left,
+and made again once there is enough. 16 MiB hold about 6,000 passages with their outcomes, more than a day of
+a busy gate; STORAGE_LOW is reported long before.
 """
 
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def free_bytes(folder: Path) -> int:
-    """What this process may still write where `folder` lies. Raises OSError."""
+    """How many bytes this process may still write in `folder`. Raises OSError."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
@@ -39,31 +39,31 @@ class Reserve:
         return self._held
 
     def keep(self) -> bool:
-        """Make the reserve where there is none and room for it; whether there is one now."""
+        """Make the reserve if there is none and enough space; whether there is one now."""
         try:
             if not self._held and free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
                 self._make()
         except OSError as error:
-            _log.warning("no room can be reserved for the journal: %s", error.strerror)
+            _log.warning("no space can be reserved for the journal: %s", error.strerror)
         return self._held
 
     def ease(self) -> None:
-        """To be called before anything is written: gives the reserve up when hardly any room is left."""
+        """Call before every write: releases the reserve when hardly any space is left."""
         try:
             if self._held and free_bytes(self._path.parent) < GIVEN_UP_BELOW_BYTES:
                 self.give_up()
         except OSError as error:
-            _log.warning("the room on the disk cannot be told: %s", error.strerror)
+            _log.warning("the free space on the disk cannot be read: %s", error.strerror)
 
     def give_up(self) -> None:
-        """Let what is written next have the room."""
+        """Release the space for the next writes."""
         if not self._held:
             return
         try:
             self._path.unlink(missing_ok=True)
             self._held = False
         except OSError as error:
-            _log.warning("the journal's reserve cannot be given up: %s", error.strerror)
+            _log.warning("the journal's reserve cannot be released: %s", error.strerror)
         else:
             _log.warning("the disk is full: the journal uses its reserve of %d MiB", RESERVE_BYTES // 2**20)
 

@@ -1,10 +1,10 @@
-"""At a start: is everything in the database that was promised? The witness knows, and puts back what it can.
+"""At a start: compare the database with its witness, and restore what the database has lost.
 
-- Verdicts that the database lacks are put back as they were signed; what came of them is asked for again, as
-  after any restart (`resolve`). If one of them is in neither place, the journal halts (ROLLED_BACK).
-- Numbers of the mail are never taken back. An inbox record whose number is restored took effect elsewhere
-  before it was acknowledged. An outbox record that is gone was seen by somebody, so the journal halts.
-- What is in the database and not yet in the witness was cut off between the two, and nobody was told.
+- Verdicts that the database lacks are restored as they were signed; their outcomes are asked for again, as
+  after any restart (`resolve`). If a verdict is in neither place, the journal halts (ROLLED_BACK).
+- Numbers of the mail never go back. An inbox record whose number is restored had its durable effect elsewhere
+  before it was acknowledged. A lost outbox record may have been read already, so the journal halts.
+- An entry that is in the database and not yet in the witness was cut off between the two and never sent.
 """
 
 import logging
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from device.journal.rows import Rows
-from device.journal.witness import Numbers, PromisedVerdict, Witness
+from device.journal.witness import JournalWitness, Numbers, PromisedVerdict
 from link1.objects import PREV_REF_OF_FIRST
 from link1.signed import object_ref
 
@@ -23,7 +23,7 @@ _MAIL: Final = (_TURN, "in_applied_seq", "out_seq", "out_acked_seq")
 _log = logging.getLogger(__name__)
 
 
-def restore(rows: Rows, witness: Witness) -> None:
+def restore(rows: Rows, witness: JournalWitness) -> None:
     """Bring database and witness to the same state, or halt. Raises sqlite3.Error, JournalError."""
     with rows.transaction():
         why = _restore_verdicts(rows, witness)
@@ -41,21 +41,21 @@ def restore(rows: Rows, witness: Witness) -> None:
     keep_numbers(rows, witness)
 
 
-def keep_numbers(rows: Rows, witness: Witness | None) -> None:
-    """Let the witness have the numbers that were committed. Raises JournalError."""
+def keep_numbers(rows: Rows, witness: JournalWitness | None) -> None:
+    """Copy the committed numbers to the witness. Raises JournalError."""
     if witness is not None and (numbers := _numbers(rows)) != witness.numbers:
         witness.keep_numbers(numbers)
 
 
 def next_turn(rows: Rows) -> None:
-    """Inside every transaction that changes the mail's numbers."""
+    """Call inside every transaction that changes the mail's numbers."""
     rows.execute(
         "INSERT INTO mail_state VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1", (_TURN,)
     )
 
 
-def _restore_verdicts(rows: Rows, witness: Witness) -> str:
-    """Put back what is missing at the end of the chain; why the journal must halt, if it must."""
+def _restore_verdicts(rows: Rows, witness: JournalWitness) -> str:
+    """Restore verdicts missing at the end of the chain; the reason when the journal must halt."""
     row = rows.execute("SELECT seq, ref FROM verdicts ORDER BY seq DESC LIMIT 1").fetchone()
     first, ref = row or (0, PREV_REF_OF_FIRST)
     seq, top = first, max(witness.verdicts, default=0)
@@ -65,16 +65,16 @@ def _restore_verdicts(rows: Rows, witness: Witness) -> str:
         seq, ref = promised.seq, object_ref(promised.wrapper)
     if seq > first:
         _log.error(
-            "the journal had lost verdict_seq %d to %d, as by a damaged write-ahead log: its witness put them"
-            " back; look at the card's health",
+            "the journal had lost verdict_seq %d to %d, as after damage to its write-ahead log; the witness"
+            " restored them: check the card's health",
             first + 1,
             seq,
         )
     if seq < top:
-        return f"verdict_seq {top} was given, and the journal's verdicts end at {seq}"
+        return f"verdict_seq {top} was assigned, and the journal's verdicts end at {seq}"
     known = rows.execute("SELECT ref FROM verdicts WHERE seq = ?", (top,)).fetchone()
     if known is not None and known[0] != object_ref(witness.verdicts[top].wrapper):
-        return f"verdict_seq {top} was given to another verdict than the one in the journal"
+        return f"verdict_seq {top} was assigned to another verdict than the one in the journal"
     return ""
 
 
@@ -99,8 +99,8 @@ def _insert(rows: Rows, promised: PromisedVerdict) -> bool:
     return True
 
 
-def _restore_numbers(rows: Rows, witness: Witness) -> str:
-    """Correct the mail's numbers; why the journal must halt, if it must."""
+def _restore_numbers(rows: Rows, witness: JournalWitness) -> str:
+    """Correct the mail's numbers; the reason when the journal must halt."""
     found, kept = _numbers(rows), witness.numbers or _numbers(rows)
     cut_off = found.turn == kept.turn + 1 and not _lower(found, kept)
     right = replace(found if cut_off else kept, halted=found.halted or kept.halted)
@@ -109,12 +109,12 @@ def _restore_numbers(rows: Rows, witness: Witness) -> str:
     ).fetchone()
     right = replace(right, out_seq=max(right.out_seq, top or 0))
     if right != found:
-        _log.error("the mail's numbers in the journal were %s, they are %s", found, right)
+        _log.error("the mail's numbers in the journal were %s, corrected to %s", found, right)
         right = replace(right, turn=max(found.turn, kept.turn) + 1)
         for name in _MAIL:
             rows.execute("INSERT OR REPLACE INTO mail_state VALUES (?, ?)", (name, getattr(right, name)))
     if count != right.out_seq - right.out_acked_seq or (count and first != right.out_acked_seq + 1):
-        return f"outbox records up to {right.out_seq} were made, and some of them are gone"
+        return f"outbox records up to {right.out_seq} were made, and some of them are lost"
     return right.halted
 
 

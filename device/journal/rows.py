@@ -1,4 +1,4 @@
-"""The rows of the verdict journal: sealed in, opened out, transactions, and one kind of error."""
+"""The rows of the verdict journal: sealing and opening, transactions, and one kind of error."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from sqlite_utils import Database
 from device.errors import JournalError
 from device.journal.reserve import Reserve
 from device.journal.seal import RowSeal, SealBroken
-from device.journal.witness import Witness
+from device.journal.witness import JournalWitness
 from link1.canonical import JsonObject, canonical_bytes
 
 
@@ -19,19 +19,19 @@ class Rows:
     """An open journal database with its seal."""
 
     def __init__(self, db: Database, seal: RowSeal, reserve: Reserve | None = None) -> None:
-        """`reserve`: room on the disk for when there is no other."""
+        """`reserve`: space for when the disk is full."""
         self._db = db
         self._seal = seal
         self._reserve = reserve
-        self.witness: Witness | None = None
-        """What was promised, beside the database; None for one in memory."""
+        self.witness: JournalWitness | None = None
+        """The second copy of what was promised; None for a journal in memory."""
 
     def close(self) -> None:
         self._db.close()
         self._drop_witness()
 
     def move_to(self, db: Database) -> None:
-        """Go on in another database; the one before is closed."""
+        """Continue in another database and close the present one."""
         before, self._db, self._reserve = self._db, db, None
         before.close()
         self._drop_witness()
@@ -44,29 +44,29 @@ class Rows:
         return self._seal.seal(canonical_bytes(wrapper), table=table, row_id=row_id, seq=seq)
 
     def opened(self, sealed: bytes, table: str, row_id: str, seq: int) -> JsonObject:
-        """What was sealed for this place; raises SealBroken, which `reported` turns into JournalError."""
+        """The object sealed for this place. Raises SealBroken, which `reported` turns into JournalError."""
         wrapper: JsonObject = json.loads(self._seal.open(sealed, table=table, row_id=row_id, seq=seq))
         return wrapper
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it is durable at the end, or nothing is and JournalError is raised."""
+        """At the end all changes are durable, or none is and JournalError is raised."""
         if self._reserve is not None:
             self._reserve.ease()
         with self.reported(), self._db.atomic():
             yield
 
     def bring_in(self) -> None:
-        """Bring the write-ahead log into the file and begin it anew: nothing that was committed depends on
-        the log any more. Raises JournalError."""
+        """Checkpoint the write-ahead log into the file and restart the log, so that no commit depends on it.
+        Raises JournalError."""
         with self.reported():
             self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         with self.transaction():
-            # The old frames count until the first new one: damaged, they would hide what is in the file.
+            # The old frames count until the first new one; damaged ones would hide the content of the file.
             self.execute("INSERT OR REPLACE INTO meta VALUES ('log', random())")
 
     def keep_reserve(self) -> bool:
-        """Whether there is room for when the disk is full; made where it can be."""
+        """Whether space is reserved for a full disk; reserves it where possible."""
         return self._reserve is None or self._reserve.keep()
 
     def _drop_witness(self) -> None:
@@ -76,21 +76,21 @@ class Rows:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """Errors of the database and of the seal as JournalError."""
+        """Raise errors of the database and of the seal as JournalError."""
         try:
             yield
-        except (SealBroken, UnicodeDecodeError) as error:  # the latter: SQLite's words quote the damage
+        except (SealBroken, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes damaged bytes
             raise broken(str(error)) from error
         except sqlite3.Error as error:
             if self._reserve is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-                self._reserve.give_up()  # not for this one, but for the next
+                self._reserve.give_up()  # too late for this write, but in time for the next
             raise JournalError(
-                f"the journal cannot be read or written ({error}); check the disk and the room on it"
+                f"the journal cannot be read or written ({error}); check the disk and its free space"
             ) from error
 
 
 def broken(what: str) -> JournalError:
-    """The journal holds something that this device never wrote there."""
+    """The journal holds data that this device never wrote there."""
     return JournalError(
         f"the journal is damaged: {what}; restore the state directory of this device, "
         "or register the device again with new keys"

@@ -1,11 +1,11 @@
-"""Tables of the verdict journal and the way from each version of them to the next.
+"""Tables of the verdict journal and their migrations.
 
-`user_version` counts the migrations that have run; each runs in one transaction with its count, so a cut
-leaves the old version or the new. A released migration is never edited: a change is a new one at the end.
+`user_version` counts the migrations that have run; each runs in one transaction with its count, so a power
+cut leaves the old version or the new. A released migration is never edited: a change is a new one at the end.
 
-What is about a person (verdicts, decisions, passages, evidence) lies in `sealed` columns only; the plain
-columns are random identifiers, sequence numbers and flags. `operating_ms` is the time this device has run
-since the journal was made: it cannot be set wrong, so a bad clock never makes the device forget.
+Personal data (verdicts, decisions, passages, evidence) is only in `sealed` columns; the plain columns are
+random identifiers, sequence numbers and flags. `operating_ms` is the time this device has run since the
+journal was made. It does not depend on the clock, so a wrong clock never makes the device forget.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlite_utils import Database
 
 APPLICATION_ID = 0x50414A31
-"""`PAJ1`: says which program's database this is (PRAGMA application_id)."""
+"""`PAJ1`: identifies the program of this database (PRAGMA application_id)."""
 
 
 def _version_1(db: Database) -> None:
@@ -77,7 +77,7 @@ def _version_1(db: Database) -> None:
 
 
 def _version_2(db: Database) -> None:
-    """Mail. A record of the outbox is sealed to the service already, so it lies here as it is."""
+    """Mail. Outbox records are already sealed to the service, so they are not sealed again."""
     db.execute(
         """
         CREATE TABLE outbox (
@@ -104,7 +104,7 @@ def _version_2(db: Database) -> None:
 
 
 def _version_3(db: Database) -> None:
-    """Evidence says whose word it is, so that what anybody can make takes no place of what is signed."""
+    """Evidence records how it is backed, so that forged messages never displace signed ones."""
     db.execute("ALTER TABLE evidence ADD COLUMN txn_id TEXT")
     db.execute("ALTER TABLE evidence ADD COLUMN backing TEXT NOT NULL DEFAULT 'signed'")
     db.execute("UPDATE evidence SET txn_id = (SELECT v.txn_id FROM verdicts v WHERE v.seq = evidence.seq)")
@@ -122,7 +122,7 @@ def schema_version(db: Database) -> int:
 
 
 def migrate(db: Database) -> None:
-    """Bring the tables to the newest version, one transaction a step."""
+    """Bring the tables to the newest version, one transaction for each step."""
     for version in range(schema_version(db), len(MIGRATIONS)):
         with db.atomic():
             MIGRATIONS[version](db)

@@ -1,10 +1,10 @@
 """Sealing of database rows: ChaCha20-Poly1305 under a key of the row's own database (RFC 8439).
 
-The associated data names table, id and seq, so a sealed row opens in its own place only: rows cannot be
-exchanged, moved to another table or given another number. The key is drawn from the device's data key by
-HKDF (RFC 5869) with the database's name, so no two databases share one, and nonces are random.
+The associated data names table, id and seq, so a sealed row opens only in its place: rows cannot be
+exchanged, moved to another table or renumbered. The key is derived from the device's data key by HKDF (RFC
+5869) with the database's name, so no two databases share one. Nonces are random.
 
-ChaCha20 and not AES-GCM: small boards have no AES instructions.
+ChaCha20 instead of AES-GCM, because small boards have no AES instructions.
 """
 
 import os
@@ -46,5 +46,5 @@ class RowSeal:
 
 
 def _place(table: str, row_id: str, seq: int) -> bytes:
-    # NUL stands in none of the three, so two places never have the same bytes.
+    # None of the three contains NUL, so two places never have the same bytes.
     return f"{table}\x00{row_id}\x00{seq}".encode()

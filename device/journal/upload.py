@@ -1,9 +1,9 @@
-"""What of the journal the service does not have yet (POST /v1/verdicts/batch).
+"""The upload queue: journal entries that the service does not have yet (POST /v1/verdicts/batch).
 
-Every verdict has a revision, which rises with each thing recorded for it, and a mark of the revision that
-the service has. An item is the verdict with all that is known at the time; its ticket carries the revision,
-so an acknowledgement never covers what came after the item was made. Order does not matter to the service
-and sending again is safe, so a batch may be lost, repeated or answered late.
+Every verdict has a revision, which increases with each outcome recorded for it, and the revision that the
+service has. An item is the verdict with everything known at the time; its ticket carries the revision, so an
+acknowledgement never covers what is recorded later. The order does not matter to the service and repeating is
+safe, so a batch may be lost, repeated or answered late.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,27 +31,25 @@ class UploadBatch:
 
 
 class UploadQueue:
-    """The upload's side of a journal."""
+    """The upload's part of a journal."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def pending(self) -> int:
-        """How many verdicts the service lacks, or lacks news of."""
+        """How many verdicts the service lacks, or has in an older revision."""
         with self._rows.reported():
             row = self._rows.execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()
             return int(row[0])
 
     def next(self, limit: int) -> UploadBatch:
-        """The oldest items, at most `limit`. Evidence comes once no verdict is left: should the service
-        refuse a whole batch for one wrong answer in it, no verdict is held up.
-        """
+        """The oldest items, at most `limit`. Evidence follows when no verdict is left, so that a batch
+        refused because of wrong evidence delays no verdict."""
         return self._next(limit, for_mail=False)
 
     def next_for_mail(self, limit: int) -> UploadBatch:
-        """Like `next`, without what waits in the outbox already, and without verdicts whose outcome is
-        still to come: mail goes once, and a few seconds later is early enough for it.
-        """
+        """Like `next`, without items already in the outbox and without verdicts whose outcome is still
+        awaited: an item is mailed once, and a few seconds of delay do not matter."""
         return self._next(limit, for_mail=True)
 
     def _next(self, limit: int, *, for_mail: bool) -> UploadBatch:
@@ -75,7 +73,7 @@ class UploadQueue:
             self.mark(tickets, refused)
 
     def mark(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
-        """`done` inside a transaction of the caller's."""
+        """`done` inside the caller's transaction."""
         for index, ticket in enumerate(tickets):
             if ticket.table == "evidence":
                 self._rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
@@ -96,8 +94,8 @@ class UploadQueue:
         return item
 
     def _next_evidence(self, limit: int, *, for_mail: bool) -> UploadBatch:
-        """Wrong answers beside the verdict they claim to answer, signed ones first; what names no verdict of
-        this journal has nothing to stand beside."""
+        """Wrong answers with the verdict they claim to answer, signed ones first. Evidence without a verdict
+        in this journal is not uploaded."""
         rows = self._rows.execute(
             "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
             " FROM evidence e JOIN verdicts v ON v.seq = e.seq"

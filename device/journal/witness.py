@@ -1,12 +1,12 @@
-"""What was promised, kept a second time beside the database: the newest verdicts, and the mail's numbers.
+"""A second copy of what was promised, next to the database: the newest verdicts, and the mail's numbers.
 
 SQLite takes a damaged frame in its write-ahead log for the end of the log: after a power cut, one flipped bit
-takes the journal back to an earlier commit, and nothing in the database shows it. So every verdict is also in
-`journal.db.witness` before it leaves, each in a slot of its own, and a start puts back what the database
-lacks (`device.journal.restore`). The numbers of the mail stand there in two slots that take turns.
+returns the journal to an earlier commit, and nothing in the database shows it. So every verdict is also
+written to its slot in `journal.db.witness` before it is sent, and a start restores what the database lacks
+(`device.journal.restore`). The mail's numbers are in two slots, written alternately.
 
 Every slot is sealed for its number. The database is written first and the witness after it, both before
-anybody is told, so after a cut the witness is at most one step behind.
+anything is sent, so after a power cut the witness is at most one step behind.
 """
 
 import logging
@@ -21,7 +21,7 @@ from link1.canonical import JsonObject, canonical_bytes, read_strict
 
 SUFFIX: Final = ".witness"
 VERDICTS: Final = 126
-"""The journal brings its log into the file before so many verdicts stand in the log alone."""
+"""The journal checkpoints its log before so many verdicts are only in the log."""
 _SLOT_BYTES: Final = 2_048
 """A signed verdict has at most 1.4 KB: every name in it at its longest."""
 _TURNS: Final = 2
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PromisedVerdict:
-    """A verdict as its row needs it."""
+    """A verdict with the columns of its row."""
 
     seq: int
     request_ref: str
@@ -43,9 +43,9 @@ class PromisedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Where the mail stands. `turn` rises with every change, so that equal turns mean equal numbers.
+    """The mail's positions. `turn` increases with every change, so that equal turns mean equal numbers.
 
-    `halted`: why no verdict is numbered any more; empty while they are.
+    `halted`: why no further verdict is numbered; empty while the journal is not halted.
     """
 
     turn: int = 0
@@ -55,8 +55,8 @@ class Numbers:
     halted: str = ""
 
 
-class Witness:
-    """The file beside a journal, used by the journal's thread alone."""
+class JournalWitness:
+    """The file next to a journal, used only by the journal's thread."""
 
     def __init__(self, journal: Path, seal: RowSeal) -> None:
         """Open it, or make an empty one. Raises JournalError."""
@@ -67,19 +67,19 @@ class Witness:
             held = self._slots.read()
         except OSError as error:
             raise JournalError(
-                f"{path} cannot be opened or made ({error.strerror}); check its owner and the disk's room"
+                f"{path} cannot be opened or made ({error.strerror}); check its owner and the free disk space"
             ) from error
         self._writes = 0
         self.numbers: Numbers | None = None
-        """The newest that are whole; None where there are none."""
+        """The newest undamaged ones; None when there are none."""
         for slot in held[:_TURNS]:
             if (found := self._opened(slot, "numbers")) is not None and found[0] > self._writes:
                 self._writes, self.numbers = found[0], Numbers(**found[1])
         verdicts = [self._opened(slot, "verdict") for slot in held[_TURNS:]]
         self.verdicts = {found[0]: PromisedVerdict(found[0], **found[1]) for found in verdicts if found}
-        """Those that are whole, by their numbers, as they were at the start."""
+        """The undamaged ones, by number, as they were at the start."""
         if self.numbers is None and any(held):
-            _log.error("%s is damaged or of another journal; it is filled anew from the journal", path)
+            _log.error("%s is damaged or of another journal; it is filled again from the journal", path)
 
     def keep_verdict(self, verdict: PromisedVerdict) -> None:
         """Durable when this returns. Raises JournalError."""

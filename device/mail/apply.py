@@ -1,4 +1,4 @@
-"""What inbox records do: checked, opened, then taken by the same code that takes them from the network.
+"""Inbox records: checked, opened, then applied by the same code that handles them from the network.
 
 A record's journey: `read_strict → check_inbox_record (shape, certificate, signature, box, src, dst, length,
 hash, seq) → open_record → the handler of its type`. Parsing and pages run on the gallery's thread, so that
@@ -42,7 +42,7 @@ class InboxType(StrEnum):
 
 
 class RecordRefused(DeviceError):
-    """An inbox record that is not taken; `code` says why."""
+    """An inbox record that is rejected; `code` says why."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -50,23 +50,23 @@ class RecordRefused(DeviceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a record came to. `acked_upto_seq`: of a receipt, else 0. `behind`: the service's gallery is
-    ahead of this device's, so the service should be told where this one stands."""
+class AppliedRecord:
+    """The effect of a record. `acked_upto_seq`: of a receipt, else 0. `behind`: the service's gallery is
+    ahead of this device's, so a report of the device's position is due."""
 
     acked_upto_seq: int = 0
     behind: bool = False
 
 
 class MailEvents(Protocol):
-    """What the core does about what the mail brought. Called on the core's loop."""
+    """The core's reactions to mail. Called on the core's loop."""
 
     def gallery_changed(self) -> None:
-        """A page was applied: position, freshness or both are new."""
+        """A page was applied: position, freshness or both have changed."""
         ...
 
     async def status_received(self, status: ServiceStatus) -> str | None:
-        """The service's verified word about this device."""
+        """A verified status of this device."""
         ...
 
     async def config_received(self, wrapper: JsonObject) -> None:
@@ -78,12 +78,12 @@ class MailEvents(Protocol):
         ...
 
     async def service_time(self, at_ms: int) -> None:
-        """The service signed a record at this time (epoch), and it was verified."""
+        """The service signed a record at this time (epoch) and it was verified."""
         ...
 
 
 class TakesUpdates(Protocol):
-    """Whoever receives releases. Raises TrustError, UpdateRefused, FormatError."""
+    """The receiver of releases. Raises TrustError, UpdateRefused, FormatError."""
 
     async def take_manifest(self, wrapper: JsonObject) -> object: ...
 
@@ -92,8 +92,8 @@ class TakesUpdates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApplyParts:
-    """What it takes to open and apply. `gallery` answers None while there is none to fill (revoked, or its
-    store cannot be opened); `updates` likewise while none are taken."""
+    """What opening and applying needs. `gallery` returns None while there is none to fill (revoked, or its
+    store cannot be opened), `updates` while no updates are accepted."""
 
     device_id: str
     seal_key: SealKey
@@ -111,7 +111,7 @@ class MailApply:
 
     def __init__(self, parts: ApplyParts) -> None:
         self._parts = parts
-        self._handlers: dict[InboxType, Callable[[JsonObject], Awaitable[Taken]]] = {
+        self._handlers: dict[InboxType, Callable[[JsonObject], Awaitable[AppliedRecord]]] = {
             InboxType.GALLERY_HEAD: lambda body: self._page(lambda to, now: to.apply_head(body, now)),
             InboxType.GALLERY_DELTAS: lambda body: self._page(
                 lambda to, now: to.apply_deltas(canonical_bytes(body), now)
@@ -127,11 +127,11 @@ class MailApply:
             InboxType.RECEIPT: self._receipt,
         }
 
-    async def take(self, data: bytes, next_seq: int) -> Taken:
-        """Apply a record: the bytes of its JSON. `next_seq`: the one that may come now.
+    async def take(self, data: bytes, next_seq: int) -> AppliedRecord:
+        """Apply a record: the bytes of its JSON. `next_seq`: the number expected now.
 
-        Raises RecordRefused, after which nothing has changed; GalleryError or DeviceError when the device
-        itself is at fault, and the record has to be tried again.
+        Raises RecordRefused, and then nothing has changed; GalleryError or DeviceError when the device itself
+        fails and the record has to be tried again.
         """
         created_ms, type_, body = await self._parts.gallery_thread.do(lambda: self._open(data, next_seq))
         await self._parts.events.service_time(created_ms)
@@ -139,12 +139,12 @@ class MailApply:
             return await self._handlers[type_](body)
         except PageRefused as error:
             if error.superseded:
-                _log.info("inbox record %d is older than what is held (%s)", next_seq, error.code)
-                return Taken()
+                _log.info("inbox record %d is older than the gallery (%s)", next_seq, error.code)
+                return AppliedRecord()
             raise RecordRefused(str(error.code), str(error)) from error
         except Outdated as error:
-            _log.info("inbox record %d says nothing new: %s", next_seq, error)
-            return Taken()
+            _log.info("inbox record %d holds nothing new: %s", next_seq, error)
+            return AppliedRecord()
         except TrustError as error:
             raise RecordRefused("untrusted", str(error)) from error
         except UpdateRefused as error:
@@ -172,51 +172,51 @@ class MailApply:
             raise RecordRefused("malformed", str(error)) from error
         type_ = next((known for known in InboxType if known == word), None)
         if type_ not in self._handlers:
-            # The service puts something in its place, so that what is behind it arrives all the same.
-            raise RecordRefused("unsupported_type", "this software takes no record of this type")
+            # The service replaces a refused record, so the records after it still arrive.
+            raise RecordRefused("unsupported_type", "this software does not know this type of record")
         return post.created_ms, type_, body
 
-    async def _page(self, apply: Callable[[Gallery, Any], Applied]) -> Taken:
+    async def _page(self, apply: Callable[[Gallery, Any], Applied]) -> AppliedRecord:
         gallery = self._parts.gallery()
         if gallery is None:
-            return Taken()  # nobody is recognised here; what the record says has nowhere to go
+            return AppliedRecord()  # no gallery to apply it to
         now = gallery_now(self._parts.clock)
         applied = await self._parts.gallery_thread.do(lambda: apply(gallery, now))
         if applied.done:
             self._parts.events.gallery_changed()
-        return Taken(behind=applied.behind and applied.done)
+        return AppliedRecord(behind=applied.behind and applied.done)
 
-    async def _status(self, body: JsonObject) -> Taken:
+    async def _status(self, body: JsonObject) -> AppliedRecord:
         await self._parts.events.status_received(self._parts.statuses.read(body))
-        return Taken()
+        return AppliedRecord()
 
-    async def _config(self, body: JsonObject) -> Taken:
+    async def _config(self, body: JsonObject) -> AppliedRecord:
         await self._parts.events.config_received(body)
-        return Taken()
+        return AppliedRecord()
 
-    async def _bundle(self, body: JsonObject) -> Taken:
+    async def _bundle(self, body: JsonObject) -> AppliedRecord:
         await self._parts.events.bundle_received(body)
-        return Taken()
+        return AppliedRecord()
 
-    async def _manifest(self, body: JsonObject) -> Taken:
+    async def _manifest(self, body: JsonObject) -> AppliedRecord:
         await self._updates().take_manifest(body)
-        return Taken()
+        return AppliedRecord()
 
-    async def _chunk(self, body: JsonObject) -> Taken:
+    async def _chunk(self, body: JsonObject) -> AppliedRecord:
         await self._updates().take_chunk(body)
-        return Taken()
+        return AppliedRecord()
 
     def _updates(self) -> TakesUpdates:
         updates = self._parts.updates()
         if updates is None:
-            raise RecordRefused("unsupported_type", "this device takes no updates now")
+            raise RecordRefused("unsupported_type", "this device accepts no updates now")
         return updates
 
-    async def _receipt(self, body: JsonObject) -> Taken:
+    async def _receipt(self, body: JsonObject) -> AppliedRecord:
         if members.text(body, "device_id", NAME) != self._parts.device_id:
             raise FormatError("the receipt is for another device")
-        return Taken(acked_upto_seq=members.integer(body, "acked_upto_seq"))
+        return AppliedRecord(acked_upto_seq=members.integer(body, "acked_upto_seq"))
 
 
 Fault = (GalleryError, DeviceError, OSError)
-"""What `MailApply.take` lets through when the device is at fault, RecordRefused apart."""
+"""What `MailApply.take` raises, besides RecordRefused, when the device itself fails."""

@@ -1,8 +1,8 @@
-"""The device's mail: what the validator carries in and out, as two carriers of the same signed things.
+"""The device's mail: sealed records that the validator carries in and out.
 
-Chunks are put together on the loop and answered at once; what a whole record does, and what goes into the
-outbox, happens in tasks beside it. Only the newest question of the validator is answered, and none of an
-earlier session. A record that is refused stops the inbox, never a passage.
+Chunks are assembled on the loop and answered at once; applying a whole record and filling the outbox run in
+separate tasks. Only the validator's newest question is answered, and none of an earlier session. A rejected
+record blocks the inbox, never a passage.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 from cloud_client.contract import MAX_BATCH_ITEMS
 from device.errors import JournalError
-from device.journal.mail import MailBoxes, MailPosition, OutboxRecord
+from device.journal.mail import MailBoxes, MailPosition, OutboxEntry
 from device.mail.apply import Fault, MailApply, RecordRefused
 from device.mail.inbox import InboxAssembly
 from device.mail.outbox import (
@@ -21,8 +21,8 @@ from device.mail.outbox import (
     OutboxType,
     OutboxWindow,
     ReportClock,
+    ReportedState,
     Sender,
-    Standing,
     chunk_of,
     fitting,
 )
@@ -39,16 +39,12 @@ _log = logging.getLogger(__name__)
 _Question = MailChunk | MailPull
 
 
-async def _nobody(_why: str) -> None:
-    """Where nobody asks to hear of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class MailParts:
-    """What the desk works with. `online`: the network carries verdicts and reports now, so mail need not;
-    `standing`: what a report would say of the device; `kick`: something was queued for the cable;
-    `store_failed`: the journal did not take something; `wipe_collected`: the validator has the word that this
-    device is wiped; `rolled_back`: the service knows of a later state."""
+    """What the desk works with. `online`: the network carries verdicts and reports, so mail need not;
+    `report`: the content of a report now; `kick`: something was queued for the cable; `store_failed`: a write
+    to the journal failed; `wipe_collected`: the validator has the record of the wipe; `rolled_back`: the
+    service knows of a later state."""
 
     boxes: MailBoxes
     journal_thread: StoreThread
@@ -57,18 +53,18 @@ class MailParts:
     end: DeviceEnd
     clock: Clock
     online: Callable[[], bool]
-    standing: Callable[[MailPosition], Standing]
+    report: Callable[[MailPosition], ReportedState]
     kick: Callable[[], None]
     store_failed: Callable[[JournalError], None]
-    wipe_collected: Callable[[], None] = lambda: None
-    rolled_back: Callable[[str], Awaitable[None]] = _nobody
+    wipe_collected: Callable[[], None]
+    rolled_back: Callable[[str], Awaitable[None]]
 
 
 class MailDesk:
     """Answers the validator's `mail` and `mail_pull`. Every method runs on the loop's thread."""
 
     def __init__(self, parts: MailParts, position: MailPosition) -> None:
-        """`position`: where the boxes stand (`MailBoxes.position`)."""
+        """`position`: of the boxes (`MailBoxes.position`)."""
         self._parts = parts
         self._position = position
         self._inbox = InboxAssembly(position.in_applied_seq)
@@ -85,12 +81,12 @@ class MailDesk:
 
     @property
     def marks(self) -> MailMarks:
-        """What the signed status says of the mail."""
+        """The mail's positions for the signed status."""
         at = self._position
         return MailMarks(at.in_applied_seq, at.out_seq, at.out_acked_seq)
 
     async def finish(self) -> None:
-        """Let what has begun come to its end."""
+        """Wait for the running tasks to end."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -114,7 +110,7 @@ class MailDesk:
             self._parts.kick()
 
     def pulled(self, pull: MailPull) -> None:
-        """A question for a record of the outbox."""
+        """A request for a record of the outbox."""
         self._asked = pull
         if self._wiped_seq is not None and pull.after_seq >= self._wiped_seq:
             self._parts.wipe_collected()
@@ -127,7 +123,7 @@ class MailDesk:
     # The inbox
 
     async def _judge(self, data: bytes) -> None:
-        """Apply a whole record; what it did is durable before it is acknowledged."""
+        """Apply a whole record; its effect is durable before it is acknowledged."""
         parts, seq = self._parts, self._inbox.next_seq
         try:
             try:
@@ -149,7 +145,7 @@ class MailDesk:
                 if taken.behind:
                     self._reports.want()
         except Fault as error:
-            # Not the record's fault: no answer, and whoever asks again has it judged again.
+            # Not the record's fault: no answer, and the next question has it judged again.
             _log.error("inbox record %d cannot be applied now: %s", seq, error)
             self._inbox.postponed()
             if isinstance(error, JournalError):
@@ -169,7 +165,7 @@ class MailDesk:
     # The outbox
 
     async def _look(self, pull: MailPull) -> None:
-        """Find the record that is asked for; where none waits, make one of what the service lacks."""
+        """Find the record that is asked for; when none waits, make one from what the service lacks."""
         parts = self._parts
         async with self._making:
             if self._asked is not pull:
@@ -187,7 +183,7 @@ class MailDesk:
         if self._asked is pull:
             self._answer_pull(pull, record)
 
-    def _answer_pull(self, pull: MailPull, record: OutboxRecord | None) -> None:
+    def _answer_pull(self, pull: MailPull, record: OutboxEntry | None) -> None:
         self._asked = None
         end = self._parts.end
         if record is None:
@@ -201,7 +197,7 @@ class MailDesk:
     async def _make(self) -> bool:
         """Put the next batch or report into the outbox, if one is due."""
         if self._wiped_seq is not None:
-            return False  # the keys of a revoked device sign nothing but its wipe
+            return False  # the keys of a revoked device sign only its wipe
         return await self._make_batch() or await self._make_report()
 
     async def _make_batch(self) -> bool:
@@ -217,19 +213,19 @@ class MailDesk:
 
     async def _make_report(self) -> bool:
         parts, at = self._parts, self._position
-        standing, now_ms = parts.standing(at), parts.clock.monotonic_ms()
-        if parts.online() and standing.refused is None:
+        state, now_ms = parts.report(at), parts.clock.monotonic_ms()
+        if parts.online() and state.refused is None:
             return False
-        if at.out_seq - at.out_acked_seq >= MAX_UNSETTLED or not self._reports.due(standing, now_ms):
+        if at.out_seq - at.out_acked_seq >= MAX_UNSETTLED or not self._reports.due(state, now_ms):
             return False
-        await self._append(OutboxType.REPORT, standing.to_body(at.in_applied_seq))
-        self._reports.told(standing, now_ms)
+        await self._append(OutboxType.REPORT, state.to_body(at.in_applied_seq))
+        self._reports.made(state, now_ms)
         return True
 
-    async def wiped(self, wipe_id: str, destroy: Callable[[OutboxRecord], Awaitable[None]]) -> None:
-        """Seal the word that this device is wiped, have the rest destroyed, then offer that word alone.
+    async def wiped(self, wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
+        """Seal the record of the wipe, have everything else destroyed, then offer only that record.
 
-        `destroy` gets the sealed record, and leaves the boxes in memory. Raises what it raises.
+        `destroy` gets the sealed record, and leaves the boxes in memory. Raises what `destroy` raises.
         """
         parts = self._parts
         async with self._making:
@@ -245,10 +241,10 @@ class MailDesk:
         record = await self._seal(type_, body)
         try:
             await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
-        finally:  # where the last of its steps failed, the record is there and its number is used
+        finally:  # when only the last step failed, the record exists and its number is used
             await self._reread()
 
-    async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxRecord:
+    async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxEntry:
         parts, seq = self._parts, self._position.out_seq + 1
         created_ms = parts.clock.wall_ms()
         return await asyncio.to_thread(parts.sender.seal, seq, type_, body, created_ms=created_ms)
@@ -261,4 +257,4 @@ class MailDesk:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.critical("the mail has a fault; passages go on", exc_info=task.exception())
+            _log.critical("the mail failed unexpectedly; passages go on", exc_info=task.exception())

@@ -1,14 +1,14 @@
 """The inbox's end of the cable: chunks in, whole records and answers out (LINK/1 §5).
 
-One record at a time, the one after the last applied. What has been received of it outlives a reset of the
-link, so a transfer goes on where it was; it does not outlive the program, which then asks from 0 again.
+It assembles one record at a time, the next one after the last applied. The bytes received survive a reset of
+the link, so that a transfer continues; after a restart of the program it begins at 0 again.
 """
 
 from link1.bodies import MailAck, MailChunk, MailState
 
 
 class InboxAssembly:
-    """Puts the next record together. Sans-I/O: `take` answers, or says that a record is whole."""
+    """Assembles the next record. Sans-I/O: `take` returns the answer, or the whole record."""
 
     def __init__(self, applied_seq: int) -> None:
         self._applied_seq = applied_seq
@@ -22,12 +22,12 @@ class InboxAssembly:
 
     @property
     def next_seq(self) -> int:
-        """The only record that is taken now."""
+        """The only record that is accepted now."""
         return self._applied_seq + 1
 
     def take(self, chunk: MailChunk) -> MailAck | bytes | None:
-        """The answer to a chunk; the bytes of the record when it is whole now and has to be judged; None
-        while it is being judged, and the answer is still to come."""
+        """The answer to a chunk; the bytes of the record when it is complete and has to be judged; None while
+        it is being judged."""
         if chunk.seq <= self._applied_seq:
             return self._ack(chunk.seq, MailState.APPLIED)
         if chunk.seq != self.next_seq:
@@ -47,19 +47,19 @@ class InboxAssembly:
     def applied(self) -> MailAck:
         """The record has taken effect, durably."""
         self._applied_seq += 1
-        self._begin_anew()
+        self._restart()
         return self._ack(self._applied_seq, MailState.APPLIED)
 
     def refused(self, code: str) -> MailAck:
-        """The record is not taken; it has to come again, from the beginning."""
-        self._begin_anew()
+        """The record is rejected; it has to be sent again from the beginning."""
+        self._restart()
         return self._ack(self.next_seq, MailState.REFUSED, code)
 
     def postponed(self) -> None:
-        """Nothing can be said of the record now: whoever asks again has it judged again."""
+        """The record cannot be judged now; the next question has it judged again."""
         self._judging = False
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self._judging = False
         self._total = 0
         self._data.clear()

@@ -1,1 +1,1 @@
-"""From a request to a verdict and what the validator answers."""
+"""Transactions: from a request to a verdict, and the validator's answers to it."""

@@ -1,7 +1,7 @@
-"""What follows a verdict that was sent: decisions, passages, time-outs, and questions after a handshake.
+"""After a sent verdict: decisions, passages, time-outs, and questions after a handshake.
 
-Journal reads come in with each message and may be a moment old: what is on its way to the disk is known from
-`RecentTxns`, so a message that overtakes the journal is judged like one that does not.
+Each message comes with a journal read, which may be slightly out of date. `RecentTxns` knows what is on its
+way to the disk, so a message that arrives before the journal has caught up is judged in the same way.
 """
 
 from collections import OrderedDict
@@ -26,23 +26,23 @@ from link1.objects import Decision, LastVerdict, Passage
 from link1.signed import object_ref
 
 MAX_OPEN = 64
-"""Each waits 15 s at most by default, and a gate lets one person through every second or two."""
+"""Each waits at most 15 s by default, and a gate lets one person through every second or two."""
 MAX_REFS = 32
 _PACE_MS = 1_000
 MAX_RECENT = 64
-"""A journal read is behind by one or two messages; the rest is room for a slow disk."""
+"""A journal read is one or two messages behind; the rest is a reserve for slow disks."""
 
 
 class Belongs(Enum):
-    """Whether a decision or passage, whose signature holds, belongs to the verdict it names (LINK/1 §4)."""
+    """Whether a decision or passage with a valid signature belongs to the verdict it names (LINK/1 §4)."""
 
     YES = auto()
     REPEATED = auto()
-    """The very message that is recorded already."""
+    """The same message is recorded already."""
     CONTRADICTS = auto()
-    """It fits the verdict, but another one of its kind was recorded before."""
+    """It fits the verdict, but another message of its kind was recorded before."""
     WRONG = auto()
-    """It names another verdict, or ids or a nonce that the verdict does not have."""
+    """It names another verdict, or ids or a nonce that differ from the verdict's."""
 
 
 def judge_decision(decision: Decision, decision_ref: str, memory: TxnMemory | None) -> Belongs:
@@ -80,7 +80,7 @@ def _first_or_not(ref: str, recorded_ref: str | None) -> Belongs:
 
 
 class RecentTxns:
-    """The newest that is known of the last `MAX_RECENT` transactions, until the journal shows it too."""
+    """The newest knowledge of the last `MAX_RECENT` transactions, until the journal has it too."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, TxnMemory] = OrderedDict()
@@ -92,11 +92,11 @@ class RecentTxns:
         return txn_id in self._recent
 
     def newest(self, txn_id: str, journaled: TxnMemory | None) -> TxnMemory | None:
-        """What is known of `txn_id`, where `journaled` is what a read of the journal gave."""
+        """The newest memory of `txn_id`; `journaled`: the result of a journal read."""
         return self._recent.get(txn_id, journaled)
 
     def note(self, memory: TxnMemory) -> None:
-        """This is the newest about its transaction."""
+        """`memory` is the newest of its transaction."""
         self._recent[memory.txn_id] = memory
         self._recent.move_to_end(memory.txn_id)
         if len(self._recent) > MAX_RECENT:
@@ -112,11 +112,11 @@ class _OpenVerdict:
 
 
 class OpenOutcomes:
-    """Verdicts that were sent, and the time within which a decision or a passage is due (LINK/1 §4).
+    """Sent verdicts, and the time by which a decision or a passage is due (LINK/1 §4).
 
-    Only their timers live here; what is recorded of them is in the journal, which also knows those of before
-    a restart. The newest `MAX_OPEN` are watched; an older one is given up early, which costs nothing: what
-    comes later still completes it.
+    It holds only the timers; the records are in the journal, which also knows the verdicts from before a
+    restart. The newest `MAX_OPEN` are watched. An older one is given up early, without harm: a later answer
+    still completes it.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class OpenOutcomes:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def sent(self, verdict_ref: str, life: Life) -> list[Effect]:
-        """A verdict was handed to the link; its time runs from when it has left the port."""
+        """A verdict was handed to the link; its time starts when it has left the port."""
         return self._watch(verdict_ref, _OpenVerdict(life, None))
 
     def left(self, verdict_ref: str, deadline_ms: int) -> None:
@@ -141,30 +141,30 @@ class OpenOutcomes:
             entry.deadline_ms = deadline_ms
 
     def session_ended(self) -> list[Effect]:
-        """Nothing of this session leaves any more: what has not left will not be decided in it."""
+        """The session is over: verdicts that have not left the port will get no decision in it."""
         stuck = [ref for ref, entry in self._open.items() if entry.deadline_ms is None]
         return [self._give_up(ref) for ref in stuck]
 
     def decided(self, verdict_ref: str, *, passage_due_ms: int | None) -> list[Effect]:
-        """A decision has come; None when no passage will follow."""
+        """A decision has arrived; `passage_due_ms` is None when no passage will follow."""
         entry = self._open.get(verdict_ref)
         life = entry.life if entry else Life(State.OUTCOME_UNKNOWN)
         trigger = Trigger.DECISION if passage_due_ms is None else Trigger.DECISION_ACTUATED
         if not life.takes(trigger):
-            return []  # it was decided before
+            return []  # already decided
         life.step(trigger)
         self._open.pop(verdict_ref, None)
         return [] if passage_due_ms is None else self._watch(verdict_ref, _OpenVerdict(life, passage_due_ms))
 
     def passed(self, verdict_ref: str) -> None:
-        """The turn sensor has spoken. Before any decision that changes nothing: the decision is still due."""
+        """The turn sensor has reported. Before a decision this changes nothing: the decision is still due."""
         entry = self._open.get(verdict_ref)
         if entry is not None and entry.life.takes(Trigger.PASSAGE):
             entry.life.step(Trigger.PASSAGE)
             del self._open[verdict_ref]
 
     def disowned(self, verdict_refs: tuple[str, ...]) -> None:
-        """The validator never will act on these: nothing has to be waited for."""
+        """The validator will never act on these: no answer is awaited any more."""
         for verdict_ref in verdict_refs:
             entry = self._open.get(verdict_ref)
             if entry is not None and entry.life.state is State.SENT:
@@ -189,10 +189,10 @@ class OpenOutcomes:
 
 
 class ResolveRound:
-    """After a handshake: asks the validator for the outcome of the verdicts that still await something.
+    """After a handshake: asks the validator for the outcomes of verdicts that still await an answer.
 
-    The refs go out in turn, at most 32 a message, the next message when the one before is answered or a
-    second has passed: a validator that has forgotten stays silent, and one that answers has to send a
+    The refs are sent in order, at most 32 a message. The next message follows when the previous one is
+    answered or after a second: a validator that has forgotten them stays silent, and one that answers sends a
     decision and a passage for each. Verdicts made after the handshake are not asked about.
     """
 
@@ -221,7 +221,7 @@ class ResolveRound:
         self._next_ms = None
 
     def listed(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
-        """The answer to `asked`; one that an earlier session asked for is let go."""
+        """The answer to `asked`; an answer to a question of an earlier session is ignored."""
         if asked is not self._asked:
             return []
         self._asked = None
@@ -235,7 +235,7 @@ class ResolveRound:
         return [Resolve(refs)]
 
     def answered(self, verdict_ref: str) -> list[Effect]:
-        """A decision, a passage or `unknown` has come for this verdict."""
+        """A decision, a passage or `unknown` has arrived for this verdict."""
         if verdict_ref not in self._unanswered:
             return []
         self._unanswered.discard(verdict_ref)
@@ -261,7 +261,7 @@ class AfterVerdict:
         self._round = ResolveRound()
 
     def __len__(self) -> int:
-        """How many verdicts are watched."""
+        """The number of verdicts that are watched."""
         return len(self._outcomes)
 
     def configure(self, settings: EngineSettings) -> None:
@@ -275,7 +275,7 @@ class AfterVerdict:
         return [*self._outcomes.tick(now_ms), *self._round.tick(now_ms)]
 
     def session_begins(self, last_seq: int) -> list[Effect]:
-        """Ask about everything up to verdict `last_seq` that still awaits something."""
+        """Ask about every verdict up to number `last_seq` that still awaits an answer."""
         return self._round.start(last_seq)
 
     def session_ends(self) -> list[Effect]:
@@ -291,13 +291,13 @@ class AfterVerdict:
         return self._outcomes.sent(verdict_ref, life)
 
     def left(self, verdict_ref: str, now_ms: int) -> None:
-        """The last byte of a verdict has left the port: the time for its decision runs from here."""
+        """The last byte of a verdict has left the port: the time for its decision starts."""
         self._outcomes.left(verdict_ref, now_ms + self._settings.decision_timeout_ms)
 
     def decision(
         self, decision: Decision, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
     ) -> list[Effect]:
-        """A decision whose signature holds."""
+        """A decision with a valid signature."""
         ref, known = object_ref(wrapper), self._recent.newest(decision.txn_id, memory)
         belongs = judge_decision(decision, ref, known)
         if known is None or belongs in (Belongs.WRONG, Belongs.CONTRADICTS):
@@ -312,7 +312,7 @@ class AfterVerdict:
         return [record, *self._outcomes.decided(decision.verdict_ref, passage_due_ms=due_ms), *answered]
 
     def passage(self, passage: Passage, wrapper: JsonObject, memory: TxnMemory | None) -> list[Effect]:
-        """What the turn sensor saw; the signature holds."""
+        """The turn sensor's report, with a valid signature."""
         ref, known = object_ref(wrapper), self._recent.newest(passage.txn_id, memory)
         belongs = judge_passage(passage, ref, known)
         if known is None or belongs in (Belongs.WRONG, Belongs.CONTRADICTS):
@@ -326,7 +326,7 @@ class AfterVerdict:
         return [record, *answered]
 
     def unknown(self, verdict_refs: tuple[str, ...]) -> list[Effect]:
-        """The validator has not acted on these and never will."""
+        """The validator has not acted on these verdicts and never will."""
         self._outcomes.disowned(verdict_refs)
         effects: list[Effect] = [RecordDisowned(verdict_refs)]
         for verdict_ref in verdict_refs:
@@ -335,10 +335,10 @@ class AfterVerdict:
 
 
 def _evidence(about: str, belongs: Belongs, wrapper: JsonObject, txn_id: str) -> Effect:
-    """A contradiction is for the service to judge; what is plainly wrong is reported to the validator."""
+    """A contradiction is left to the service; a wrong message is reported to the validator as well."""
     return RecordEvidence(about, wrapper, txn_id, answer=belongs is not Belongs.CONTRADICTS)
 
 
 def _unless_kept(record: Effect, kept_ref: str | None) -> list[Effect]:
-    """A repeated answer is recorded again only where the journal did not keep the first one."""
+    """A repeated answer is recorded again only when the journal does not have the first one."""
     return [] if kept_ref is not None else [record]

@@ -1,13 +1,13 @@
-"""What the sightings of one hand amount to: the table "What a verdict says" of LINK/1 §4.
+"""The result of the sightings of one hand: the table "What a verdict says" of LINK/1 §4.
 
-1. One good, live capture that holds score and margin is enough: MATCH, at once.
-2. A failed presentation-attack check on a good capture ends the attempt: SPOOF, at once. Whatever has to
-   be smoothed over several frames is smoothed by the check itself, which says `unknown` until it knows.
-3. A capture under the threshold is no rejection yet, for the next frame may be better: NO_MATCH and
-   AMBIGUOUS need `attempts` good, live captures, or that no further one comes.
-4. A capture that is not good, or not known to be live, decides nothing. With none that does: POOR_CAPTURE.
+1. One good, live capture that reaches score and margin is enough: MATCH, at once.
+2. A failed presentation-attack check on a good capture ends the attempt: SPOOF, at once. The check itself
+   smooths over several frames where it has to, and returns `unknown` until it has a result.
+3. A capture below the threshold does not reject yet, because the next frame may be better: NO_MATCH and
+   AMBIGUOUS need `attempts` good, live captures, or the end of the captures.
+4. A capture that is not good, or not known to be live, decides nothing. Without any other: POOR_CAPTURE.
 5. Numbers are compared as they are signed (cosine × 10000, rounded), so that a verdict can be checked
-   against its own thresholds.
+   against the thresholds that it names.
 
     attempt = Attempt(thresholds, attempts=3)
     outcome = attempt.add(sighting)        # None until it is decided
@@ -21,16 +21,16 @@ from link1.objects import GalleryMark, Pad, Request, Verdict, VerdictResult
 from models.thresholds import Thresholds
 
 PAD_UNKNOWN = Pad("unknown", "none", 0)
-"""Stands in a verdict for which no liveness check was made."""
+"""In a verdict without a liveness check."""
 
 MARGIN_Q_WITHOUT_SECOND = 10_000
 _MAX_ATTEMPTS = 1_000
-"""The largest count a verdict carries; a hand before the camera for half a minute stays under it."""
+"""The largest count in a verdict; a hand in view for half a minute stays below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The part of a verdict that comes from the hand. `sighting` is the capture it rests on, if any."""
+    """The part of a verdict that comes from the hand. `sighting` is the deciding capture, if any."""
 
     result: VerdictResult
     score_q: int = 0
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def judge(sighting: Sighting, thresholds: Thresholds) -> VerdictResult | None:
-    """What one capture says by itself; None when it decides nothing."""
+    """The result of one capture by itself; None when it decides nothing."""
     if not (sighting.hand_present and sighting.good):
         return None
     pad = _pad_of(sighting, thresholds)
@@ -61,10 +61,10 @@ def judge(sighting: Sighting, thresholds: Thresholds) -> VerdictResult | None:
 
 
 class Attempt:
-    """The captures of one hand for one request, until they amount to an outcome."""
+    """The captures of one hand for one request, until they give an outcome."""
 
     def __init__(self, thresholds: Thresholds, *, attempts: int) -> None:
-        """`attempts`: how many good, live captures it takes to reject, at least 1."""
+        """`attempts`: how many good, live captures a rejection needs, at least 1."""
         self._thresholds = thresholds
         self._needed = attempts
         self._tried = 0
@@ -74,7 +74,7 @@ class Attempt:
 
     @property
     def thr_id(self) -> str:
-        """Which thresholds these captures are judged by."""
+        """The thresholds that judge these captures."""
         return self._thresholds.thr_id
 
     @property
@@ -83,7 +83,7 @@ class Attempt:
         return self._decisive
 
     def add(self, sighting: Sighting) -> Outcome | None:
-        """Take one capture in; the outcome when this one decides, else None."""
+        """Add one capture; the outcome if it decides, else None."""
         if not sighting.hand_present:
             return None
         self._tried = min(self._tried + 1, _MAX_ATTEMPTS)
@@ -100,14 +100,14 @@ class Attempt:
         return self.conclude() if self._decisive >= self._needed else None
 
     def conclude(self) -> Outcome:
-        """The outcome when no further capture comes."""
+        """The outcome without further captures."""
         if self._best is None:
             return self._outcome(VerdictResult.POOR_CAPTURE, self._best_poor)
         result = judge(self._best, self._thresholds)
         return self._outcome(result or VerdictResult.POOR_CAPTURE, self._best)
 
     def abstain(self, result: VerdictResult) -> Outcome:
-        """NOT_READY or GALLERY_EXPIRED: what was seen so far counts for nothing."""
+        """NOT_READY or GALLERY_EXPIRED, regardless of the captures so far."""
         return Outcome(result, attempts=self._tried)
 
     def _outcome(self, result: VerdictResult, sighting: Sighting | None) -> Outcome:
@@ -142,7 +142,7 @@ def margin_q_of(sighting: Sighting) -> int:
 
 
 def _pad_of(sighting: Sighting, thresholds: Thresholds) -> Pad:
-    """The liveness check's finding, held against the threshold that is in force."""
+    """The liveness result, compared with the threshold in force."""
     pad = sighting.pad or PAD_UNKNOWN
     if pad.res == "pass" and pad.score_q < thresholds.pad_q:
         return Pad("fail", pad.mech, pad.score_q)
@@ -161,7 +161,7 @@ def build_verdict(
     thr_id: str,
     gallery: GalleryMark,
 ) -> Verdict:
-    """The verdict to sign. `gallery` is the state in force; what the outcome says it searched goes before."""
+    """The verdict to sign. `gallery`: the state in force, used when the outcome names no searched state."""
     searched = outcome.sighting.gallery if outcome.sighting else None
     return Verdict(
         txn_id=request.txn_id,

@@ -1,4 +1,4 @@
-"""What the transaction engine wants done. Whoever runs the engine does it, in the order given.
+"""The effects of the transaction engine, which its caller carries out in the order given.
 
 Four of them are answered: JournalVerdict by `verdict_durable` or `verdict_failed`, RememberEnd by
 `end_remembered`, RecordEvidence by `evidence_recorded`, and ListOpen by `open_verdicts`.
@@ -14,14 +14,14 @@ from link1.objects import ErrorCode, GuideHint, Request
 
 @dataclass(frozen=True, slots=True)
 class StartCapture:
-    """Recognise what the camera shows, for this request. Before it, hands are watched and no more."""
+    """Recognise the hand in view, for this request. Until then hands are only detected."""
 
     txn_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopCapture:
-    """No request is open: watch hands and no more."""
+    """No request is open: only detect hands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SendGuide:
 
 @dataclass(frozen=True, slots=True)
 class JournalVerdict:
-    """Number, sign and store the verdict; only then is it sent. `thr_id`: the thresholds it was judged by."""
+    """Number, sign and store the verdict before it is sent. `thr_id`: the thresholds that judged it."""
 
     request: Request
     request_ref: str
@@ -48,7 +48,7 @@ class SendVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SendError:
-    """`about`: the message type that is answered. `txn_id` only where the signature over it held."""
+    """`about`: the message type that is answered. `txn_id`: only when a valid signature covers it."""
 
     code: ErrorCode
     about: str
@@ -57,7 +57,7 @@ class SendError:
 
 @dataclass(frozen=True, slots=True)
 class RememberEnd:
-    """Make it durable that the transaction ended without a verdict; only then is its end reported."""
+    """Make it durable that the transaction ended without a verdict, before its end is reported."""
 
     txn_id: str
     request_ref: str
@@ -91,10 +91,10 @@ class RecordDisowned:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvidence:
-    """Keep a message that contradicts what the device knows.
+    """Keep a message that contradicts the device's records.
 
     `about`: decision or passage. `txn_id`: the one it names, if any. `answer`: whether the validator gets an
-    error for it here, the first time this very message comes.
+    error the first time this same message arrives.
     """
 
     about: str
@@ -106,7 +106,7 @@ class RecordEvidence:
 
 @dataclass(frozen=True, slots=True)
 class ListOpen:
-    """Read verdicts that await something, numbered after `after_seq` and up to `upto_seq`."""
+    """Read verdicts that await an answer, numbered after `after_seq` and up to `upto_seq`."""
 
     after_seq: int
     upto_seq: int
@@ -115,7 +115,7 @@ class ListOpen:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask the validator what became of these verdicts."""
+    """Ask the validator for the outcomes of these verdicts."""
 
     verdict_refs: tuple[str, ...]
 

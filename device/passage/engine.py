@@ -2,14 +2,15 @@
 
 Invariants
 1. At most one verdict for each txn_id, and one for each hand.
-2. A verdict is sent only after it was made durable, in a session in which its request was made or repeated.
-3. An end without a verdict is reported only once it is durable; so a replayed request burns no verdict.
-4. No verdict without a hand, but for NOT_READY where the camera cannot tell.
-5. Memory is bounded: what lasts is in the journal, which the caller asks before it hands a message in.
+2. A verdict is sent only after it is durable, in a session in which its request was made or repeated.
+3. An end without a verdict is reported only when it is durable; so a replayed request uses up no verdict.
+4. No verdict without a hand, except for NOT_READY when the camera cannot see one.
+5. Memory is bounded: durable records are in the journal, which the caller reads before it passes a message
+   in.
 
-Every method takes `now_ms` (monotonic milliseconds) and returns the effects that it calls for, to be carried
-out in that order. Messages are handed in as they came, each with what the journal remembers of its txn_id;
-the engine goes by its own memory first, for a journal read may be a moment old.
+Every method takes `now_ms` (monotonic milliseconds) and returns effects, to be carried out in that order.
+Messages are passed in order of arrival, each with the journal's memory of its txn_id; the engine's own memory
+takes precedence, because a journal read may be slightly out of date.
 
     engine.request(request, wrapper, None, now_ms)         → [StartCapture]
     engine.sighting(Sighting(...good and live...), now_ms) → [StopCapture, JournalVerdict]
@@ -61,14 +62,14 @@ from link1.signed import object_ref
 
 _MIN_GAP_MS = 200
 _REPEAT_MS = 1_000
-"""A hint is one unacknowledged frame: what still holds is said again, in case that frame was lost."""
+"""A hint is one unacknowledged frame: it is repeated while it holds, in case a frame was lost."""
 
 
 @dataclass(slots=True)
 class _LiveTxn:
-    """A request that has no durable verdict yet. Times are monotonic milliseconds.
+    """A request without a durable verdict. Times are monotonic milliseconds.
 
-    `ref`: object_ref of its wrapper. `session`: the one in which it was made or last repeated.
+    `ref`: object_ref of its wrapper. `session`: the session in which it was made or last repeated.
     """
 
     request: Request
@@ -83,21 +84,21 @@ class _LiveTxn:
 
 @dataclass(slots=True)
 class _Ending:
-    """An end that is being made durable, and the message types that it then answers."""
+    """An end that is being made durable, and the message types to answer then."""
 
     memory: TxnMemory
     answers: list[str] = field(default_factory=list)
 
 
 class _Guidance:
-    """Which hints go out, and how often: at most five a second (LINK/1 §4, guide)."""
+    """Limits hints to five a second (LINK/1 §4, guide)."""
 
     def __init__(self) -> None:
         self._last: tuple[str, GuideHint] | None = None
         self._last_ms: int | None = None
 
     def wants(self, txn_id: str, hint: GuideHint, now_ms: int) -> bool:
-        """True when `hint` shall go out now; it then counts as sent."""
+        """Whether to send `hint` now; it then counts as sent."""
         if self._last_ms is not None:
             gap_ms = now_ms - self._last_ms
             if gap_ms < _MIN_GAP_MS or (self._last == (txn_id, hint) and gap_ms < _REPEAT_MS):
@@ -123,7 +124,7 @@ class TransactionEngine:
         self._after = AfterVerdict(settings, self._recent)
         self._guidance = _Guidance()
 
-    # What is asked of it
+    # State and time
 
     @property
     def open_txn_id(self) -> str | None:
@@ -131,12 +132,12 @@ class TransactionEngine:
         return self._current.request.txn_id if self._current else None
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do, in monotonic milliseconds."""
+        """When `tick` is due, in monotonic milliseconds."""
         deadlines = (self._current_deadline_ms(), self._after.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def configure(self, settings: EngineSettings) -> None:
-        """New settings; a transaction that is being captured is finished with the old ones."""
+        """New settings; a running capture is finished with the old ones."""
         self._settings = settings
         self._after.configure(settings)
 
@@ -151,12 +152,13 @@ class TransactionEngine:
         return [*self._end_session(), *self._after.session_begins(last_seq)]
 
     def journal_is_back(self, last_seq: int) -> list[Effect]:
-        """The journal, which could not be written, can be again. What the validator said meanwhile was not
-        kept, so it is asked again as after a handshake; what is armed stays armed."""
+        """The journal can be written again after a failure. Answers of the validator were lost meanwhile, so
+        it is asked again as after a handshake; an armed request stays armed."""
         return self._after.session_begins(last_seq)
 
     def link_down(self) -> list[Effect]:
-        """The session has ended: what is armed is forgotten, what is sent is not sent again unasked."""
+        """The session has ended: an armed request is dropped, and a sent verdict is repeated only on
+        request."""
         return self._end_session()
 
     def _end_session(self) -> list[Effect]:
@@ -175,7 +177,7 @@ class TransactionEngine:
     def request(
         self, request: Request, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
     ) -> list[Effect]:
-        """A request whose wrapper, signature, contract and gate were checked; ttl runs from `now_ms`."""
+        """A request whose wrapper, signature, contract and gate were checked; its ttl starts at `now_ms`."""
         ref = object_ref(wrapper)
         known = self._request_again(request.txn_id, ref, memory)
         if known is not None:
@@ -195,7 +197,7 @@ class TransactionEngine:
         return [*effects, *self._look_at_hand(now_ms), *self._guide(None, now_ms)]
 
     def _request_again(self, txn_id: str, ref: str, memory: TxnMemory | None) -> list[Effect] | None:
-        """What a request gets whose txn_id is known; None when it is not."""
+        """The answer to a request with a known txn_id; None when it is unknown."""
         conflict: list[Effect] = [SendError(ErrorCode.TXN_CONFLICT, "request", txn_id)]
         live = self._deciding.get(txn_id)
         if self._current and self._current.request.txn_id == txn_id:
@@ -216,7 +218,7 @@ class TransactionEngine:
         return self._tell_end(known, "request")
 
     def cancel(self, txn_id: str, memory: TxnMemory | None) -> list[Effect]:
-        """A cancel, which nobody signs. A verdict that crossed it remains and is not answered again."""
+        """A cancel, which is unsigned. A verdict sent at the same time stays valid and is not sent again."""
         if self._current and self._current.request.txn_id == txn_id:
             return self._end_current(Trigger.CANCEL, ErrorCode.CANCELLED, answers=["cancel"])
         if txn_id in self._deciding:
@@ -230,39 +232,38 @@ class TransactionEngine:
     def decision(
         self, decision: Decision, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
     ) -> list[Effect]:
-        """A decision whose signature holds. A late one, also after `unknown`, completes its verdict too."""
+        """A decision with a valid signature. A late one completes its verdict, also after `unknown`."""
         return self._after.decision(decision, wrapper, memory, now_ms)
 
     def passage(self, passage: Passage, wrapper: JsonObject, memory: TxnMemory | None) -> list[Effect]:
-        """What the turn sensor saw; the signature holds."""
+        """The turn sensor's report, with a valid signature."""
         return self._after.passage(passage, wrapper, memory)
 
     def wrong_evidence(
         self, about: str, wrapper: JsonObject, backing: Backing = Backing.UNSIGNED
     ) -> list[Effect]:
-        """A decision or passage (`about`) whose signature alone says that it completes nothing; the link has
-        answered it."""
+        """A decision or passage (`about`) whose signature alone disqualifies it; the link has answered it."""
         return [RecordEvidence(about, wrapper, _named_txn_id(wrapper), answer=False, backing=backing)]
 
     def evidence_recorded(self, recorded: RecordEvidence, *, new: bool) -> list[Effect]:
-        """`new`: this very message was not kept before. Each distinct one is answered once."""
+        """`new`: this same message was not kept before. Each distinct message is answered once."""
         if not (new and recorded.answer):
             return []
-        # Without txn_id: the one in it need not be that of a request that anybody signed.
+        # Without txn_id: the one in the message need not come from a signed request.
         return [SendError(ErrorCode.BAD_DECISION, recorded.about, None)]
 
     def unknown(self, verdict_refs: tuple[str, ...]) -> list[Effect]:
-        """The validator has not acted on these and never will; a signed decision would still override it."""
+        """The validator has not acted on these verdicts and never will; a signed decision overrides that."""
         return self._after.unknown(verdict_refs)
 
     def open_verdicts(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
-        """The answer to ListOpen, which is handed back with it."""
+        """The answer to ListOpen; `asked` is that effect."""
         return self._after.listed(asked, verdicts, now_ms)
 
     # The hand
 
     def sighting(self, sighting: Sighting, now_ms: int) -> list[Effect]:
-        """What a frame showed. `hand_present` must not flicker: false says that the hand has left."""
+        """A frame's sighting. `hand_present` must not flicker: false means that the hand has left."""
         if not sighting.hand_present:
             return [*self._hand_left(now_ms), *self._guide(None, now_ms)]
         self._hand_present = True
@@ -275,9 +276,9 @@ class TransactionEngine:
         return [*effects, *self._guide(sighting.hint, now_ms)]
 
     def conditions(self, conditions: Conditions, now_ms: int) -> list[Effect]:
-        """What the device can do has changed."""
+        """The conditions have changed."""
         if not conditions.camera:
-            self._hand_present = False  # but one that has answered was not seen to leave
+            self._hand_present = False  # a spent hand stays spent: it was not seen to leave
         self._conditions = conditions
         return [*self._look_at_hand(now_ms), *self._tick_current(now_ms)]
 
@@ -296,7 +297,7 @@ class TransactionEngine:
         return self._decide(txn, txn.attempt.conclude())
 
     def _look_at_hand(self, now_ms: int) -> list[Effect]:
-        """Begin with the hand that is there, if it has answered nothing; abstain if it cannot be judged."""
+        """Start with the hand in view, unless it is spent; abstain if it cannot be judged."""
         txn = self._current
         if txn is None or self._hand_spent or not self._hand_present:
             return []
@@ -362,7 +363,7 @@ class TransactionEngine:
         return [RememberEnd(txn_id, txn.ref, code)]
 
     def _tell_end(self, known: TxnMemory, about: str) -> list[Effect]:
-        """How the transaction ended, now or as soon as that is durable."""
+        """Report how the transaction ended, now or as soon as that is durable."""
         ending = self._ending.get(known.txn_id)
         if ending is not None:
             if about not in ending.answers:
@@ -373,14 +374,14 @@ class TransactionEngine:
     def _new_attempt(self) -> Attempt:
         return Attempt(self._settings.thresholds, attempts=self._settings.attempts)
 
-    # What became durable
+    # Results of the journal
 
     def verdict_durable(self, txn_id: str, stored: StoredVerdict, now_ms: int) -> list[Effect]:
         """JournalVerdict was done."""
         txn = self._deciding.pop(txn_id)
         self._recent.note(TxnMemory(txn_id, txn.ref, verdict=stored))
         if txn.session != self._session:
-            # Never pushed into a session that did not ask: it could open a gate for someone long gone.
+            # Never sent in a session that did not ask: it could open a gate for a person who has left.
             txn.life.step(Trigger.WITHHELD)
             return [RecordOutcomeUnknown(stored.ref)]
         txn.life.step(Trigger.DURABLE)
@@ -390,17 +391,17 @@ class TransactionEngine:
         return [*effects, *self._after.sent(stored.ref, txn.life)]
 
     def verdict_left(self, verdict_ref: str, now_ms: int) -> None:
-        """The last byte of a verdict has left the port: the time for its decision runs from here."""
+        """The last byte of a verdict has left the port: the time for its decision starts."""
         self._after.left(verdict_ref, now_ms)
 
     def verdict_failed(self, txn_id: str) -> list[Effect]:
-        """JournalVerdict could not be done: what is not durable must not leave, so the request just ends."""
+        """JournalVerdict failed: a verdict that is not durable must not be sent, so the request ends."""
         txn = self._deciding.pop(txn_id)
         txn.life.step(Trigger.STORE_FAILED)
         return self._end(txn, ErrorCode.EXPIRED, ["request"] if txn.session == self._session else [])
 
     def end_remembered(self, txn_id: str) -> list[Effect]:
-        """RememberEnd was done, or failed for good, which the store's own health word says."""
+        """RememberEnd was done, or has failed, which STORE_FAULT reports."""
         ending = self._ending.pop(txn_id)
         self._recent.note(ending.memory)
         code = ending.memory.ended or ErrorCode.CANCELLED
@@ -408,7 +409,7 @@ class TransactionEngine:
 
 
 def _named_txn_id(wrapper: JsonObject) -> str | None:
-    """Whose transaction a decision or passage claims to be about."""
+    """The transaction that a decision or passage names."""
     obj = wrapper.get("decision_obj", wrapper.get("passage"))
     txn_id = obj.get("txn_id") if isinstance(obj, dict) else None
     return txn_id if isinstance(txn_id, str) and HEX32.fullmatch(txn_id) else None

@@ -3,7 +3,7 @@
     armed → capturing → decided → sent → awaiting_passage → complete
     with cancelled, expired, outcome_unknown, and forgotten: a reset dropped it before it had a verdict.
 
-A trigger that has no row for a state cannot happen there; that it did would be a fault of this program.
+A trigger without a row for a state cannot happen there; if it does, the program is wrong.
 """
 
 from enum import StrEnum
@@ -23,25 +23,25 @@ class State(StrEnum):
 
 
 class Trigger(StrEnum):
-    HAND_CAME = "a hand that has answered nothing yet is there"
+    HAND_CAME = "a hand that is not spent is in view"
     HAND_PASSED_BY = "it left before it could be captured"
-    OUTCOME = "it is decided what the verdict says"
+    OUTCOME = "the outcome is decided"
     TIME_UP = "no hand came in time"
     CANCEL = "the validator cancels"
     REPLACED = "the validator sends another request"
     LINK_LOST = "the session ends"
-    DURABLE = "the verdict is on the disk, its session stands: it is sent"
-    WITHHELD = "the verdict is on the disk, its session has ended: it is not sent"
-    STORE_FAILED = "the verdict cannot be made durable: there is none"
-    DECISION = "a decision that no passage follows"
+    DURABLE = "the verdict is on the disk and its session exists: it is sent"
+    WITHHELD = "the verdict is on the disk and its session has ended: it is not sent"
+    STORE_FAILED = "the verdict cannot be made durable and is dropped"
+    DECISION = "a decision without a passage to follow"
     DECISION_ACTUATED = "a decision that was acted upon, with a turn sensor"
-    PASSAGE = "the turn sensor has spoken"
-    TIMEOUT = "what has to come next does not come in time, or the validator says it never will"
+    PASSAGE = "the turn sensor has reported"
+    TIMEOUT = "the next answer does not arrive in time, or the validator says it never will"
 
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.ARMED, Trigger.HAND_CAME): State.CAPTURING,
-    (State.ARMED, Trigger.OUTCOME): State.DECIDED,  # the camera cannot tell whether a hand is there
+    (State.ARMED, Trigger.OUTCOME): State.DECIDED,  # the camera cannot see whether a hand is there
     (State.ARMED, Trigger.TIME_UP): State.EXPIRED,
     (State.ARMED, Trigger.CANCEL): State.CANCELLED,
     (State.ARMED, Trigger.REPLACED): State.CANCELLED,
@@ -66,12 +66,12 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 
 
 class Life:
-    """Where one transaction is in the table. Its state changes by `step` and in no other way."""
+    """The state of one transaction, which changes only by `step`."""
 
     __slots__ = ("_state",)
 
     def __init__(self, state: State = State.ARMED) -> None:
-        """`state`: another one for a transaction that is taken up where the journal left it."""
+        """`state`: for a transaction that continues from the journal."""
         self._state = state
 
     @property
@@ -83,20 +83,5 @@ class Life:
         return (self._state, trigger) in TRANSITIONS
 
     def step(self, trigger: Trigger) -> None:
-        """`trigger` has happened. KeyError where it cannot: a fault of this program."""
+        """`trigger` has happened. Raises KeyError where it cannot happen, which is a fault of the program."""
         self._state = TRANSITIONS[self._state, trigger]
-
-
-WITHOUT_VERDICT = frozenset({State.ARMED, State.CAPTURING})
-"""Here a cancel, another request or a reset still ends a transaction without a verdict."""
-
-ENDED = frozenset({State.COMPLETE, State.CANCELLED, State.EXPIRED, State.FORGOTTEN})
-"""Nothing leads out of these."""
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.ARMED}"]
-    lines += [f"    {source} --> {target}: {trigger}" for (source, trigger), target in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in State if state in ENDED]
-    return "\n".join(lines) + "\n"

@@ -1,8 +1,9 @@
-"""When bulk work may do its next piece: not while a frame is examined, nor while a hand is before the camera.
+"""When bulk work may do its next piece: not while a frame is examined, nor while a hand is in view.
 
-A page of a snapshot is tens of milliseconds of Python, and Python runs one thread at a time: a hand that came
-just then would wait for it. So the thread that applies it asks before each piece of two milliseconds, and
-waits; but never longer than LONGEST_WAIT_S, for at a gate where hand follows hand the gallery must go on too.
+A snapshot page takes tens of milliseconds of Python, and Python runs one thread at a time: a hand that
+arrives during that time would wait for it. The thread that applies the page therefore asks before each piece
+of two milliseconds. It never waits longer than LONGEST_WAIT_S, so that the gallery also advances at a busy
+gate.
 """
 
 import threading
@@ -11,12 +12,12 @@ from contextlib import contextmanager
 from typing import Final
 
 LONGEST_WAIT_S: Final = 0.05
-"""A snapshot page is some thirty pieces, so at a gate that is never empty 500 pages take a quarter of an
-hour."""
+"""A snapshot page has about thirty pieces, so 500 pages take a quarter of an hour at a gate that is never
+empty."""
 
 
 class BulkTurn:
-    """Told by the inference thread and the loop, asked by the threads that have bulk work."""
+    """Set by the inference thread and the loop, read by the threads that do bulk work."""
 
     def __init__(self) -> None:
         self._no_hand, self._no_frame = threading.Event(), threading.Event()
@@ -24,7 +25,7 @@ class BulkTurn:
         self._no_frame.set()
 
     def hand_seen(self, present: bool) -> None:
-        """What the latest frame showed."""
+        """Whether the latest frame showed a hand."""
         if present:
             self._no_hand.clear()
         else:
@@ -32,7 +33,7 @@ class BulkTurn:
 
     @contextmanager
     def examining(self) -> Iterator[None]:
-        """Around the examination of one frame."""
+        """Encloses the examination of one frame."""
         self._no_frame.clear()
         try:
             yield
@@ -40,6 +41,6 @@ class BulkTurn:
             self._no_frame.set()
 
     def wait(self) -> None:
-        """Returns when a piece may begin."""
+        """Return when a piece may begin."""
         self._no_frame.wait(LONGEST_WAIT_S)
         self._no_hand.wait(LONGEST_WAIT_S)

@@ -1,4 +1,4 @@
-"""Three clocks, handed in wherever time matters, so that tests hold them still."""
+"""Three clocks, passed in wherever time matters, so that tests can control them."""
 
 import time
 from pathlib import Path
@@ -9,23 +9,23 @@ class Clock(Protocol):
     """Milliseconds on three scales. Only `wall_ms` can be wrong or jump."""
 
     def monotonic_ms(self) -> int:
-        """Since some moment of this start; stands still while the machine sleeps. For deadlines."""
+        """From an arbitrary origin; stops while the machine sleeps. For deadlines."""
         ...
 
     def boottime_ms(self) -> int:
-        """Since the machine started, sleep included. For what must run out while the device sleeps."""
+        """Since the machine started, sleep included. For limits that must also expire during sleep."""
         ...
 
     def wall_ms(self) -> int:
-        """Since 1970-01-01 UTC, as far as the device knows. For what is written into signed objects."""
+        """Since 1970-01-01 UTC, as far as the device knows. For times in signed objects."""
         ...
 
 
 def has_kept_time(rtc: Path = Path("/sys/class/rtc")) -> bool:
-    """Whether this machine's wall clock came from a clock that runs on without power.
+    """Whether this machine's wall clock was set from a clock that runs without power.
 
-    A board without one begins at 1970, or where a file says that it stopped; either way nobody knows how long
-    the power was off (rtc(4): hctosys says that the kernel took the time from there).
+    A board without such a clock starts at 1970 or at the time saved in a file; how long the power was off is
+    then unknown (rtc(4): hctosys is 1 for the clock from which the kernel set its time).
     """
     for clock in sorted(rtc.glob("rtc*")):
         try:

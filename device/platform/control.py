@@ -12,7 +12,7 @@ from device.platform.ipc import Handler, Packet, call_blocking
 ANSWER_WITHIN_S = 5.0
 
 Operation = Callable[[Packet], Awaitable[Packet]]
-"""Answers one request of a technician; runs on the loop, may raise IpcRefused."""
+"""Answers one request of a technician. Runs on the loop; may raise IpcRefused."""
 
 
 def control_handler(operations: Mapping[str, Operation]) -> Handler:
@@ -36,7 +36,7 @@ def ask_core(
     payload: bytes = b"",
     **members: object,
 ) -> Packet:
-    """Ask a running core one thing. Raises IpcUnreachable when none answers (IpcNotPermitted when this
+    """Send one request to a running core. Raises IpcUnreachable when none answers (IpcNotPermitted when this
     user may not ask), IpcRefused when it refuses."""
     return call_blocking(
         control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members

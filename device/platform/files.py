@@ -1,9 +1,9 @@
-"""Files that survive a power cut: written aside, synced, renamed, and the folder synced after that.
+"""Files that survive a power cut: written under another name, synced, renamed, and the folder synced.
 
 Leaving out either sync loses data: a rename can reach the disk before the bytes it names, and a file
-whose folder was never synced may not be there at all.
+whose folder was never synced may be missing altogether.
 
-An object that is kept as JSON carries a checksum: a flipped bit in a number would else be another number.
+An object that is kept as JSON carries a checksum, because a flipped bit in a number yields another number.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ def write_synced(path: Path, data: bytes, *, mode: int) -> None:
     """Create `path` with these bytes on the disk. Raises FileExistsError when it is already there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # regardless of the umask
         file.write(data)
         file.flush()
         os.fsync(descriptor)
 
 
 def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
-    """Replace `path`: afterwards, and after any power cut, it holds all of the old bytes or of the new."""
+    """Replace `path`: now and after any power cut it holds either all of the old bytes or all of the new."""
     aside = path.with_name(path.name + ".partial")
     aside.unlink(missing_ok=True)  # left by a write that was cut off
     write_synced(aside, data, mode=mode)
@@ -38,18 +38,18 @@ def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
 
 
 def with_checksum(obj: JsonObject) -> JsonObject:
-    """`obj` with the SHA-256 of its RFC 8785 bytes as a member more."""
+    """`obj` with the SHA-256 of its RFC 8785 bytes as an additional member."""
     return obj | {_SUM: hashlib.sha256(canonical_bytes(obj)).hexdigest()}
 
 
 def without_checksum(obj: JsonObject) -> JsonObject:
-    """What `with_checksum` got. Raises FormatError when it is not the same any more.
+    """The object without its checksum. Raises FormatError when the checksum does not match.
 
-    An object without one was written by a software that made none, and is taken as it is.
+    An object without a checksum comes from a version that wrote none, and is returned as it is.
     """
     bare = {name: value for name, value in obj.items() if name != _SUM}
     if bare != obj and with_checksum(bare) != obj:
-        raise FormatError("its checksum does not agree: something in it has changed")
+        raise FormatError("its checksum does not match: its content has changed")
     return bare
 
 
@@ -63,7 +63,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def shred(path: Path) -> None:
-    """Overwrite, sync, unlink, sync the folder: no cut brings back a key that was destroyed."""
+    """Overwrite, sync, unlink, sync the folder: no power cut brings back a destroyed key."""
     status = path.lstat()
     if stat.S_ISREG(status.st_mode):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -8,10 +8,10 @@ one JSON object (RFC 8785 bytes), the payload opaque bytes: what the service sig
 2. Both lengths are checked against their caps before anything is read, so neither side can be made to hold
    more than two maximal packets of the other.
 3. A connection that breaks the framing is closed; the listener and its other connections go on.
-4. When a client goes away, the request it was waiting for is cancelled: an operation that must not stop
+4. When a client disconnects, the request it was waiting for is cancelled: an operation that must not stop
    half-way shields itself.
-5. A connection that asks nothing, sends slowly or takes no reply is closed (`Patience`). At a socket that is
-   full a connection that waits for its client gives way to a newcomer, one that never asked anything first.
+5. A connection that sends no request, sends slowly or takes no reply is closed (`Patience`). When a socket is
+   full, an idle connection is closed for a new one, connections without any request first.
 
     server = await IpcServer.start(path, handler)         client = await IpcClient.connect(path)
     async def handler(request): return reply(seq=7)       answer = await client.call("hello", timeout_s=5)
@@ -44,7 +44,7 @@ MAX_CONNECTIONS: Final = 16
 
 _PREFIX = struct.Struct(">II")
 _CREDENTIALS = struct.Struct("iII")
-"""What SO_PEERCRED tells: pid, uid, gid."""
+"""The value of SO_PEERCRED: pid, uid, gid."""
 _CUT_OFF: Final = "the stream ends inside a packet"
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class Packet:
     header: JsonObject
     payload: bytes = field(default=b"", repr=False)
     peer_uid: int | None = None
-    """Of a request: the user who connected, as the kernel tells it. Under PrivateUsers= root and the server's
-    own user are themselves, and everybody else is 65534."""
+    """Of a request: the user who connected, according to the kernel. Under PrivateUsers= root and the
+    server's user keep their ids, and every other user is 65534."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Patience:
     """How long a server waits for its clients, in seconds."""
 
     idle_s: float = 120.0
-    """For the next request. The carrier's slowest errand comes every ten minutes, and connects again."""
+    """For the next request. The carrier's slowest task runs every ten minutes, and reconnects."""
     packet_s: float = 20.0
-    """From the first byte of a packet to its last, and for a reply to be taken. A carrier that the core keeps
-    from the processor needs seconds for the largest packet."""
+    """From the first byte of a packet to its last, and for a reply to be read. A carrier that gets little
+    processor time needs seconds for the largest packet."""
 
 
 Handler = Callable[[Packet], Awaitable[Packet]]
@@ -77,7 +77,7 @@ Handler = Callable[[Packet], Awaitable[Packet]]
 
 
 def reply(payload: bytes | bytearray = b"", **members: object) -> Packet:
-    """A good answer with these members. A bytearray goes out as it is, for its owner to overwrite."""
+    """A good answer with these members. A bytearray is not copied, so that its owner can overwrite it."""
     return Packet({"ok": True, **members}, cast("bytes", payload))
 
 
@@ -92,7 +92,7 @@ def encode_packet(packet: Packet) -> bytes:
 
 
 def write_packet(writer: asyncio.StreamWriter, packet: Packet) -> None:
-    """Write a packet without a copy of its payload, which its owner may want to overwrite afterwards."""
+    """Write a packet without copying its payload, which its owner may overwrite afterwards."""
     writer.write(_head_of(packet))
     if packet.payload:
         writer.write(packet.payload)
@@ -108,7 +108,7 @@ def _head_of(packet: Packet) -> bytes:
 
 
 async def read_packet(reader: asyncio.StreamReader, within_s: float | None = None) -> Packet | None:
-    """The next packet, None at an end between packets; IpcError for anything else.
+    """The next packet; None at an end between packets; IpcError for anything else.
 
     `within_s`: from the packet's first byte to its last; None waits for ever.
     """
@@ -151,8 +151,8 @@ def _check_lengths(header_length: int, payload_length: int) -> None:
 class IpcClient:
     """One connection to a socket of the core; one request at a time.
 
-    Any failure but a refusal, a time-out and a cancellation included, closes the connection: a late reply
-    must never be taken for the answer to another request.
+    Any failure other than a refusal, including a time-out and a cancellation, closes the connection: a late
+    reply must never be taken for the answer to another request.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,12 +161,12 @@ class IpcClient:
 
     @classmethod
     async def connect(cls, path: Path, timeout_s: float = 5.0) -> Self:
-        """Connect to the socket at `path`; IpcUnreachable when nobody listens there, IpcNotPermitted."""
+        """Connect to the socket at `path`. Raises IpcUnreachable when none listens there, IpcNotPermitted."""
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(path)
         except (OSError, TimeoutError) as error:
-            raise _nobody_at(path, error) from error
+            raise _not_connected(path, error) from error
         return cls(reader, writer)
 
     async def call(self, op: str, payload: bytes = b"", *, timeout_s: float, **members: object) -> Packet:
@@ -195,7 +195,7 @@ class IpcClient:
 
     @property
     def closed(self) -> bool:
-        """True once no request can be sent any more."""
+        """True once no further request can be sent."""
         return self._writer.is_closing() or self._reader.at_eof()
 
     def close(self) -> None:
@@ -206,10 +206,10 @@ class IpcClient:
 def call_blocking(
     path: Path, op: str, payload: bytes = b"", *, connect_s: float = 5.0, timeout_s: float, **members: object
 ) -> Packet:
-    """One request over a connection of its own, for programs without a loop; raises what `IpcClient` raises.
+    """One request over a new connection, for programs without a loop; raises what `IpcClient` raises.
 
-    No loop for one request: Ctrl-C that comes while asyncio forgets a task that has ended is raised in a
-    weak reference's callback, where Python drops it, and the program goes on.
+    It uses no event loop: Ctrl-C that arrives while asyncio removes a finished task is raised in the
+    callback of a weak reference, where Python drops it, and the program would go on.
     """
     request = encode_packet(Packet({"op": op, **members}, payload))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -217,7 +217,7 @@ def call_blocking(
             line.settimeout(connect_s)
             line.connect(str(path))
         except OSError as error:
-            raise _nobody_at(path, error) from error
+            raise _not_connected(path, error) from error
         until_s = time.monotonic() + timeout_s
         try:
             line.settimeout(timeout_s)
@@ -239,7 +239,7 @@ def call_blocking(
 
 
 def _received(line: socket.socket, count: int, until_s: float) -> bytes:
-    """So many bytes, or fewer where the stream ends; TimeoutError at `until_s`."""
+    """`count` bytes, or fewer where the stream ends; TimeoutError at `until_s`."""
     data = bytearray()
     while len(data) < count:
         left_s = until_s - time.monotonic()
@@ -262,7 +262,7 @@ def _good_answer(op: str, answer: Packet | None) -> Packet:
     return answer
 
 
-def _nobody_at(path: Path, error: OSError) -> IpcUnreachable:
+def _not_connected(path: Path, error: OSError) -> IpcUnreachable:
     if isinstance(error, PermissionError):
         return IpcNotPermitted(f"this user may not use {path} ({reason_of(error)})")
     return IpcUnreachable(f"nothing answers at {path} ({reason_of(error)}); is palmd running?")
@@ -278,15 +278,15 @@ def _lost_during(op: str, error: OSError) -> IpcUnreachable:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One client, as its server sees it."""
+    """The server's side of one client's connection."""
 
     task: asyncio.Task[None]
     waits_since_s: float
-    """When it was last the client's turn, on the loop's clock."""
+    """When the server last began to wait for the client, on the loop's clock."""
     asked: bool = False
-    """Whether it ever sent a whole request."""
+    """Whether it has sent a whole request."""
     busy: bool = False
-    """Whether a request of it is being answered."""
+    """Whether a request is being answered."""
 
 
 class IpcServer:
@@ -305,8 +305,8 @@ class IpcServer:
     ) -> Self:
         """Listen at `path`, whose directory exists, with the socket's permissions set to `mode`.
 
-        A socket left behind by a process that died is replaced; IpcError when a live one answers there or
-        when something else is in its place.
+        A socket left behind by a process that died is replaced. Raises IpcError when a live process answers
+        there, or when `path` is not a socket.
         """
         self = cls(path, handler, patience or Patience())
         listener = _bind(path, mode)
@@ -338,16 +338,17 @@ class IpcServer:
         except asyncio.CancelledError:
             # close() and _has_room() end us; asyncio's own task wrapper would log a cancellation as an error.
             if connection in self._connections:
-                writer.close()  # a reply that is on its way goes out
+                writer.close()  # a reply being written is still delivered
             return
         finally:
             self._connections.discard(connection)
             if not writer.is_closing():
-                # What the client has not taken by now it does not want; it must not keep the descriptor.
+                # The client has had time to read; unread bytes must not keep the descriptor open.
                 writer.transport.abort()
 
     def _has_room(self) -> bool:
-        """Whether one more may be served, after the connection that has been unused the longest has left."""
+        """Whether another connection fits, after closing the one that was idle longest where that is
+        needed."""
         if len(self._connections) < MAX_CONNECTIONS:
             return True
         waiting = [connection for connection in self._connections if not connection.busy]
@@ -368,7 +369,7 @@ class IpcServer:
         try:
             while (request := await self._next(upcoming)) is not None:
                 connection.asked = connection.busy = True
-                # Reading on while we answer is how a client that went away is noticed.
+                # Reading on while answering detects a client that has disconnected.
                 upcoming = asyncio.ensure_future(read_packet(reader, packet_s))
                 answering = asyncio.ensure_future(self._answer(replace(request, peer_uid=peer_uid)))
                 await asyncio.wait((upcoming, answering), return_when=asyncio.FIRST_COMPLETED)
@@ -384,7 +385,7 @@ class IpcServer:
                 answering.cancel()
 
     async def _next(self, upcoming: "asyncio.Future[Packet | None]") -> Packet | None:
-        """The next request; None where the client has gone, or has nothing to ask."""
+        """The next request; None when the client has disconnected or asks nothing for `idle_s`."""
         await asyncio.wait((upcoming,), timeout=self._patience.idle_s)
         return upcoming.result() if upcoming.done() else None
 
@@ -416,7 +417,7 @@ def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
-        # Before listen(), so nobody can connect while the permissions are still those of the umask.
+        # Before listen(), so that no client connects while the permissions are still those of the umask.
         path.chmod(mode)
     except OSError as error:
         listener.close()

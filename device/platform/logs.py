@@ -1,7 +1,7 @@
-"""A bound on the log: the same thing is said a few times a minute, and then counted.
+"""A bound on the log: a repeated message is written a few times a minute, and then counted.
 
-A cable that rattles or a disk that refuses would otherwise write the same line for as long as it lasts, and
-the journal of the machine would forget everything else for it.
+A loose cable or a failing disk would otherwise write the same line for as long as it lasts, and displace
+everything else from the machine's journal.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Final
 BURST: Final = 5
 WINDOW_S: Final = 60.0
 MAX_KINDS: Final = 512
-"""Of messages remembered at a time; the oldest is forgotten first."""
+"""Kinds of messages remembered at a time; the oldest is forgotten first."""
 
 
 @dataclass(slots=True)

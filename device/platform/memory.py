@@ -2,20 +2,20 @@
 
 1. No core dump: RLIMIT_CORE 0, which cannot be raised again, and PR_SET_DUMPABLE 0, which also keeps
    processes of the same user from reading this one's memory (ptrace(2), /proc/PID/mem).
-2. No swap: mlockall(2), where the limit on locked memory is lifted (the units say LimitMEMLOCK=infinity).
+2. No swap: mlockall(2), where the limit on locked memory is lifted (the units set LimitMEMLOCK=infinity).
    With a limit, locking everything would make a later allocation fail, so nothing is locked and the device
-   says so.
+   reports it.
 
-3. What is freed is overwritten: mallopt(M_PERTURB), for every library in the process. A template, its page
-   and all that was worked out from it on the way are gone from memory when they are no longer used,
-   wherever they were copied to.
+3. Freed memory is overwritten: mallopt(M_PERTURB), for every library in the process. A template, its page
+   and everything computed from it disappear from memory when they are no longer used, wherever they were
+   copied to.
 
-4. Large buffers, pictures above all, are mappings of their own: mallopt(M_MMAP_THRESHOLD). Left to itself,
-   glibc raises that limit to the largest buffer it has seen freed; pictures then come out of the heaps of the
+4. Large buffers, above all pictures, get separate mappings: mallopt(M_MMAP_THRESHOLD). By default glibc
+   raises that threshold to the largest buffer it has seen freed; pictures then come out of the heaps of the
    threads, which grow with every new order of sizes and are not given back.
 
-What the C library never sees freed stays: objects of up to 512 bytes, which Python keeps in pools of its own,
-among them keys. What helps there is that a process which has no more use for its keys ends, or begins anew
+Memory that the C library never sees freed is not overwritten: objects of up to 512 bytes, keys among them,
+which Python keeps in its own pools. Therefore a process that has no more use for its keys ends or restarts
 (`device.core.main` and `device.syncd.main`, after a wipe).
 """
 
@@ -30,18 +30,18 @@ _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 128 * 1024
-"""What glibc begins with; said aloud, it stays."""
+"""glibc's initial value; setting it explicitly keeps it constant."""
 _OVERWRITTEN: Final = 0xA5
-"""What freed memory is filled with; what is allocated is filled with its complement."""
+"""Freed memory is filled with this, allocated memory with its complement."""
 _MCL_CURRENT: Final = 1
 _MCL_FUTURE: Final = 2
 _MCL_ONFAULT: Final = 4
-"""Only pages that are used: threads reserve far more than they touch (Linux 4.4)."""
+"""Lock only pages that are used: threads reserve far more than they touch (Linux 4.4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGuard:
-    """What is in force. `problem`: what could not be put in force, and what to do; empty if nothing."""
+    """What is in force. `problem`: what could not be put in force, and what to do; empty when all is."""
 
     dumps_off: bool
     locked: bool
@@ -49,7 +49,7 @@ class MemoryGuard:
 
 
 def guard_memory() -> MemoryGuard:
-    """Put all of it in force for this process, as far as the system allows."""
+    """Put these protections in force for this process, as far as the system allows."""
     problems: list[str] = []
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What root makes in the state directory belongs to the daemons' user, who is the directory's owner.
+"""Files that root creates in the state directory are given to its owner, the daemons' user.
 
 The package makes the directory for the user `palm-access`. A technician provisions with sudo; without this
 the daemon could not read the keys made for it.
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def hand_over(state_dir: Path) -> None:
-    """Give everything below `state_dir` to its owner. Does nothing unless this is root's process and the
-    owner is somebody else. Raises OSError.
+    """Give everything below `state_dir` to its owner. Does nothing unless this process runs as root and the
+    owner is another user. Raises OSError.
 
-    The owner may rename things meanwhile, so no path is followed: only names within open folders.
+    The owner may rename entries meanwhile, so only names within open folders are used, never whole paths.
     """
     if os.geteuid() != 0 or not state_dir.is_dir():
         return

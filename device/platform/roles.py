@@ -1,17 +1,17 @@
-"""Who may ask the core for what: a socket for each role, in a folder of its own, and one table of operations.
+"""Which role may ask the core for what: one folder and socket for each role, and one table of operations.
 
     /run/palm-access/    folder and socket belong to palm-access and to the group
       carrier/sock         palm-syncd     the carrier
       control/sock         palm-access    the technician
       totem/sock           palm-totem     the screen at which people enrol
-      control.sock         palm-access    the installer of an update from a version that knows this path alone
+      control.sock         palm-access    the installer of an update from a version that knows only this path
 
-1. Folder and socket admit their group and nobody else (0750 and 0660); root passes everywhere. The package
-   makes the folders with their groups. Where they are absent the core makes them as its own, so that without
-   a service manager everything works as one user.
-2. An operation that a socket's role does not have is refused there, to everybody.
-3. What destroys something is for root alone, and the request names the device. A core that no service manager
-   started takes its own user for root: on a developer's machine nobody else is there.
+1. Folder and socket admit only their group (0750 and 0660); root passes everywhere. The package creates the
+   folders with their groups. Where they are absent the core creates them as its user, so that without a
+   service manager everything works as one user.
+2. A socket refuses every operation that its role does not have, whichever user asks.
+3. Destructive operations are for root alone, and the request names the device. A core that was not started by
+   a service manager accepts its own user in root's place, as on a developer's machine.
 """
 
 import os
@@ -26,7 +26,7 @@ from device.platform.ipc import Handler, IpcServer, Packet
 
 
 class SocketRole(StrEnum):
-    """Who is at a socket. The value names it in messages."""
+    """The role of the clients at a socket. The value names the socket in messages."""
 
     CARRIER = "carrier"
     TECHNICIAN = "control"
@@ -91,7 +91,7 @@ _PATHS: Final[Mapping[SocketRole, str]] = {
 }
 LONGEST_PATH: Final = max(_PATHS.values(), key=len)
 _STARTED_AS_UNIT: Final = "RUNTIME_DIRECTORY"
-"""Set by the service manager for a unit that has one, as the core's has."""
+"""Set by the service manager for a unit with a runtime directory, such as the core's."""
 
 
 def socket_path(runtime_dir: Path, role: SocketRole) -> Path:
@@ -113,7 +113,7 @@ async def serve_roles(
 def admitting(
     role: SocketRole, handler: Handler, device_id: str, environ: Mapping[str, str] = os.environ
 ) -> Handler:
-    """`handler`, asked for nothing but what `role` may have."""
+    """`handler`, restricted to the operations of `role`."""
     rulers = {0} if _STARTED_AS_UNIT in environ else {0, os.geteuid()}
 
     async def handle(request: Packet) -> Packet:
@@ -146,7 +146,7 @@ def _not_here(role: SocketRole, op: str) -> IpcRefused:
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o750, parents=True)
-        folder.chmod(0o750)  # whatever the umask
+        folder.chmod(0o750)  # regardless of the umask
     except FileExistsError:
         if not folder.is_dir():
             raise IpcError(f"{folder} exists and is no folder; remove it") from None

@@ -1,6 +1,6 @@
-"""What a daemon tells systemd: sd_notify(3) over the datagram socket named by NOTIFY_SOCKET.
+"""A daemon's messages to systemd: sd_notify(3) over the datagram socket named by NOTIFY_SOCKET.
 
-Nothing happens, and nothing fails, where no service manager listens.
+Without a service manager the functions do nothing and do not fail.
 """
 
 import os
@@ -18,7 +18,7 @@ def notify(message: str, environ: Mapping[str, str] = os.environ) -> bool:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
-    # A leading @ stands for the NUL of an abstract socket (unix(7)).
+    # A leading @ denotes the NUL of an abstract socket (unix(7)).
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
         channel.setblocking(False)  # a full queue must not stop the loop that feeds the watchdog
@@ -36,8 +36,8 @@ def ready(status: str, environ: Mapping[str, str] = os.environ) -> bool:
     return notify(f"READY=1\n{watch}STATUS={_one_line(status)}", environ)
 
 
-def beginning_anew(environ: Mapping[str, str] = os.environ) -> bool:
-    """The program starts itself anew in the same process: the watchdog waits until it is ready again."""
+def restarting(environ: Mapping[str, str] = os.environ) -> bool:
+    """The program replaces itself in the same process: the watchdog waits until it is ready again."""
     return notify(f"WATCHDOG=1\nWATCHDOG_USEC={NEW_START_WITHIN_S * 1_000_000}", environ)
 
 
@@ -55,7 +55,7 @@ def stopping(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """How often to feed the watchdog: half of WATCHDOG_USEC, None when none watches this process."""
+    """How often to feed the watchdog: half of WATCHDOG_USEC; None without a watchdog for this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     usec = environ.get("WATCHDOG_USEC", "")

@@ -1,1 +1,1 @@
-"""How a device gets its keys, its trust and its first gallery, with a network or without."""
+"""Registration of a device: its keys, its trust and its configuration, with a network or without."""

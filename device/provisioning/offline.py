@@ -1,17 +1,18 @@
 """Registration of a device that has no network: two files on a stick, in three steps.
 
     1  here         keys and journal made (once) → request file: the body of POST /v1/devices/register
-    2  the service  its operator compares the verdict key's id with the one shown here, and takes it in
+    2  the service  its operator compares the verdict key's id with the one shown here, and accepts the
+    request
                     (`palmctl cloud bundle create`) → answer file, signed by a bundle signer
-    3  here         root named by the technician → certificate → signature → answers this very request
-                    → everything that is checked of an online answer → pinned
+    3  here         root named by the technician → certificate → signature → answers this same request
+                    → all checks of an online answer → pinned
 
-1. No file holds a secret. What stands for the token of an online registration is made here, names this one
-   request, and counts only once the operator has taken it in, and then for these keys alone.
-2. Nobody vouches for the connection, as TLS does online. So the technician names the root (its key id is
-   printed by `palmctl cloud root show`), and nothing is believed that this root does not vouch for.
-3. The request is kept in the state directory until it is answered: every step can be run again, and an
-   answer to another request, or to the keys of before a reset, is refused.
+1. No file holds a secret. The random token made here identifies this request; it counts only after the
+   operator has accepted the request, and only for these keys.
+2. There is no TLS connection that authenticates the service. So the technician names the root (its key id is
+   printed by `palmctl cloud root show`), and only what this root vouches for is believed.
+3. The request is kept in the state directory until it is answered: every step can be repeated, and an answer
+   to another request, or to keys from before a reset, is rejected.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from device.errors import ProvisioningError, TrustError
 from device.platform.files import replace_synced
 from device.provisioning.online import (
     Provisioned,
-    Registration,
+    RegistrationFacts,
     check_registration,
     check_same_roots,
     check_writable,
@@ -57,16 +58,18 @@ _KID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Step 1 is done: `content` is for the stick, `registration` what it asks for."""
+    """The result of step 1: `content` goes onto the stick; `registration` is what it asks for."""
 
-    registration: Registration
+    registration: RegistrationFacts
     content: bytes
     keys: KeyStore = field(repr=False)
     keys_made: bool
 
 
-def request_registration(config: DeviceConfig, config_path: Path, registration: Registration) -> Requested:
-    """Step 1; the same request again for the same facts. Raises ProvisioningError, StateError."""
+def request_registration(
+    config: DeviceConfig, config_path: Path, registration: RegistrationFacts
+) -> Requested:
+    """Step 1; the same facts give the same request again. Raises ProvisioningError, StateError."""
     check_writable(config, config_path)
     keys, keys_made = own_keys(config, earlier_trust(config, registration))
     pending = _read_pending(config)
@@ -74,25 +77,25 @@ def request_registration(config: DeviceConfig, config_path: Path, registration: 
     body = read_strict(registration_body(registration, keys, token), max_bytes=MAX_FILE_BYTES)
     content = canonical_bytes({"v": 1, "type": REQUEST_TYPE, "token": token, "body": body})
     replace_synced(_pending_path(config), content, mode=0o600)
-    write_config(config_path, config)  # so that step 3 needs the answer alone; without trust no palmd starts
+    write_config(config_path, config)  # so that step 3 needs only the answer; without trust no palmd starts
     return Requested(registration, content, keys, keys_made)
 
 
-def pending_registration(config: DeviceConfig) -> Registration | None:
-    """What step 1 asked for, as long as it waits for its answer. Raises ProvisioningError."""
+def pending_registration(config: DeviceConfig) -> RegistrationFacts | None:
+    """The facts of step 1, while its answer is awaited. Raises ProvisioningError."""
     pending = _read_pending(config)
     return None if pending is None else _registration_of(pending[1])
 
 
 def file_type(content: bytes) -> str:
-    """Which of the two files this is. Raises ProvisioningError."""
+    """The type of a registration file. Raises ProvisioningError."""
     try:
         obj = read_strict(content, max_bytes=MAX_FILE_BYTES)
         members.version_1(obj)
         return members.text(obj, "type", _TYPE)
     except FormatError as error:
         raise ProvisioningError(
-            f"this is no file of a registration ({error}); name the file that was made by this command or by "
+            f"this is not a registration file ({error}); name the file made by this command or by "
             "`palmctl cloud bundle create`"
         ) from error
 
@@ -108,7 +111,7 @@ def read_root_kid(text: str) -> str:
 
 
 def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_kid: str) -> Provisioned:
-    """Step 3: believe the answer as far as the root `root_kid` vouches for it, and pin it.
+    """Step 3: check that the root `root_kid` vouches for the answer, and pin it.
 
     Raises ProvisioningError, TrustError, KeyStoreError or ConfigError; then nothing was pinned.
     """
@@ -116,17 +119,17 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
     if registration is None:
         raise ProvisioningError(
             "no registration was asked for here, or it was finished; begin with: palmctl provision "
-            "--offline-bundle FILE --device-id …, and a FILE that is not there yet"
+            "--offline-bundle FILE --device-id …, and a FILE that does not exist yet"
         )
     check_writable(config, config_path)
     keys, earlier = KeyStore.open(config.keys_dir), earlier_trust(config, registration)
     try:
         answered_at_ms, answer = _verified(content, root_kid, _pending_path(config).read_bytes())
     except FormatError as error:
-        raise ProvisioningError(f"the answer is outside its form ({error}); have it made again") from error
+        raise ProvisioningError(f"the answer is malformed ({error}); have it made again") from error
     except SignatureError as error:
         raise TrustError(
-            f"the answer is not vouched for by root {root_kid}: {error}; compare the root with the operator, "
+            f"root {root_kid} does not vouch for the answer: {error}; compare the root with the operator, "
             "and have the answer made again"
         ) from error
     trust = check_registration(canonical_bytes(answer), registration, keys, answered_at_ms)
@@ -137,7 +140,7 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
 
 
 def _verified(content: bytes, root_kid: str, request: bytes) -> tuple[int, JsonObject]:
-    """When the service answered, and what, once root, certificate, signature and request fit together."""
+    """The time and content of the answer, after checking root, certificate, signature and request."""
     obj = read_strict(content, max_bytes=MAX_FILE_BYTES)
     signed = dict(members.nested(obj, "signed"))
     certificate = SignerCertificate.from_b64(signed.pop("signer_cert_b64", None))
@@ -157,7 +160,7 @@ def _named_root(answer: JsonObject, root_kid: str) -> PublicKey:
             key = PublicKey.from_b64(members.member(item, "pub_b64"))
             if key.kid == root_kid:
                 return key
-    raise SignatureError("it is of a service with another root")
+    raise SignatureError("it comes from a service with another root")
 
 
 def _pending_path(config: DeviceConfig) -> Path:
@@ -165,7 +168,7 @@ def _pending_path(config: DeviceConfig) -> Path:
 
 
 def _read_pending(config: DeviceConfig) -> tuple[str, JsonObject] | None:
-    """Token and body of the request that waits for its answer."""
+    """Token and body of the request whose answer is awaited."""
     path = _pending_path(config)
     try:
         obj = read_strict(path.read_bytes(), max_bytes=MAX_FILE_BYTES)
@@ -176,13 +179,13 @@ def _read_pending(config: DeviceConfig) -> tuple[str, JsonObject] | None:
         raise ProvisioningError(f"{path} cannot be read ({error.strerror}); run this as root") from error
     except FormatError as error:
         raise ProvisioningError(
-            f"{path} is damaged ({error}); remove it and begin anew: the keys stay as they are"
+            f"{path} is damaged ({error}); remove it and begin again: the keys are kept"
         ) from error
 
 
-def _registration_of(body: JsonObject) -> Registration:
+def _registration_of(body: JsonObject) -> RegistrationFacts:
     try:
-        return Registration(
+        return RegistrationFacts(
             device_id=members.text(body, "device_id", NAME),
             gate_id=members.text(body, "gate_id", NAME),
             dbd_id=members.text(body, "dbd_id", NAME),

@@ -1,12 +1,12 @@
-"""How a device becomes one of the service's: keys made here, registered with proof, and trust pinned.
+"""Online registration of a device: keys are made here and registered with proof, and trust is pinned.
 
     keys/ and journal.db made (once) → POST /v1/devices/register → every member of the answer checked
     → trust.json → configuration file → done
 
-Each step is durable before the next begins and is found again by the next run: the same keys with the same
-token get the same answer, so after an interruption anywhere the command is simply run again. Nothing is
-pinned before all of the answer has been checked: the service's root is trusted on this first meeting, on the
-strength of the TLS connection and the token, and vouches for everything after that.
+Each step is durable before the next begins, and the next run continues from it: the same keys with the same
+token get the same answer, so after any interruption the command is run again. Nothing is pinned before the
+whole answer is checked. The service's root is trusted at this first contact because of the TLS connection and
+the token, and vouches for everything after that.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from link1.signed import Kind, sign_object
 KIND: Final = "access"
 
 TRY_FOR_S: Final = 30.0
-"""Somebody stands beside the device and waits; after this they are told and may run the command again."""
+"""A technician waits at the device; after this time the command ends and may be run again."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024
 _TOKEN = re.compile(r"[\x21-\x7e]{8,512}")
@@ -56,14 +56,14 @@ _REFUSALS: Final[dict[str, str]] = {
         "this device_id is active with other keys, or these keys are known under another device_id; "
         "have the old device revoked, or run `palmctl factory-reset` here, and use a new token"
     ),
-    ProblemCode.VALIDATION_FAILED: "the service does not take these values; check the options named",
+    ProblemCode.VALIDATION_FAILED: "the service rejects these values; check the options named",
     ProblemCode.IDEMPOTENCY_KEY_MISMATCH: "the token was used for another registration; ask for a new one",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """Everything that a registration says about a device, but for its keys and the token."""
+class RegistrationFacts:
+    """The facts of a registration, besides the keys and the token."""
 
     device_id: str
     gate_id: str
@@ -75,7 +75,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What has been pinned, and whether the keys were made by this run or an earlier one."""
+    """The pinned trust, and whether this run made the keys."""
 
     trust: Trust
     keys: KeyStore = field(repr=False)
@@ -84,7 +84,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What `provision` does not do by itself: time, chance, waiting, and telling a person how far it is."""
+    """The environment of `provision`: time, randomness, waiting, and progress messages for a person."""
 
     clock: Clock
     random: Random
@@ -95,13 +95,13 @@ class Surroundings:
 async def provision(
     config: DeviceConfig,
     config_path: Path,
-    registration: Registration,
+    registration: RegistrationFacts,
     token: str,
     around: Surroundings,
     *,
     root_kid: str | None = None,
 ) -> Provisioned:
-    """Carry a device from nothing to provisioned, or on from wherever an earlier run stopped.
+    """Provision a device, from the beginning or from where an earlier run stopped.
 
     `root_kid`: the service's only root, where the operator named it; None trusts the one that it shows.
     Raises ProvisioningError, ConfigError, KeyStoreError or TrustError when something is wrong here or with
@@ -110,7 +110,7 @@ async def provision(
     if config.cloud is None:
         raise ProvisioningError("registration needs [cloud] url")
     if not _TOKEN.fullmatch(token):
-        raise ProvisioningError("that is no provisioning token: 8 to 512 printable characters are expected")
+        raise ProvisioningError("that is not a provisioning token: expected 8 to 512 printable characters")
     address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)
     await asyncio.to_thread(check_writable, config, config_path)
     earlier = await asyncio.to_thread(earlier_trust, config, registration)
@@ -161,7 +161,7 @@ def _unmake_keys(config: DeviceConfig) -> None:
 
 
 def check_same_roots(earlier: Trust | None, trust: Trust) -> None:
-    """What was pinned once is not exchanged by registering again. Raises ProvisioningError."""
+    """Registering again must not replace pinned roots. Raises ProvisioningError."""
     if earlier is not None and earlier.roots != trust.roots:
         raise ProvisioningError(
             "the service shows another root than the one pinned here; if the service really has a new one, "
@@ -169,8 +169,8 @@ def check_same_roots(earlier: Trust | None, trust: Trust) -> None:
         )
 
 
-def registration_body(registration: Registration, keys: KeyStore, token: str) -> bytes:
-    """The body of ``POST /v1/devices/register``, the same bytes for the same keys, token and facts."""
+def registration_body(registration: RegistrationFacts, keys: KeyStore, token: str) -> bytes:
+    """The body of ``POST /v1/devices/register``: the same bytes for the same keys, token and facts."""
     facts: JsonObject = {
         "device_id": registration.device_id,
         "kind": KIND,
@@ -190,10 +190,10 @@ def registration_body(registration: Registration, keys: KeyStore, token: str) ->
     return canonical_bytes(facts | {"proof": proof})
 
 
-def check_registration(answer: bytes, asked: Registration, keys: KeyStore, taken_at_ms: int) -> Trust:
-    """Read the answer to a registration, and believe none of it unless all of it holds together.
+def check_registration(answer: bytes, asked: RegistrationFacts, keys: KeyStore, taken_at_ms: int) -> Trust:
+    """Read and check the whole answer to a registration.
 
-    `taken_at_ms`: epoch ms, by the service's clock if it told it. Raises TrustError.
+    `taken_at_ms`: epoch ms, by the service's clock if the answer has it. Raises TrustError.
     """
     try:
         obj = read_strict(answer, max_bytes=_MAX_ANSWER_BYTES)
@@ -210,16 +210,16 @@ def check_registration(answer: bytes, asked: Registration, keys: KeyStore, taken
     except FormatError as error:
         raise TrustError(f"the registration answer is outside the contract: {error}") from error
     except SignatureError as error:
-        raise TrustError(f"the registration answer does not hold together: {error}") from error
+        raise TrustError(f"the registration answer is inconsistent: {error}") from error
     read_policy(trust.config, roots=trust.roots, taken_at_ms=taken_at_ms)
     return trust
 
 
-def _check_device(device: JsonObject, asked: Registration, keys: KeyStore) -> None:
+def _check_device(device: JsonObject, asked: RegistrationFacts, keys: KeyStore) -> None:
     expected = {"kind": KIND, "status": "active", "gate_id": asked.gate_id, "dbd_id": asked.dbd_id}
     for name, value in expected.items():
         if device.get(name) != value:
-            raise TrustError(f"the service registered something else than was asked: device.{name} differs")
+            raise TrustError(f"the service registered other facts than requested: device.{name} differs")
     registered = {_purpose_and_kid(item) for item in members.array(device, "keys", 0, 64)}
     if not {("verdict", keys.verdict.kid), ("http", keys.http.kid)} <= registered:
         raise TrustError("the service did not register this device's own keys")
@@ -271,7 +271,7 @@ def _explained(error: CloudProblem) -> str:
 
 
 def check_writable(config: DeviceConfig, config_path: Path) -> None:
-    """Find out before registering that the result could be kept, and would be read back the same."""
+    """Check before registering that the result can be written, and is read back unchanged."""
     for folder in (config.device.state_dir, config_path.parent):
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -284,8 +284,8 @@ def check_writable(config: DeviceConfig, config_path: Path) -> None:
             ) from error
 
 
-def earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | None:
-    """What an earlier run pinned. A damaged file counts as none: this run replaces it."""
+def earlier_trust(config: DeviceConfig, registration: RegistrationFacts) -> Trust | None:
+    """The trust pinned by an earlier run. A damaged file counts as none: this run replaces it."""
     try:
         earlier = load_trust(config.trust_path)
     except (NotProvisioned, TrustError):
@@ -299,16 +299,16 @@ def earlier_trust(config: DeviceConfig, registration: Registration) -> Trust | N
 
 
 def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, bool]:
-    """The device's keys and, beside new ones, their empty journal; whether the keys were made just now."""
+    """The device's keys, with an empty journal for new ones; and whether the keys were made by this call."""
     if (config.device.state_dir / WIPE_FILE).exists():
         raise ProvisioningError(
             f"the device in {config.device.state_dir} was wiped; run `palmctl factory-reset` first, "
-            "which clears the last of it"
+            "which removes the remaining files"
         )
     keys_made = not KeyStore.exists(config.keys_dir)
     keys = KeyStore.create(config.keys_dir) if keys_made else KeyStore.open(config.keys_dir)
-    # Keys that were never registered have signed nothing yet, so a run that stopped between keys and journal
-    # goes on here. Once registered, a missing journal is a loss that must not be papered over.
+    # Keys that were never registered have signed nothing, so a run that stopped between keys and journal
+    # continues here. After the registration a missing journal is a loss and must not be replaced.
     if earlier is None and not config.journal_path.exists():
         Journal.create(
             config.journal_path,
@@ -320,6 +320,7 @@ def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, boo
 
 
 def pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
-    """Trust first, configuration last: with it a device is provisioned. Raises TrustError, ConfigError."""
+    """Write the trust first and the configuration last, which completes it. Raises TrustError,
+    ConfigError."""
     save_trust(config.trust_path, trust)
     write_config(config_path, config)

@@ -1,1 +1,1 @@
-"""palm-syncd: the one process with a network, which carries between the core and the service."""
+"""palm-syncd: the process with network access, which carries data between the core and the service."""

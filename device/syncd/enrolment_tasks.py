@@ -1,4 +1,4 @@
-"""The carrier's errands for an enrolment: short codes to exchange, and palms to hand in."""
+"""The carrier's tasks for an enrolment: exchanging short codes, and uploading palms."""
 
 import logging
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class EnrolmentTask:
-    """Takes enrolments to the service and its answers back. Bodies are never logged or written."""
+    """Takes enrolments to the service and its answers back. Bodies are never logged or written to disk."""
 
     name = "enrolments"
 
@@ -23,7 +23,7 @@ class EnrolmentTask:
         self._backoff = Backoff(context.random)
 
     def core_lost(self) -> None:
-        """Nothing to forget: the core holds an enrolment until it is answered."""
+        """Keeps no state: the core holds an enrolment until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         upload = await _next_errand(core, "enrolment")
@@ -34,7 +34,7 @@ class EnrolmentTask:
         except CloudError as error:
             self._context.failed(error)
             if fate_of(error) is UploadFate.AGAIN or not isinstance(error, CloudProblem):
-                # Asked for again from the core, which still has it or has given it up by then.
+                # The next step asks the core again, which still has it or has dropped it by then.
                 return self._backoff.failed(retry_after_s(error))
             await upload.done(core, error.status, error.code)
         else:
@@ -45,7 +45,7 @@ class EnrolmentTask:
 
 
 class RedeemTask:
-    """Takes short codes to the service at once, or answers at once that it is away: a person is waiting."""
+    """Takes short codes to the service, or reports at once that it is unreachable, because a person waits."""
 
     name = "short codes"
 
@@ -53,7 +53,7 @@ class RedeemTask:
         self._context = context
 
     def core_lost(self) -> None:
-        """Nothing to forget: the core holds a code until it is answered."""
+        """Keeps no state: the core holds a code until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         asked = await _next_errand(core, "redeem")
@@ -86,7 +86,7 @@ class _Errand:
         try:
             await core.call(f"{self.kind}.done", ErrandAnswered(self.ticket, status, code), answer)
         except IpcRefused as error:
-            _log.warning("%s: the core does not take the answer: %s", self.kind, error)
+            _log.warning("%s: the core refuses the answer: %s", self.kind, error)
 
 
 async def _next_errand(core: CoreLine, kind: str) -> _Errand | None:

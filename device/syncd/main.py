@@ -1,10 +1,10 @@
-"""`palm-syncd`, the carrier: the one process of the device that talks to the network.
+"""`palm-syncd`, the carrier: the only process of the device that uses the network.
 
-It holds the http key and nothing else of the device's secrets. The core hands it that key when it starts, and
-it writes it nowhere: another key, or the end of one, needs nothing but a start. Tasks
-(`device.syncd.tasks`) run next to each other; each survives the loss of the core and of the service, and
-goes on where it was. What is on its way when the process ends stays with the core: the journal, the enrolment
-outbox, the gallery's position.
+Of the device's secrets it has only the http key. The core hands it the key at its start, and the carrier
+never writes it, so that a change of the key needs only a restart. Tasks (`device.syncd.tasks`) run
+concurrently; each survives the loss of the core and of the service, and continues where it was. Data in
+transit when the process ends is still in the core: in the journal, the enrolment outbox, the gallery's
+position.
 """
 
 import argparse
@@ -43,7 +43,8 @@ from link1.keys import SigningKey
 
 CORE_FIRST_RETRY_S: Final = 0.2
 CORE_LONGEST_RETRY_S: Final = 5.0
-"""The core is on this machine: asking often costs nothing, and a restarted one gets its gallery at once."""
+"""The core is on this machine: frequent retries cost nothing, and a restarted core gets its gallery at
+once."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,11 +53,11 @@ async def carry(
     cloud: CloudClient, core_socket: Path, clock: Clock, chance: Random, tell: Callable[[str], None]
 ) -> None:
     """Run every task until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
-    picture changes."""
+    state of the link changes."""
 
     def on_link_change(state: CloudState) -> None:
         _log.info("service: %s", state.detail)
-        tell(f"service {'reachable' if state.online else 'away'}: {state.detail}")
+        tell(f"service {'reachable' if state.online else 'unreachable'}: {state.detail}")
 
     context = SyncContext(cloud, clock, chance, on_link_change)
     tasks: list[SyncTask] = [
@@ -73,7 +74,7 @@ async def carry(
             for task in tasks:
                 group.create_task(_run(task, context, core_socket), name=task.name)
     except* DeviceWiped:
-        # With the process go the http key and every page that it has carried.
+        # The end of the process removes the http key and every page it carried from memory.
         _log.info("this device is wiped and the service knows it: nothing is left to carry")
         tell("wiped: nothing is left to carry")
 
@@ -90,7 +91,7 @@ async def _run(task: SyncTask, context: SyncContext, core_socket: Path) -> None:
                     _log.warning("%s: %s", task.name, error)
                 core.close()
                 task.core_lost()
-                # A core that was restarted does not know yet whether the service is there.
+                # A restarted core does not know yet whether the service is reachable.
                 context.link_news.set()
                 await asyncio.sleep(backoff.failed())
                 continue
@@ -102,9 +103,9 @@ async def _run(task: SyncTask, context: SyncContext, core_socket: Path) -> None:
 
 
 async def http_key_of(core_socket: Path, chance: Random) -> SigningKey:
-    """The key with which this device signs its requests, as the core has it; waits for a core.
+    """The key with which this device signs its requests, from the core; waits for a core.
 
-    Raises IpcRefused where there is no such key any more.
+    Raises IpcRefused when the key is destroyed.
     """
     core = CoreLine(core_socket)
     backoff = Backoff(chance, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
@@ -123,7 +124,7 @@ async def http_key_of(core_socket: Path, chance: Random) -> SigningKey:
 
 
 async def _serve(address: ServerAddress, core_socket: Path) -> None:
-    """Carry until SIGTERM or SIGINT. Raises IpcRefused where the core has no http key."""
+    """Carry until SIGTERM or SIGINT. Raises IpcRefused when the core has no http key."""
     carrying = asyncio.create_task(_carry_with_key(address, core_socket))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,7 +149,7 @@ async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
 
 
 async def _feed_watchdog() -> None:
-    """A loop that no longer comes round stops feeding; a service or a core that is away does not."""
+    """A blocked loop stops feeding; an unreachable service or core does not."""
     interval_s = sd_notify.watchdog_interval_s()
     while interval_s is not None:
         sd_notify.watchdog()
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit_repeats()
-    # One line a request, with its whole address, is not what a journal is for.
+    # A line with the whole address of every request does not belong into the journal.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
     guard = guard_memory()
@@ -187,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load_config(config_path(given.config))
         if config.cloud is None:
             _log.info("no [cloud] in the configuration: this device lives on mail, there is nothing to carry")
-            # Or systemd would take the end for a failed start, and try again for ever.
+            # Otherwise systemd would take the end for a failed start, and retry for ever.
             sd_notify.ready("nothing to carry: this device lives on mail")
             return 0
         address = ServerAddress.parse(config.cloud.url, config.cloud.ca_file)

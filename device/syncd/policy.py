@@ -1,16 +1,16 @@
-"""What the carrier does next: pure decisions about fetching, uploading and waiting.
+"""The carrier's policy: pure decisions about fetching, uploading and waiting.
 
-Nothing here reads a socket or a clock. Each course hears what happened and answers with the next request
-or with the seconds to wait before it; `device.syncd.main` does the talking.
+This module reads no socket and no clock. It gets the outcome of a request and returns the next request, or
+the seconds to wait before it; `device.syncd.tasks` does the communication.
 
 Invariants
-1. The position that a delta request names is always the one the core reported last: it is an
-   acknowledgement, so it never runs ahead of what the core has applied.
-2. Whatever the service or the core refuses is asked again only after a growing wait, so no answer, however
-   wrong, makes a busy loop.
+1. A delta request names the position that the core reported last: it acknowledges it, so it never runs ahead
+   of what the core has applied.
+2. After a refusal of the service or the core the next attempt waits for a growing time, so no answer, however
+   wrong, causes a busy loop.
 3. An upload is repeated with the same key and the same bytes until it is answered.
 4. The first request after a start or a failure does not wait at the service: it shows that the service is
-   there, and brings the fresh head that lets an expired gallery serve again.
+   reachable, and brings the fresh head with which an expired gallery serves again.
 """
 
 import json
@@ -24,10 +24,10 @@ from cloud_client.retry import Backoff, is_transient, retry_after_s
 from device.values.carrier import CloudState, GalleryPosition
 
 QUICK_ANSWER_S: Final = 1.0
-"""A long poll that brings nothing sooner than this was ended by another one, not by time."""
+"""A long poll that returns empty sooner than this was ended by another request, not by time."""
 
 _SNAPSHOT_HEALS: Final = frozenset({"gap", "bad_chain", "wrong_epoch", "state_mismatch"})
-"""Refusals of the core that mean: these pages do not continue what it holds."""
+"""Refusals of the core that mean: these pages do not continue its gallery."""
 
 _NOT_THE_CONTENT: Final = frozenset(
     {
@@ -40,12 +40,12 @@ _NOT_THE_CONTENT: Final = frozenset(
         ProblemCode.IDEMPOTENCY_IN_PROGRESS,
     }
 )
-"""Refusals that say nothing about the body, so the same body may be taken later."""
+"""Refusals that say nothing about the body, so the same body may be accepted later."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchDeltas:
-    """Ask for what follows `position`; `wait_s` is 0, or the time of a long poll."""
+    """Ask for the deltas after `position`; `wait_s` is 0, or the time of a long poll."""
 
     position: GalleryPosition
     wait_s: int
@@ -59,7 +59,7 @@ class FetchSnapshot:
 
 
 class GalleryCourse:
-    """Keeps one gallery in step: deltas by long poll, a snapshot where deltas cannot lead on.
+    """Keeps one gallery in step: deltas by long poll, a snapshot when deltas cannot continue.
 
     deltas ──410 history_expired, or a refusal that a snapshot heals──▶ snapshot(first page)
     snapshot ──page taken──▶ snapshot(next page) ──last page taken──▶ deltas
@@ -73,15 +73,15 @@ class GalleryCourse:
 
     @property
     def position(self) -> GalleryPosition:
-        """Where the core was when it was last heard."""
+        """The core's position at its last report."""
         return self._position
 
     def next_request(self) -> FetchDeltas | FetchSnapshot:
-        """What to ask the service for."""
+        """The next request to the service."""
         return self._next
 
     def deltas_taken(self, position: GalleryPosition, elapsed_s: float) -> float:
-        """The core applied a page of deltas, maybe an empty one; seconds to wait."""
+        """The core applied a page of deltas, possibly empty; seconds to wait."""
         moved = position != self._position
         polled = isinstance(self._next, FetchDeltas) and self._next.wait_s > 0
         self._position = position
@@ -92,17 +92,17 @@ class GalleryCourse:
         return 0.0
 
     def snapshot_page_taken(self, position: GalleryPosition, *, done: bool, next_cursor: str | None) -> float:
-        """The core took a page of a snapshot; seconds to wait."""
+        """The core applied a page of a snapshot; seconds to wait."""
         self._position = position
         if not done and next_cursor is None:
-            # More is said to come and there is no way to ask for it.
+            # More pages are announced, without a cursor to ask for them.
             self._next = FetchSnapshot(None)
             return self._backoff.failed()
         self._next = FetchDeltas(position, 0) if done else FetchSnapshot(next_cursor)
         return 0.0
 
     def page_refused(self, code: str, position: GalleryPosition) -> float:
-        """The core refused a page with `code` and, asked again, is at `position`; seconds to wait."""
+        """The core refused a page with `code` and then reported `position`; seconds to wait."""
         moved = position != self._position
         self._position = position
         if isinstance(self._next, FetchSnapshot) or (code in _SNAPSHOT_HEALS and not moved):
@@ -116,8 +116,8 @@ class GalleryCourse:
         code = error.code if isinstance(error, CloudProblem) else ""
         if code == ProblemCode.HISTORY_EXPIRED and isinstance(self._next, FetchDeltas):
             self._next = FetchSnapshot(None)
-            # The way on is known: at once, unless a snapshot led straight back here. Only a page of deltas
-            # ends the row of failures.
+            # The next step is known, so it follows at once, unless a snapshot led straight back here. Only a
+            # page of deltas resets the count of failures.
             first = self._backoff.failures == 0
             delay_s = self._backoff.failed()
             return 0.0 if first else delay_s
@@ -132,7 +132,7 @@ class GalleryCourse:
 
 
 def next_cursor_of(page: bytes) -> str | None:
-    """The cursor of the page after this snapshot page, None at the end or when there is no valid one."""
+    """The cursor of the page after this snapshot page; None at the end or without a valid one."""
     try:
         members = json.loads(page)
     except (ValueError, RecursionError):
@@ -142,19 +142,19 @@ def next_cursor_of(page: bytes) -> str | None:
 
 
 class UploadFate(Enum):
-    """What becomes of a batch or an enrolment that the service did not take."""
+    """What to do with a batch or an enrolment that the service did not accept."""
 
     AGAIN = auto()
     """The same body with the same key, after a wait."""
     REFUSED = auto()
-    """The service has judged this body and will not take it."""
+    """The service has judged this body and will not accept it."""
 
 
 def fate_of(error: CloudError) -> UploadFate:
-    """Whether the service refused the content, or merely did not take it now.
+    """Whether the service refused the content, or only could not accept it now.
 
-    Only a problem document of the service counts as a judgement: a proxy's page is no reason to give up
-    somebody's passage.
+    Only a problem document of the service counts as a judgement: the error page of a proxy is no reason to
+    discard a passage.
     """
     if not isinstance(error, CloudProblem) or not error.code or is_transient(error):
         return UploadFate.AGAIN
@@ -162,8 +162,8 @@ def fate_of(error: CloudError) -> UploadFate:
 
 
 class BatchSize:
-    """How many verdicts to take at a time: halved while whole batches are refused, so that one item the
-    service cannot read is found and set aside alone, and doubled again after each success."""
+    """The number of verdicts in a batch: halved while whole batches are refused, so that the one item at
+    fault is found and set aside, and doubled after each success."""
 
     def __init__(self, largest: int = MAX_BATCH_ITEMS) -> None:
         self._largest = largest
@@ -175,11 +175,12 @@ class BatchSize:
         return self._size
 
     def taken(self) -> None:
-        """A batch went through."""
+        """A batch was accepted."""
         self._size = min(self._largest, self._size * 2)
 
     def refused(self, items: int) -> bool:
-        """A batch of `items` was refused as a whole. True when it was one item: that one is the culprit."""
+        """A batch of `items` was refused as a whole. True for a single item, which is then the one at
+        fault."""
         if items <= 1:
             return True
         self._size = max(1, items // 2)
@@ -187,7 +188,7 @@ class BatchSize:
 
 
 class Reachability:
-    """Watches all requests and says when the picture changes."""
+    """Derives from all requests whether the service is reachable, and reports changes."""
 
     def __init__(self) -> None:
         self._state: CloudState | None = None
@@ -199,7 +200,7 @@ class Reachability:
 
     @property
     def state(self) -> CloudState:
-        """The picture now."""
+        """The present state."""
         return self._state or CloudState(online=False, detail="no request has been answered yet")
 
     def answered(self) -> CloudState | None:
@@ -209,8 +210,7 @@ class Reachability:
     def failed(self, error: CloudError) -> CloudState | None:
         """A request failed; the new state if it changed.
 
-        A refusal with a word of the service's own is an answer too, except that of a device which the
-        service does not let in.
+        A refusal with a code of the service is an answer too, except when it does not accept the device.
         """
         if isinstance(error, CloudProblem) and error.code and error.status < 500:
             if error.code != ProblemCode.UNAUTHENTICATED:
@@ -222,7 +222,7 @@ class Reachability:
                 )
             )
         if isinstance(error, CloudProblem):
-            # Without the number of the request, which would make every failure a change.
+            # Without the id of the request, which would make every failure a change.
             return self._change(
                 CloudState(online=False, detail=f"the service answers {error.status} {error.code}".rstrip())
             )

@@ -1,12 +1,12 @@
-"""The errands of the carrier, each a task of its own: gallery, verdicts, status, keys, link state.
-Those of an enrolment are in `device.syncd.enrolment_tasks`.
+"""The tasks of the carrier: gallery, verdicts, status, keys, link state. Those of an enrolment are in
+`device.syncd.enrolment_tasks`.
 
-A task has one connection to the core and repeats `step`, which does one errand and answers with the seconds
-to wait before the next. Tasks do not wait for each other: a long poll holds no verdict back. What to do next
-is decided in `device.syncd.policy`; here is only the talking.
+A task has one connection to the core and repeats `step`, which does one piece of work and returns the seconds
+to wait before the next. Tasks do not wait for each other: a long poll delays no verdict. The decisions are in
+`device.syncd.policy`; this module does the communication.
 
-`step` raises IpcUnreachable or IpcError when the core is lost; the task's runner then reconnects and calls
-`core_lost` first, so that nothing is assumed about a core that may have been restarted.
+`step` raises IpcUnreachable or IpcError when the core is lost. The task's runner then calls `core_lost` and
+reconnects, so that nothing is assumed about a core that may have restarted.
 """
 
 import asyncio
@@ -48,18 +48,18 @@ from device.values.wire import WireObject
 from link1.errors import FormatError
 
 CORE_ANSWERS_S: Final = 60.0
-"""For everything but a page of a snapshot; a busy gate holds the core up for seconds at most."""
+"""For all requests but a snapshot page; a busy gate delays the core by seconds at most."""
 LAST_PAGE_TAKES_S: Final = 1_200.0
-"""With a million templates the last page rebuilds the index and overwrites the rows before for a minute, and
-does it between the hands at a busy gate."""
+"""With a million templates the last page rebuilds the index and overwrites the old rows for a minute, at a
+busy gate only between the hands."""
 
 WAIT_MS: Final = 30_000
 NO_GALLERY_S: Final = 30.0
 KEYS_EVERY_S: Final = 600.0
-"""A rotation is announced a day ahead; ten minutes lose nothing of that."""
+"""A rotation is announced a day ahead, so ten minutes are soon enough."""
 
 FIRST_PICTURE_S: Final = 10.0
-"""So long a core hears nothing of a service that has not answered yet."""
+"""How long the report of the link state waits for the service's first answer."""
 
 STATUS_EVERY_S: Final = 60.0
 STATUS_AT_MOST_EVERY_S: Final = 1.0
@@ -86,7 +86,7 @@ class CoreLine:
     ) -> Packet:
         """One request to the core; raises what `IpcClient.call` raises."""
         if self._client is not None and self._client.closed:
-            self.close()  # the core closes a connection that asks nothing for long
+            self.close()  # the core closes idle connections
         if self._client is None:
             self._client = await IpcClient.connect(self._path)
         members = {} if request is None else request.to_obj()
@@ -100,11 +100,11 @@ class CoreLine:
 
 
 class DeviceWiped(Exception):
-    """Nothing is left to carry, and the http key is to be in no memory any more: the process ends."""
+    """Nothing is left to carry, and the http key must leave memory: the process ends."""
 
 
 class SyncContext:
-    """What the tasks share: the service, the clock, chance, and the picture of who is reachable."""
+    """Shared by the tasks: the service, the clock, a random source, and the state of the link."""
 
     def __init__(
         self, cloud: CloudClient, clock: Clock, random: Random, on_link_change: Callable[[CloudState], None]
@@ -120,7 +120,7 @@ class SyncContext:
 
     @property
     def link(self) -> CloudState:
-        """Whether the service is reachable, as last seen."""
+        """Whether the service is reachable, at the last request."""
         return self._reachability.state
 
     @property
@@ -129,18 +129,18 @@ class SyncContext:
         return self._reachability.known
 
     def answered(self) -> None:
-        """The service took a request."""
+        """The service answered a request."""
         self._noticed(self._reachability.answered())
 
     def failed(self, error: CloudError) -> None:
         """The service refused a request, or did not answer."""
         if isinstance(error, CloudProblem) and error.status == 401:
-            # A revoked device learns of it, and of its wipe, by asking for its status.
+            # A revoked device learns of its wipe by asking for its status.
             self.status_wanted.set()
         self._noticed(self._reachability.failed(error))
 
     async def pause(self, seconds: float) -> None:
-        """Wait; while the service is away, only until another task has found it back."""
+        """Wait; while the service is unreachable, only until another task has reached it."""
         if self.link.online:
             await asyncio.sleep(seconds)
         else:
@@ -168,12 +168,12 @@ async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
 
 
 class SyncTask(Protocol):
-    """One kind of errand."""
+    """A task of the carrier."""
 
     name: str
 
     async def step(self, core: CoreLine) -> float:
-        """Do one errand; seconds to wait before the next."""
+        """Do one piece of work; seconds to wait before the next."""
         ...
 
     def core_lost(self) -> None:
@@ -182,7 +182,7 @@ class SyncTask(Protocol):
 
 
 class GalleryTask:
-    """Long-polls for deltas, and fetches a snapshot where they cannot lead on."""
+    """Long-polls for deltas, and fetches a snapshot when deltas cannot continue."""
 
     name = "gallery"
 
@@ -222,20 +222,20 @@ class GalleryTask:
                 return course.deltas_taken(read_answer(GalleryPosition, taken), elapsed_s)
             taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
-            _log.warning("gallery: the core does not take a page: %s", error)
+            _log.warning("gallery: the core refuses a page: %s", error)
             position = await _position_of(core)
             if position is None:
                 self._course = None
                 return NO_GALLERY_S
             return course.page_refused(error.code, position)
-        told = read_answer(SnapshotPageTaken, taken)
+        applied = read_answer(SnapshotPageTaken, taken)
         return course.snapshot_page_taken(
-            told.position, done=told.done, next_cursor=next_cursor_of(page.body)
+            applied.position, done=applied.done, next_cursor=next_cursor_of(page.body)
         )
 
 
 class VerdictTask:
-    """Takes verdicts, and what came for them later, to the service within a second of the journal."""
+    """Takes verdicts and their outcomes to the service within a second after they are in the journal."""
 
     name = "verdicts"
 
@@ -245,7 +245,7 @@ class VerdictTask:
         self._size = BatchSize()
 
     def core_lost(self) -> None:
-        """Nothing to forget: a batch belongs to the journal until it is answered."""
+        """Keeps no state: a batch stays in the journal until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         batch = await core.call(
@@ -273,7 +273,7 @@ class VerdictTask:
         try:
             await core.call("verdicts.done", BatchAnswered(ticket, answer.status, ""), answer.body)
         except IpcRefused as error:
-            _log.warning("verdicts: the core does not take the answer: %s", error)
+            _log.warning("verdicts: the core refuses the answer: %s", error)
             return self._backoff.failed()
         self._backoff.succeeded()
         self._size.taken()
@@ -289,7 +289,7 @@ class VerdictTask:
 
 
 class KeysTask:
-    """Brings the service's published keys now and then, so that a rotation is learnt before it counts."""
+    """Fetches the service's published keys regularly, so that a rotation is known before it takes effect."""
 
     name = "keys"
 
@@ -311,12 +311,12 @@ class KeysTask:
         try:
             await core.call("keys", payload=answer.body)
         except IpcRefused as error:
-            _log.warning("keys: the core does not take them: %s", error)
+            _log.warning("keys: the core refuses them: %s", error)
         return KEYS_EVERY_S
 
 
 class StatusTask:
-    """Asks every minute what the service says about this device, and sooner after a 401."""
+    """Fetches this device's status every minute, and sooner after a 401."""
 
     name = "status"
 
@@ -331,13 +331,13 @@ class StatusTask:
         self._context.status_wanted.clear()
         pending = read_answer(HelloAnswer, await core.call("hello")).wipe_id
         if pending is not None:
-            # Told before, and cut off before the answer: the status may be closed to this key by now.
+            # Interrupted after the order: the status may no longer be available to this key.
             return await self._confirm_wipe(core, pending)
         try:
             answer = await self._context.cloud.device_status()
         except CloudError as error:
             self._context.failed(error)
-            # Our own 401 is no reason to ask again at once.
+            # A 401 to this request is no reason to ask again at once.
             self._context.status_wanted.clear()
             return self._backoff.failed(retry_after_s(error))
         self._context.answered()
@@ -347,7 +347,7 @@ class StatusTask:
         try:
             taken = await core.call("status", payload=answer.body)
         except IpcRefused as error:
-            _log.warning("status: the core does not take it: %s", error)
+            _log.warning("status: the core refuses it: %s", error)
             return STATUS_EVERY_S
         wipe_id = read_answer(StatusTaken, taken).wiped
         if wipe_id is not None:
@@ -357,8 +357,8 @@ class StatusTask:
         return 0.0
 
     async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
-        """Tell the service that its order is carried out; a 401 says that it had heard so before. Returns the
-        seconds to wait before the next attempt; raises DeviceWiped once core and service both know."""
+        """Report to the service that its order is carried out; a 401 means that it knows already. Returns the
+        seconds to wait before the next attempt; raises DeviceWiped once both core and service know."""
         body = json.dumps({"wipe_id": wipe_id}).encode("ascii")
         try:
             await self._context.cloud.wiped(body, f"wiped-{wipe_id}")
@@ -375,7 +375,7 @@ class StatusTask:
 
 
 class LinkStateTask:
-    """Tells the core whether the service is reachable, whenever that changes and after each reconnection."""
+    """Reports to the core whether the service is reachable, after each change and each reconnection."""
 
     name = "link state"
 
@@ -387,7 +387,7 @@ class LinkStateTask:
 
     async def step(self, core: CoreLine) -> float:
         if not self._context.link_known:
-            # A carrier that has just begun is no outage; the first request is on its way.
+            # The start of the carrier is not an outage; the first request is on its way.
             await wait_at_most(self._context.link_news, FIRST_PICTURE_S)
         self._context.link_news.clear()
         state = self._context.link

@@ -1,1 +1,1 @@
-"""Whom the device believes, and the keys it holds itself."""
+"""Pinned trust, and the device's own keys."""

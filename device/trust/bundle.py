@@ -1,9 +1,8 @@
 """Trust bundles: how pinned keys change after registration (device surface §6).
 
-A bundle adds and revokes; what it does not name stays, and what any bundle revoked never counts again. It is
-believed because a root that is pinned already certified its signer, and a root is added only with the
-signature of one that was pinned before, over `svc.root.v1 ‖ 0x00 ‖ the new key`, as `root_sig_b64` beside
-it. A root that is gone vouches for nothing.
+A bundle adds and revokes keys; keys that it does not name stay, and a revoked key never counts again. A
+bundle is valid when a pinned root certified its signer. A new root needs the signature of a pinned one over
+`svc.root.v1 ‖ 0x00 ‖ the new key`, in its member `root_sig_b64`. A removed root vouches for nothing.
 """
 
 from collections.abc import Mapping
@@ -23,13 +22,13 @@ from link1.signed import Kind, verify_object
 ROOT_PREFIX: Final = b"svc.root.v1\x00"
 _MAX_ITEMS: Final = 64
 _MAX_DBD_KEYS: Final = 4_096
-"""A bundle lists the validators of all gates; of these a device keeps its own."""
+"""A bundle lists the validators of all gates; a device keeps only its own."""
 
 
 def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trust:
-    """`trust` after a bundle; `trust` itself when the bundle is not newer than the last one taken.
+    """`trust` after a bundle; `trust` itself when the bundle is not newer than the last one applied.
 
-    Raises TrustError when no pinned root vouches for it, when it would leave the device without a root, or
+    Raises TrustError when no pinned root vouches for it, or when it would leave the device without a root, or
     without one that vouches for the configuration in force.
     """
     wrapper = dict(signed)
@@ -41,7 +40,7 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
         bundle_seq = members.integer(bundle, "bundle_seq", 1)
         if bundle_seq <= trust.bundle_seq:
             return trust
-        # A status from before the bundle must not bring back a validator's key that the bundle revokes.
+        # A status older than the bundle must not restore a validator key that the bundle revokes.
         issued_at_ms = members.integer(bundle, "issued_at_ms")
         numbers = {
             "bundle_seq": bundle_seq,
@@ -82,7 +81,7 @@ def _vouched_root(trust: Trust, item: JsonObject) -> JsonObject:
         except SignatureError:
             continue
         return item
-    raise SignatureError("a new root is signed by no root that was pinned before")
+    raise SignatureError("a new root is not signed by a pinned root")
 
 
 def _merged(held: list[JsonObject], named: list[JsonObject], gone: frozenset[str]) -> list[JsonObject]:

@@ -4,11 +4,11 @@
     /etc/credstore.encrypted/palm-access.verdict → the file above; systemd looks there by name
     $CREDENTIALS_DIRECTORY/palm-access.verdict    decrypted, in memory that is never swapped, for palmd alone
 
-The encrypted files lie in the state directory and not in /etc, so that a wipe can destroy them. A name that
-is missing there does not keep a unit from starting, so a wiped device still says that it is.
+The encrypted files are in the state directory and not in /etc, so that a wipe can destroy them. A missing
+credential does not prevent a unit from starting, so that a wiped device can still report its state.
 
-With a TPM the card alone is worth nothing to a thief. With the host key, which lies on the same disk, it is a
-matter of form: docs/explanation/SECURITY.md says what holds.
+With a TPM a stolen card is useless without the board. The host key is on the same disk and adds no protection
+against theft (docs/explanation/SECURITY.md).
 """
 
 import os
@@ -36,7 +36,7 @@ SYSTEMD: Final = Path("/etc/systemd/system")
 UNIT_KEYS: Final[Mapping[str, tuple[KeyPurpose, ...]]] = {
     "palmd.service": tuple(KeyPurpose),
 }
-"""Which unit is given which keys. The carrier has its one key from the core."""
+"""The keys that each unit receives. The carrier gets its one key from the core."""
 _VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 _TOOL_WITHIN_S: Final = 60.0
 
@@ -45,13 +45,13 @@ Run = Callable[[Sequence[str], bytes], bytes]
 
 
 def credential_name(purpose: KeyPurpose) -> str:
-    """As it is written in LoadCredentialEncrypted= and in the encrypted file itself."""
+    """The name in LoadCredentialEncrypted= and inside the encrypted file."""
     return f"palm-access.{purpose}"
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialKeys:
-    """What the service manager has decrypted for this unit."""
+    """The keys that the service manager has decrypted for this unit."""
 
     folder: Path
 
@@ -68,7 +68,7 @@ class CredentialKeys:
 
 
 def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
-    """The credentials of this unit if it was given any of ours, else the key files."""
+    """The credentials of this unit, if it has any of this product's, else the key files."""
     given = environ.get(_VARIABLE)
     if given:
         names = {credential_name(purpose) for purpose in KeyPurpose}
@@ -79,7 +79,7 @@ def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySo
 
 
 def run_tool(command: Sequence[str], given: bytes) -> bytes:
-    """A program, its standard input, its output. Raises KeyStoreError."""
+    """Run a program with `given` on its standard input; its output. Raises KeyStoreError."""
     try:
         done = subprocess.run(  # noqa: S603 - the words are this module's own
             command, input=given, capture_output=True, timeout=_TOOL_WITHIN_S, check=False
@@ -91,7 +91,7 @@ def run_tool(command: Sequence[str], given: bytes) -> bytes:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise KeyStoreError(
-            f"{' '.join(command[:2])} failed: {said[-1] if said else 'without a word'}; "
+            f"{' '.join(command[:2])} failed: {said[-1] if said else 'it printed no reason'}; "
             "run this as root, and see systemd-creds(1)"
         )
     return done.stdout
@@ -100,11 +100,11 @@ def run_tool(command: Sequence[str], given: bytes) -> bytes:
 def encrypt_keys(
     keys_dir: Path, *, with_key: str = "auto", credstore: Path = CREDSTORE, run: Run = run_tool
 ) -> bool:
-    """Turn the key files into encrypted credentials, and destroy the files once every one has been read back.
+    """Turn the key files into encrypted credentials; destroy the files once every credential is verified.
 
-    `with_key`: of systemd-creds(1): auto, host, tpm2 or host+tpm2. To be run as root, once the units have
-    their drop-ins; run again after an interruption, it goes on. False when there was no file left to encrypt
-    or to destroy. Raises KeyStoreError, OSError.
+    `with_key`: of systemd-creds(1): auto, host, tpm2 or host+tpm2. Runs as root, after the units have their
+    drop-ins; after an interruption the next run continues. False when there was no file left to encrypt or
+    destroy. Raises KeyStoreError, OSError.
     """
     folder = keys_dir.with_name(CREDENTIALS_FOLDER)
     sealed = {purpose: folder / f"{purpose}.cred" for purpose in KeyPurpose}
@@ -119,7 +119,7 @@ def encrypt_keys(
                 ["systemd-creds", "encrypt", f"--with-key={with_key}", f"--name={name}", "-", "-"], key
             )
             if _decrypted(name, data, run) != key:
-                raise KeyStoreError(f"{name} does not come back as it was; the key files stay as they are")
+                raise KeyStoreError(f"{name} decrypts to other bytes; the key files are left unchanged")
             replace_synced(path, data, mode=0o600)
             os.chown(path, owner.st_uid, owner.st_gid)  # the wipe is palmd's, and palmd is not root
     credstore.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def encrypt_keys(
 
 
 def drop_in(unit: str) -> str:
-    """What makes the service manager hand that unit its keys, and no others."""
+    """The drop-in that makes the service manager hand this unit its keys, and no others."""
     names = "".join(f"LoadCredentialEncrypted={credential_name(purpose)}\n" for purpose in UNIT_KEYS[unit])
     return f"# Keys as encrypted credentials: palmctl keys encrypt.\n[Service]\n{names}"
 
@@ -152,7 +152,7 @@ def drop_in_path(unit: str, systemd: Path = SYSTEMD) -> Path:
 
 
 def write_drop_ins(systemd: Path = SYSTEMD) -> None:
-    """Write them; a credential that is not there does not keep a unit from starting."""
+    """Write the drop-ins; a missing credential does not prevent a unit from starting."""
     for unit in UNIT_KEYS:
         path = drop_in_path(unit, systemd)
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -2,18 +2,18 @@
 
     keys/            0700
       verdict.key    0600  Ed25519 seed: verdicts, outbox records
-      http.key       0600  Ed25519 seed: request signatures; the carrier reads this one alone
+      http.key       0600  Ed25519 seed: request signatures; the only key that the carrier gets
       seal.key       0600  X25519 private key: opens the inbox
-      data.key       0600  seals what lies in databases
+      data.key       0600  seals database rows
 
 1. All four appear at once or not at all: they are written into `keys.partial`, synced, and the folder is
    renamed.
-2. Nothing here ever overwrites a key.
-3. A key that others could have read is refused: whoever can read the verdict key can sign for the device.
+2. This module never overwrites a key.
+3. A key that other users could read is rejected: a reader of the verdict key can sign for the device.
 
-They are read through a `KeySource`: these files, or the credentials of the service manager
-(`device.trust.credentials`). A TPM or secure element would be a third one only if it may hand the key out;
-one that signs inside takes the place of `SigningKey`, not of this.
+Keys are read through a `KeySource`: these files, or the credentials of the service manager
+(`device.trust.credentials`). A TPM or secure element could be a third source only if it exports the key; one
+that signs internally replaces `SigningKey` instead.
 """
 
 import os
@@ -31,7 +31,7 @@ from device.platform.files import sync_folder, write_synced
 from link1.keys import KEY_BYTES, SealKey, SigningKey
 
 CREDENTIALS_FOLDER = "credentials"
-"""Beside the folder of key files: the same keys, encrypted for the service manager."""
+"""Next to the folder of key files: the same keys, encrypted for the service manager."""
 
 
 class KeyPurpose(StrEnum):
@@ -46,7 +46,7 @@ class KeyPurpose(StrEnum):
 
 
 class KeySource(Protocol):
-    """Where keys come from."""
+    """A source of keys."""
 
     def read(self, purpose: KeyPurpose) -> bytes:
         """The 32 bytes of one key. Raises KeyStoreError."""
@@ -55,7 +55,7 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileKeys:
-    """The files that provisioning makes."""
+    """The files that provisioning writes."""
 
     folder: Path
 
@@ -74,11 +74,11 @@ class KeyStore:
 
     @classmethod
     def create(cls, folder: Path) -> "KeyStore":
-        """Make new keys in `folder`, which must not hold any yet. Raises KeyStoreError."""
+        """Make new keys in `folder`, which must not hold any. Raises KeyStoreError."""
         if KeyStore.exists(folder):
             raise KeyStoreError(
-                f"{folder} already holds keys and they are never overwritten; "
-                "`palmctl factory-reset` destroys them when the device shall become another one"
+                f"{folder} already holds keys, which are never overwritten; "
+                "`palmctl factory-reset` destroys them so that the device can be provisioned again"
             )
         partial = folder.with_name(folder.name + ".partial")
         try:
@@ -99,7 +99,7 @@ class KeyStore:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """True when `folder`, or the one for encrypted credentials, holds anything, in whatever state."""
+        """True when `folder`, or the folder of encrypted credentials, holds any file."""
         places = (folder, folder.with_name(CREDENTIALS_FOLDER))
         return any(place.is_dir() and any(place.iterdir()) for place in places)
 
@@ -110,7 +110,7 @@ class KeyStore:
 
     @classmethod
     def load(cls, source: KeySource) -> "KeyStore":
-        """Read the four keys from wherever they are. Raises KeyStoreError."""
+        """Read the four keys from `source`. Raises KeyStoreError."""
         return cls(
             verdict=SigningKey.from_seed(source.read(KeyPurpose.VERDICT)),
             http=SigningKey.from_seed(source.read(KeyPurpose.HTTP)),
@@ -120,7 +120,7 @@ class KeyStore:
 
 
 def read_key(folder: Path, purpose: KeyPurpose) -> bytes:
-    """The 32 bytes of one key, for a process that may have this one alone. Raises KeyStoreError."""
+    """The 32 bytes of one key file. Raises KeyStoreError."""
     path = folder / purpose.file_name
     try:
         _check_private(folder, folder.lstat(), stat.S_ISDIR, "0700")
@@ -148,7 +148,7 @@ def read_key(folder: Path, purpose: KeyPurpose) -> bytes:
 
 
 def checked_key(path: Path, key: bytes) -> bytes:
-    """What was read of a key file, if it can be a key. Raises KeyStoreError."""
+    """`key`, read from `path`, if it can be a key. Raises KeyStoreError."""
     if len(key) != KEY_BYTES:
         found = f"{len(key)}" if len(key) < KEY_BYTES else "more"
         raise KeyStoreError(
@@ -157,7 +157,7 @@ def checked_key(path: Path, key: bytes) -> bytes:
         )
     if not any(key):
         raise KeyStoreError(
-            f"{path} is damaged: it holds zeros only, as after a power cut on a disk that ignores sync; "
+            f"{path} is damaged: it holds only zeros, as after a power cut on a disk that ignores sync; "
             "the device has to be registered again with new keys"
         )
     return key
@@ -171,11 +171,11 @@ def _check_private(path: Path, status: os.stat_result, is_kind: Callable[[int], 
     if mode & 0o077:
         raise KeyStoreError(
             f"{path} is open to other users: expected mode {expected}, found {stat.S_IMODE(mode):04o}; "
-            f"treat the key as known to them, or run `chmod {expected} {path}` if you are sure it is not"
+            f"treat the key as disclosed, or run `chmod {expected} {path}` if you are sure it is not"
         )
-    # root reads whatever it looks after; for anybody else, what another user owns that user can exchange
+    # root may read files of any owner; for another user, a file's owner could exchange it
     if user != 0 and status.st_uid not in (0, user):
         raise KeyStoreError(
-            f"{path} belongs to user {status.st_uid}, and this program runs as user {user}: whoever owns it "
-            f"can exchange it; run `chown {user} {path}` if it is this device's own"
+            f"{path} belongs to user {status.st_uid}, who could exchange it, and this program runs as user "
+            f"{user}; run `chown {user} {path}` if the file is this device's"
         )

@@ -1,4 +1,4 @@
-"""The time that validities are held against."""
+"""The time against which validity periods are checked."""
 
 from device.platform.clock import Clock
 from gallery.freshness import GalleryNow
@@ -6,11 +6,11 @@ from gallery.gallery import Gallery
 
 
 def gallery_now(clock: Clock) -> GalleryNow:
-    """Both clocks that a gallery's age is told by."""
+    """Both clocks that measure a gallery's age."""
     return GalleryNow(boottime_ms=clock.boottime_ms(), wall_ms=clock.wall_ms())
 
 
 def known_time_ms(gallery: Gallery | None, clock: Clock) -> int:
-    """The time (epoch) to hold validities against: a wall clock that was set back does not bring back a
-    certificate or key that has ended."""
+    """The time (epoch) for checking validity periods: setting the wall clock back does not revive an expired
+    certificate or key."""
     return clock.wall_ms() if gallery is None else gallery.known_ms(gallery_now(clock))

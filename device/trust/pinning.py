@@ -1,7 +1,8 @@
 """The trust and the configuration in force, and the one way in which they change.
 
-Whatever carrier brings it: verified first, then durable, then gone by. One change at a time, for two carriers
-may bring one at once. What is not newer than what is held changes nothing.
+Every change is verified, then written to disk, then applied, whichever carrier brings it. Changes run one at
+a time, because two carriers may bring one at once. An object that is not newer than the present one changes
+nothing.
 """
 
 import asyncio
@@ -34,8 +35,7 @@ class Pinning:
         validator_keys_changed: Callable[[], None],
         policy_changed: Callable[[], None],
     ) -> None:
-        """`path`: of trust.json; `thread`: whose turn a change takes on the disk; `now_ms`: the time to hold
-        validities against (epoch)."""
+        """`path`: of trust.json; `thread`: writes it; `now_ms`: the time for checking validity (epoch)."""
         self._policy = policy
         self._pinned = pinned
         self._path = path
@@ -52,23 +52,23 @@ class Pinning:
         return self._policy
 
     def stop(self) -> None:
-        """Nothing changes any more: what was pinned is being destroyed."""
+        """Apply no further change: the pinned trust is being destroyed."""
         self._stopped = True
 
     async def take_service_keys(self, keys: list[JsonObject]) -> None:
-        """What GET /v1/keys lists. Raises TrustError, StateError."""
+        """The keys listed by GET /v1/keys. Raises TrustError, StateError."""
         now_ms = self._now_ms()
         if await self._pin(lambda trust: with_service_keys(trust, keys, now_ms)):
             _log.info("pinned %d keys of the service", len(self._pinned.trust.keys))
 
     async def take_validator_keys(self, status: ServiceStatus) -> None:
-        """The validator keys of a verified status; none goes because the status lacks it."""
+        """The validator keys of a verified status; no key is removed because the status lacks it."""
         try:
             changed = await self._pin(
                 lambda trust: with_dbd_keys(trust, status.dbd_keys, status.issued_at_ms)
             )
         except StateError as error:
-            _log.error("the validator keys of the service are not taken: %s", error)
+            _log.error("the validator keys of the service are not saved: %s", error)
             return
         if changed:
             _log.info("pinned %d windows of validator keys", len(self._pinned.trust.dbd_keys))
@@ -76,19 +76,19 @@ class Pinning:
         await self.heard(status.issued_at_ms)
 
     def noted(self, at_ms: int) -> None:
-        """The service signed something at `at_ms` (epoch) that was verified here and is durable elsewhere."""
+        """The service signed an object at `at_ms` (epoch) that was verified here and is stored elsewhere."""
         if self._pinned.heard(at_ms) and self._pinned.trust.worth_keeping(at_ms):
             self._validator_keys_changed()
 
     async def heard(self, at_ms: int) -> None:
-        """The service signed something at `at_ms` (epoch) that was verified here. It is kept where it matters
-        after a restart: seldom, for something comes every minute."""
+        """The service signed an object at `at_ms` (epoch) that was verified here. The time is written to disk
+        only when it matters after a restart, because such objects arrive every minute."""
         self.noted(at_ms)
         if self._pinned.trust.worth_keeping(at_ms):
             try:
                 await self._pin(lambda trust: reread(trust, {"service_ms": max(trust.service_ms, at_ms)}))
             except StateError as error:
-                _log.error("the service's time is not kept: %s", error)
+                _log.error("the service's time is not saved: %s", error)
 
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
@@ -109,7 +109,7 @@ class Pinning:
             self._validator_keys_changed()
 
     async def _pin(self, change: Callable[[Trust], Trust]) -> bool:
-        """Make what `change` makes of the trust durable, then go by it; False when that is the same."""
+        """Write the changed trust to disk, then apply it; False when nothing changes."""
         async with self._changing:
             trust = change(self._pinned.trust)
             if self._stopped or trust.obj == self._pinned.trust.obj:
@@ -117,6 +117,6 @@ class Pinning:
             try:
                 await self._thread.do(lambda: save_trust(self._path, trust))
             except TrustError as error:
-                raise StateError(str(error)) from error  # the disk's fault, not that of what was signed
+                raise StateError(str(error)) from error  # the disk failed; the signed object is valid
             self._pinned.replace(trust)
             return True

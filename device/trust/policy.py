@@ -1,8 +1,8 @@
-"""The signed configuration of the service: how strict to be, how long to wait (device surface §6).
+"""The signed configuration of the service: thresholds and time limits (device surface §6).
 
-A pinned root certifies a bundle signer, and that signer signs `config_obj`; the certificate stands beside
-the signature. It is held against the time at which the configuration was taken, not the time of reading: a
-configuration does not stop counting because its signer has retired since.
+A pinned root certifies a bundle signer, who signs `config_obj`; the certificate accompanies the signature.
+Its validity is checked for the time at which the configuration was accepted, not the time of reading: a
+configuration stays in force when its signer's certificate expires.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _MAX_WAIT_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the service asks of this device. `attempts`: good captures that it takes to reject a palm."""
+    """The settings of this device. `attempts`: good captures needed to reject a palm."""
 
     config_seq: int
     thresholds: Thresholds
@@ -36,7 +36,7 @@ class Policy:
 def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], taken_at_ms: int) -> Policy:
     """Verify `{config_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
 
-    `taken_at_ms`: epoch milliseconds at which the device took it. Raises TrustError.
+    `taken_at_ms`: epoch milliseconds at which the device accepted it. Raises TrustError.
     """
     wrapper = dict(signed)
     try:

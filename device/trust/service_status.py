@@ -1,6 +1,6 @@
-"""What the service says about this device: the signed ``device_status_obj`` (device surface §3).
+"""The service's statement about this device: the signed ``device_status_obj`` (device surface §3).
 
-It comes over the network and, as the body of a revocation, through the mail; both are checked here.
+It arrives over the network or, as the body of a revocation, by mail; both are checked here.
 """
 
 import re
@@ -25,7 +25,7 @@ _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ServiceStream:
-    """Where the service's gallery stream stands."""
+    """The position of the service's gallery stream."""
 
     stream: str
     epoch: int
@@ -35,8 +35,8 @@ class ServiceStream:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """A verified status. `wipe_id` is set when the service orders this device to destroy what it holds;
-    `gallery` is None for a device without a gallery."""
+    """A verified status. `wipe_id` is set when the service orders this device to be wiped; `gallery` is None
+    for a device without a gallery."""
 
     status: str
     issued_at_ms: int
@@ -57,9 +57,9 @@ def read_service_status(
 ) -> ServiceStatus:
     """Check a signed status and read it.
 
-    `key_of` answers the pinned device_status key of a kid; `newest_ms` is issued_at_ms of the newest status
-    accepted so far, and an older one is refused, or a carrier could bring back a revoked validator key.
-    `known_ms`: the time by all that is known here; it keeps one date far ahead from shutting the door.
+    `key_of` returns the pinned device_status key of a kid. `newest_ms` is issued_at_ms of the newest status
+    accepted so far; an older one is rejected, or a carrier could restore a revoked validator key.
+    `known_ms`: the known time; with it one date far ahead does not block every later status.
     Raises FormatError, SignatureError, or TrustError for an unknown signer, another device or an old status.
     """
     key = key_of(signer_kid_of(Kind.DEVICE_STATUS, wrapper))
@@ -84,7 +84,7 @@ def read_service_status(
 
 
 class StatusReader:
-    """One memory of the newest status, whichever carrier brought it."""
+    """Remembers the newest status of all carriers."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class StatusReader:
         at_least_ms: Callable[[], int] = lambda: 0,
         known_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`key_of` answers the pinned device_status key of a kid; `newest_ms`: what was accepted before;
-        `at_least_ms`: what the trust on the disk stands for; `known_ms`: the time, as far as it is known."""
+        """`key_of` returns the pinned device_status key of a kid. `newest_ms`: of the status accepted before.
+        `at_least_ms`: of the status or bundle in trust.json. `known_ms`: the known time."""
         self._device_id = device_id
         self._key_of = key_of
         self._newest_ms = newest_ms
@@ -134,5 +134,5 @@ def _wipe_id(value: object) -> str | None:
 
 def _object(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise FormatError(f"member {name} holds something else than an object")
+        raise FormatError(f"member {name} is not an object")
     return value

@@ -1,15 +1,15 @@
-"""What registration pinned: who this device is, and whose signatures it believes. Kept in trust.json.
+"""The trust pinned at registration: the device's identity and the keys it believes. Kept in trust.json.
 
-The file is the registration answer (device surface §3) with these changes: `device` is cut down to its
-device_id, `dbd_sign_key` is the list `dbd_keys` of windows (device surface §3, status), `revoked_kids` are
-those of all bundles, `service_ms` is a time by the service, and `gate_id`, `dbd_id`, `passage_sensor` and
-`pinned_at_ms` say under what, and when, it was pinned. It holds no secret.
+The file is the registration answer (device surface §3) with these changes: `device` is reduced to its
+device_id, `dbd_sign_key` becomes the list `dbd_keys` of windows (device surface §3, status), `revoked_kids`
+are those of all bundles, `service_ms` is a time signed by the service, and `gate_id`, `dbd_id`,
+`passage_sensor` and `pinned_at_ms` are the facts and the time of the registration. It holds no secret.
 
 1. The file is replaced as a whole or not at all.
-2. Nothing in it is believed half: one wrong member refuses the file.
-3. Configuration counts only as far as a root pinned here vouches for it (`device.trust.policy`).
-4. Which key of the validator counts never rests on a clock alone (`Trust.dbd_keys_now`), so a device without
-   a battery serves its gate, whatever time it begins at.
+2. One wrong member makes the whole file invalid.
+3. The configuration counts only when a root pinned here vouches for it (`device.trust.policy`).
+4. Which validator key counts never depends on a clock alone (`Trust.dbd_keys_now`), so a device without a
+   clock battery serves its gate, whatever its clock says at the start.
 """
 
 import json
@@ -34,10 +34,10 @@ MAX_FILE_BYTES = 256 * 1024
 """A registration answer with every list full stays under 64 KiB."""
 
 MAX_REVOKED = 1_024
-"""Revoked kids of all bundles together; a bundle that would bring more is refused."""
+"""Revoked kids of all bundles together; a bundle that would exceed it is rejected."""
 _MAX_KEYS = 64
 _MAX_WINDOWS = 256
-"""Windows of this device's validator: a new key each month for twenty years."""
+"""Windows of this device's validator: enough for a new key each month for twenty years."""
 _DAY_MS = 24 * 3600 * 1000
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})")
 _USE = re.compile(r"[a-z_]{1,32}")
@@ -55,10 +55,10 @@ class ServiceKey:
 
 @dataclass(frozen=True, slots=True)
 class DbdKey:
-    """A validator's signing key and one window of it: from `not_before_ms` up to before `not_after_ms`.
+    """A validator's signing key with one validity window: `not_before_ms` included, `not_after_ms` excluded.
 
-    A key that is added again has another window beside its earlier ones. `assumed`: the registration names a
-    key and no window, so it has one from 0 without an end until a list of the service names the key.
+    A key that is added again gets an additional window. `assumed`: the registration names a key without a
+    window, so it counts from 0 without an end until a list of the service names the key.
     """
 
     dbd_id: str
@@ -77,7 +77,7 @@ class DbdKey:
         open_ended = members.member(obj, "not_after_ms") is None
         return cls(
             dbd_id=members.text(obj, "dbd_id", NAME),
-            # The status route names no alg beside the key; there is but the one.
+            # The status route does not name an alg; only one exists.
             public=_signing_key({"alg": "ed25519", **obj}),
             not_before_ms=members.integer(obj, "not_before_ms"),
             not_after_ms=None if open_ended else members.integer(obj, "not_after_ms"),
@@ -99,7 +99,7 @@ class DbdKey:
 class Trust:
     """What is pinned. `gallery` is (stream, epoch), None for a device without one.
 
-    `config` is the signed configuration as it came; `device.trust.policy` verifies and reads it.
+    `config` is the signed configuration as received; `device.trust.policy` verifies and reads it.
     """
 
     device_id: str
@@ -119,17 +119,18 @@ class Trust:
     terms_version: str
     config: JsonObject
     bundle_seq: int
-    """Of the newest trust bundle taken (`device.trust.bundle`); 0 before the first."""
+    """Of the newest trust bundle applied (`device.trust.bundle`); 0 before the first."""
     status_at_ms: int
-    """issued_at_ms of the status or bundle that `dbd_keys` came with; no older status takes their place."""
+    """issued_at_ms of the status or bundle that `dbd_keys` came with; an older status does not replace
+    them."""
     service_ms: int
-    """A time that the service signed: the newest one, as far as it can matter (`worth_keeping`)."""
+    """The newest time signed by the service, as far as it has to be durable (`worth_keeping`)."""
     revoked_kids: frozenset[str]
     obj: JsonObject
     """The members of trust.json as they are written."""
 
     def service_key(self, kid: str, use: str, at_ms: int | None = None) -> PublicKey | None:
-        """The key `kid` if it is pinned for `use` and, when a time is given, not past its validity."""
+        """The key `kid` if it is pinned for `use` and, when a time is given, has not expired."""
         for key in self.keys:
             if key.public.kid == kid and use in key.use:
                 over = at_ms is not None and key.not_after_ms is not None and at_ms >= key.not_after_ms
@@ -137,23 +138,23 @@ class Trust:
         return None
 
     def gallery_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
-        """The key that may have signed a gallery head."""
+        """The key `kid` if it may sign gallery heads."""
         return self.service_key(kid, "gallery", at_ms)
 
     def status_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
-        """The key that may have signed a device status."""
+        """The key `kid` if it may sign device statuses."""
         return self.service_key(kid, "device_status", at_ms)
 
     def dbd_key(self, kid: str, at_ms: int) -> PublicKey | None:
-        """The validator's key `kid`, if one of its windows holds `at_ms` (epoch milliseconds)."""
+        """The validator's key `kid`, if one of its windows contains `at_ms` (epoch milliseconds)."""
         windows = (key for key in self._unrevoked() if key.public.kid == kid)
         return next((key.public for key in windows if key.holds(at_ms)), None)
 
     def dbd_keys_now(self, wall_ms: int, service_ms: int) -> tuple[DbdKey, ...]:
-        """The windows whose keys count now, by the wall clock and the newest time that the service signed.
+        """The windows whose keys count now, by the wall clock and the newest time signed by the service.
 
-        Now is the later of both, and the service's time where that lies in no window; where that lies in none
-        either, every key counts that is not revoked. So no clock shuts a validator out.
+        The later of the two is tried first, then the service's time. When neither is in any window, every
+        key that is not revoked counts. So no clock locks a validator out.
         """
         windows = self._unrevoked()
         for now_ms in (max(wall_ms, service_ms), service_ms):
@@ -162,14 +163,14 @@ class Trust:
         return windows
 
     def once_pinned(self, kid: str) -> OncePinned | None:
-        """The validator's key `kid`, whenever it counted."""
+        """The validator's key `kid`, in whichever window."""
         keys = (key.public for key in self.dbd_keys if key.public.kid == kid and key.dbd_id == self.dbd_id)
         public = next(keys, None)
         return None if public is None else OncePinned(public, kid in self.revoked_kids)
 
     def worth_keeping(self, at_ms: int) -> bool:
-        """Whether a time that the service signed has to be durable: a window began or ended between it and
-        the one on the disk, so that another key counts, or a day has passed."""
+        """Whether a time signed by the service has to be durable: since the stored time a window began or
+        ended, so that another key counts, or a day has passed."""
         edges = {edge for key in self.dbd_keys for edge in (key.not_before_ms, key.not_after_ms) if edge}
         crossed = any(self.service_ms < edge <= at_ms for edge in edges)
         return crossed or at_ms >= self.service_ms + _DAY_MS
@@ -183,7 +184,7 @@ class Trust:
 
 
 class Pinned:
-    """The trust in force, and the newest time of the service; its holders see every change at once."""
+    """The trust in force and the newest time of the service, shared by all parts that use them."""
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
@@ -195,15 +196,16 @@ class Pinned:
 
     @property
     def service_ms(self) -> int:
-        """The newest time (epoch) that the service signed and this device verified. It never falls."""
+        """The newest time (epoch) signed by the service and verified here. It never decreases."""
         return self._service_ms
 
     def replace(self, trust: Trust) -> None:
-        """Go by `trust` from here on."""
+        """Put `trust` in force."""
         self._trust = trust
 
     def heard(self, at_ms: int) -> bool:
-        """The service signed something at `at_ms` (epoch) that was verified here. True when that is news."""
+        """The service signed an object at `at_ms` (epoch) that was verified here. True when it is the
+        newest."""
         newer = at_ms > self._service_ms
         self._service_ms = max(self._service_ms, at_ms)
         return newer
@@ -214,7 +216,7 @@ class Pinned:
         return next((key.public for key in counting if key.public.kid == kid), None)
 
     def once_pinned(self, kid: str) -> OncePinned | None:
-        """The validator's key `kid`, whenever it counted."""
+        """The validator's key `kid`, in whichever window."""
         return self._trust.once_pinned(kid)
 
 
@@ -227,7 +229,7 @@ def trust_from_registration(
     passage_sensor: bool,
     pinned_at_ms: int,
 ) -> Trust:
-    """Read the answer of POST /v1/devices/register. Raises TrustError when it is not what was asked for."""
+    """Read the answer of POST /v1/devices/register. Raises TrustError when it does not match the request."""
     try:
         answered_id = members.text(members.nested(answer, "device"), "device_id", NAME)
         first_key = members.member(answer, "dbd_sign_key")
@@ -255,10 +257,10 @@ def trust_from_registration(
 
 
 def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) -> Trust:
-    """`trust` with what GET /v1/keys lists now (`published`), at `now_ms` (epoch milliseconds).
+    """`trust` with the keys that GET /v1/keys lists (`published`), at `now_ms` (epoch milliseconds).
 
-    A key that is new here counts only if it appeared before its not_before (partner API, listSigningKeys):
-    one that is to count at once could be anybody's. A known key may be given an end, never another meaning.
+    A new key counts only if it was published before its not_before (partner API, listSigningKeys); a key that
+    is valid at once could be anyone's. A known key may be given an end, and is not changed otherwise.
     Raises TrustError.
     """
     known = {key["kid"]: key for key in trust.obj["keys"]}
@@ -266,7 +268,7 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
         for item in published:
             key = _service_key(item)
             if key.public.kid in known:
-                # An end that has passed is none that the service publishes: such keys are left off the list.
+                # The service does not list expired keys, so an end in the past is ignored.
                 if key.not_after_ms is None or key.not_after_ms > now_ms:
                     known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
             elif key.not_before_ms > now_ms and key.public.kid not in trust.revoked_kids:
@@ -280,8 +282,8 @@ _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after
 
 
 def with_dbd_keys(trust: Trust, listed: Iterable[DbdKey], status_at_ms: int) -> Trust:
-    """`trust` with the validator keys that a verified device status lists; `trust` itself when it holds them
-    all, so that a status a minute writes nothing."""
+    """`trust` with the validator keys of a verified device status; `trust` itself when it holds all of them,
+    so that the status of every minute writes nothing."""
     windows = merged_windows(trust, listed, newer=True)
     if tuple(windows) == trust.dbd_keys:
         return trust
@@ -290,10 +292,10 @@ def with_dbd_keys(trust: Trust, listed: Iterable[DbdKey], status_at_ms: int) -> 
 
 
 def merged_windows(trust: Trust, listed: Iterable[DbdKey], *, newer: bool) -> list[DbdKey]:
-    """The windows of `trust` and those of a list of the service. No window goes because a list lacks it.
+    """The windows of `trust` and of a list of the service. No window is removed because a list lacks it.
 
-    `newer`: the list is not older than what is held, so the end that it gives to a window governs. Keys of
-    other validators are left out. Where there are more than can be kept, those go that ended first.
+    `newer`: the list is not older than the stored one, so its end of a window applies. Keys of other
+    validators are left out. Beyond the limit, the windows that end first are dropped.
     """
     own = [replace(key, assumed=False) for key in listed if key.dbd_id == trust.dbd_id]
     named = {key.public.kid for key in own}
@@ -329,13 +331,13 @@ def reread(trust: Trust, changes: JsonObject) -> Trust:
 
 
 def load_trust(path: Path) -> Trust:
-    """Read trust.json. Raises NotProvisioned when there is none, TrustError when it cannot be believed."""
+    """Read trust.json. Raises NotProvisioned when there is none, TrustError when it is invalid."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise NotProvisioned(
-            f"{path} is not there: this device is not provisioned; run `palmctl provision`"
+            f"{path} does not exist: this device is not provisioned; run `palmctl provision`"
         ) from None
     except OSError as error:
         raise TrustError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
@@ -348,7 +350,7 @@ def load_trust(path: Path) -> Trust:
 
 
 def save_trust(path: Path, trust: Trust) -> None:
-    """Replace trust.json at once, durably. Raises TrustError when it cannot be written."""
+    """Replace trust.json durably, as a whole. Raises TrustError when it cannot be written."""
     text = json.dumps(with_checksum(trust.obj), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     try:
         replace_synced(path, text.encode("utf-8"), mode=0o644)
@@ -421,7 +423,7 @@ def _timestamp_ms(obj: JsonObject, name: str) -> int:
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        raise FormatError(f"member {name} is no moment of the calendar") from None
+        raise FormatError(f"member {name} is not a valid date and time") from None
 
 
 def _object(item: object) -> JsonObject:

@@ -1,1 +1,1 @@
-"""New models and new software: received, judged, tried, and gone back from."""
+"""Updates of models and software: received, verified, tried, and rolled back."""

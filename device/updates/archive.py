@@ -1,7 +1,7 @@
-"""The payload of a release: a tar.xz of plain files, unpacked so that nothing in it reaches outside.
+"""The payload of a release: a tar.xz of plain files, unpacked so that nothing leaves the target folder.
 
-Only regular files and folders are taken, under relative names without `..`; never a link, a device, a name
-twice, or a name inside a file. Every file is on the disk before this returns.
+Only regular files and folders are accepted, under relative names without `..`; never a link, a device, a
+duplicate name, or a name inside a file. Every file is synced before `unpack` returns.
 """
 
 import lzma
@@ -19,12 +19,12 @@ _PIECE_BYTES: Final = 256 * 1024
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}|\.(?!\.)[A-Za-z0-9_][A-Za-z0-9._+@(), -]{0,199}")
 _EXECUTABLE: Final = 0o100
 _LONGEST_NAME: Final = 1_000
-"""Characters of a whole name: with the folder it is unpacked into, no system refuses the path."""
+"""Characters of a whole name: together with the target folder it stays within every system's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an archive may come to, unpacked."""
+    """The largest size of an unpacked archive."""
 
     files: int
     total_bytes: int
@@ -65,9 +65,9 @@ def unpack(payload: Path, folder: Path, limits: Limits) -> None:
                 if content is None:
                     raise _bad(f"{name} has no content")
                 _write(target, content, member)
-    # A header of nonsense: a number of 5,000 digits, text that is no UTF-8, one header inside the other.
+    # A malformed header: a number of 5,000 digits, text that is not UTF-8, nested headers.
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
-        raise _bad(f"it is no whole tar.xz ({error})") from error
+        raise _bad(f"it is not a complete tar.xz ({error})") from error
     for made in sorted(folders, reverse=True):
         sync_folder(made)
 
@@ -77,11 +77,11 @@ def _checked_name(member: tarfile.TarInfo, seen: set[PurePosixPath]) -> PurePosi
     if not (member.isreg() or member.isdir()):
         raise _bad(f"{name} is neither a file nor a folder")
     if member.size < 0 or len(member.name) > _LONGEST_NAME:
-        raise _bad("a name in it is too long, or a size is no size")
+        raise _bad("a name in it is too long, or a size is negative")
     if name.is_absolute() or not name.parts or any(_PART.fullmatch(part) is None for part in name.parts):
-        raise _bad("a name in it leads elsewhere, or has characters that no release uses")
+        raise _bad("a name in it leaves the folder, or has characters that no release uses")
     if name in seen:
-        raise _bad(f"{name} is in it twice")
+        raise _bad(f"it holds {name} twice")
     seen.add(name)
     return name
 
@@ -91,7 +91,7 @@ def _write(target: Path, content: IO[bytes], member: tarfile.TarInfo) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(target, flags, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # regardless of the umask
         written = 0
         while piece := content.read(_PIECE_BYTES):
             file.write(piece)

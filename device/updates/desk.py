@@ -1,11 +1,11 @@
-"""Takes releases, whoever carries them: the validator's mail, or a technician's stick.
+"""Receives releases from every carrier: the validator's mail, or a technician's stick.
 
-    manifest → verified, release_seq on the disk → room made
+    manifest → verified, release_seq on the disk → space allocated
     chunk    → at its place on the disk → acknowledged
     the last → SHA-256 of the whole from the disk → unpacked → self-test → waits for its turn
 
-Everything happens on a thread of its own, a piece at a time with pauses, so that neither the loop nor a
-passage waits. What is under way when the power goes is taken up again by the next start.
+The work runs on a separate thread, a piece at a time with pauses, so that neither the loop nor a passage
+waits. After a power cut the next start continues it.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UpdateParts:
-    """`roots`: those pinned now. `now_ms`: the time to hold a signer's certificate against (epoch).
-    `model_pinned`: [model] dir is set, so that no model is taken. `test_model`: proves the model in a folder
-    and gives its model_id, or raises UpdateRefused."""
+    """`roots`: those pinned now. `now_ms`: the time for checking a signer's certificate (epoch).
+    `model_pinned`: [model] dir is set, so that no model is accepted. `test_model`: tests the model in a
+    folder and returns its model_id, or raises UpdateRefused."""
 
     opened: OpenedUpdates
     roots: Callable[[], Sequence[PublicKey]]
@@ -57,7 +57,7 @@ class UpdateParts:
 
 
 class UpdateDesk:
-    """One for a core. Methods run on the loop; the disk's work on the thread "update"."""
+    """Methods run on the loop; disk work runs on the thread "update"."""
 
     def __init__(self, parts: UpdateParts) -> None:
         self._parts = parts
@@ -67,13 +67,13 @@ class UpdateDesk:
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
         self.software = _installed_version() or parts.app_version
-        """What runs: its package's version (0.2.0-1), or its own (0.2.0) where no package brought it."""
+        """The running version: of the package (0.2.0-1), or of the program (0.2.0) without a package."""
         self.have = 0
         """Chunks of the release being received that are on the disk."""
 
     @property
     def state(self) -> UpdateState | None:
-        """None while the state on the disk cannot be used; `fault` says why."""
+        """None when the state on the disk is unusable; `fault` says why."""
         return self._state
 
     @property
@@ -82,28 +82,28 @@ class UpdateDesk:
 
     @property
     def model_id(self) -> str:
-        """Of the model in force; after a way back, of the one that the next start takes."""
+        """Of the model in force; after a rollback, of the one that the next start takes."""
         shipped_id, state = self._parts.opened.shipped_id, self._state
         if state is None or self._parts.model_pinned:
             return shipped_id
         return state.model_id(state.model, shipped_id)
 
     async def start(self) -> None:
-        """Take up what the last program left."""
+        """Continue what an earlier start began."""
         state = self._state
         if state is not None and state.receiving is not None:
             manifest = state.receiving
             try:
                 here = await self._thread.do(lambda: self._store.chunks_here(manifest))
             except (StateError, UpdateRefused) as error:
-                _log.error("release %d cannot be taken up: %s", manifest.release_seq, error)
+                _log.error("release %d cannot be continued: %s", manifest.release_seq, error)
                 return
             self.have = len(here)
             if self.have == manifest.chunk_count:
                 self._finish(manifest)
 
     async def finish(self) -> None:
-        """Stop between two steps; the next start goes on."""
+        """Stop between two steps; the next start continues."""
         self._store.stop.set()
         if self._finishing is not None:
             await asyncio.gather(self._finishing, return_exceptions=True)
@@ -115,11 +115,11 @@ class UpdateDesk:
         await asyncio.to_thread(self._thread.close)
 
     def abandon(self) -> None:
-        """The device is being wiped: nothing is written any more."""
+        """The device is being wiped: write nothing more."""
         self._store.stop.set()
         self._state = None
 
-    # What carriers bring
+    # Manifests and chunks
 
     async def take_manifest(self, wrapper: JsonObject) -> Manifest:
         """A signed manifest. Raises TrustError, UpdateRefused, StateError."""
@@ -154,7 +154,7 @@ class UpdateDesk:
         if manifest.kind is ReleaseKind.MODEL and self._parts.model_pinned:
             raise UpdateRefused(
                 "model_pinned",
-                "[model] dir in the configuration names the model; take it out and release again",
+                "[model] dir in the configuration names the model; remove it and release again",
             )
         check_app_version(manifest, self._parts.app_version)
 
@@ -165,8 +165,8 @@ class UpdateDesk:
             state = self._usable()
             manifest = state.receiving
             if manifest is None or chunk.release_seq != manifest.release_seq:
-                # Its manifest was refused, which was told once, or it is whole. To stop the mail at each of
-                # its chunks as well would keep the gallery's freshness behind them.
+                # Its manifest was refused, which is reported already, or it is complete. Refusing each of its
+                # chunks as well would block the mail, and with it the gallery's freshness.
                 return
             if self.have < manifest.chunk_count:
                 self.have = await self._thread.do(lambda: self._store.take(manifest, chunk))
@@ -178,11 +178,11 @@ class UpdateDesk:
             self._finishing = asyncio.get_running_loop().create_task(self._verify(manifest), name="update")
 
     async def _verify(self, manifest: Manifest) -> None:
-        """All chunks are there: prove the whole, and put it where it waits for its turn."""
+        """All chunks are present: verify the whole, and put it where it waits for its turn."""
         try:
             change = await self._thread.do(lambda: self._prepared(manifest))
         except UpdateRefused as refused:
-            _log.error("release %d is given up: %s", manifest.release_seq, refused)
+            _log.error("release %d is rejected: %s", manifest.release_seq, refused)
             change = partial(given_up, code=refused.code)
         except StateError as error:
             _log.error("release %d: %s; the next start tries again", manifest.release_seq, error)
@@ -190,7 +190,7 @@ class UpdateDesk:
         async with self._changing:
             state = self._usable()
             if state.receiving is not manifest:
-                return  # a newer release came meanwhile
+                return  # a newer release arrived meanwhile
             after = change(state)
             await self._put(after)
             await self._thread.do(lambda: self._store.tidy(after))
@@ -198,7 +198,7 @@ class UpdateDesk:
             _log.info("release %d is verified and waits for its turn", manifest.release_seq)
 
     def _prepared(self, manifest: Manifest) -> Callable[[UpdateState], UpdateState]:
-        """On the update's thread: what the state becomes. Raises UpdateRefused, StateError."""
+        """On the update's thread: the change of the state. Raises UpdateRefused, StateError."""
         payload = self._store.check_whole(manifest)
         if manifest.kind is ReleaseKind.APP:
             self._store.hand_over_app(manifest, payload)
@@ -206,10 +206,10 @@ class UpdateDesk:
         folder = self._store.unpack_model(manifest, payload)
         return partial(model_tested, manifest=manifest, model_id=self._parts.test_model(folder))
 
-    # What the core asks
+    # Models and software in force
 
     def wants_other_model(self, facts: GalleryFacts | None) -> bool:
-        """Whether another model than the one in force belongs to the gallery: time for a new start."""
+        """Whether the gallery belongs to another model than the one in force, so that a restart is due."""
         state = self._state
         if state is None or self._parts.model_pinned:
             return False
@@ -221,12 +221,12 @@ class UpdateDesk:
             await self._put(proved(self._usable()))
 
     async def give_way(self, code: str) -> None:
-        """The model on trial does not serve; the next start takes the one before. Raises StateError."""
+        """The model on trial does not serve; the next start takes the previous one. Raises StateError."""
         async with self._changing:
             await self._put(returned(self._usable(), code))
 
     async def app_outcome(self, release_seq: int, code: str) -> None:
-        """`palm-update.service` is done with a release; an empty code says that it is in force."""
+        """`palm-update.service` has finished a release; an empty code means that it is in force."""
         async with self._changing:
             state = self._usable()
             if state.app is not None and state.app.release_seq == release_seq:
@@ -235,7 +235,7 @@ class UpdateDesk:
                 await self._thread.do(lambda: self._store.tidy(after))
 
     async def roll_back(self, facts: GalleryFacts | None) -> None:
-        """A technician wants the model before. Raises UpdateRefused, StateError."""
+        """A technician wants the previous model. Raises UpdateRefused, StateError."""
         async with self._changing:
             await self._put(rolled_back(self._usable(), facts, self._parts.opened.shipped_id))
 
@@ -245,14 +245,14 @@ class UpdateDesk:
         return self._state
 
     async def _put(self, state: UpdateState) -> None:
-        """On the disk, then in force."""
+        """Save the state, then put it in force."""
         if state != self._state:
             await self._thread.do(lambda: self._store.save(state))
             self._state = state
 
 
 def _installed_version() -> str:
-    """What the package says that it is; empty where there is none."""
+    """The version of the installed package; empty without one."""
     try:
         return (Path(sys.prefix) / "VERSION").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,12 +1,12 @@
 """Root's part of a software update: `palm-update.service` runs it when palmd has staged a release.
 
-    copy → signature and hash judged anew → unpacked beside the version in use → its self-test
+    copy → signature and hash verified again → unpacked next to the version in use → its self-test
          → noted as on trial → `current` switched → daemons restarted → healthy as before? → noted as in force
                                                                                     └ no → switched back
 
-palmd is trusted with nothing but delivery: the roots are root's own copy (`device.updates.versions`), and
-what is judged is root's own copy of the files. A power cut at any point leaves the old version or the new one
-in `current`; a new one that was on trial then is put back by `--recover`, before palmd starts.
+palmd is trusted only with delivery: the roots and the files that are verified are root's copies
+(`device.updates.versions`). A power cut at any point leaves the old version or the new one in `current`; a
+new version that was on trial is rolled back by `--recover`, before palmd starts.
 """
 
 import argparse
@@ -48,18 +48,21 @@ _WATCHED = {str(word) for word in NOT_SERVING} | {"LINK_DOWN"}
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """`restart`: a command; `steady_s`: how long a new version serves to count; `within_s`: by then."""
+class TrialSettings:
+    """`restart`: a command; `steady_s`: how long a new version must serve; `within_s`: the time limit for
+    it."""
 
     restart: str = RESTART
     steady_s: float = 10.0
     within_s: float = 120.0
 
 
-def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) -> Installation | None:
-    """Install what palmd staged; None when nothing waits that was not settled before.
+def install(
+    config: DeviceConfig, path: Path, versions: Versions, trial: TrialSettings
+) -> Installation | None:
+    """Install what palmd staged; None when no new release waits.
 
-    Raises UpdateRefused for a file that cannot be read at all; every other refusal is noted and returned.
+    Raises UpdateRefused for a file that cannot be read; every other refusal is noted and returned.
     """
     if recover(versions):
         _restart(trial)
@@ -82,10 +85,10 @@ def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) 
     except UpdateRefused as refused:
         print(f"palm-update: release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
         return _noted(versions, manifest, before, refused.code)
-    stood = _not_serving(config)
+    known = _not_serving(config)
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
     versions.switch(manifest.version)
-    code = _try_out(config, said, stood, trial)
+    code = _try_out(config, said, known, trial)
     if code:
         versions.switch(before)
         outcome = _noted(versions, manifest, before, code)
@@ -100,14 +103,15 @@ def install(config: DeviceConfig, path: Path, versions: Versions, trial: Trial) 
 
 
 def recover(versions: Versions) -> bool:
-    """Put the old version back where the power went, or the installer died, while a new one was on trial."""
+    """Switch back to the old version if the power failed, or the installer died, while a new one was on
+    trial."""
     newest = versions.newest()
     if newest is None or not newest.trial:
         return False
     versions.switch(newest.back_to)
     versions.note(Installation(newest.release_seq, newest.version, newest.back_to, False, "died_on_trial"))
     print(
-        f"palm-update: {newest.version} was on trial when the power went; {newest.back_to} is back",
+        f"palm-update: {newest.version} was on trial when the power failed; {newest.back_to} is back",
         file=sys.stderr,
     )
     return True
@@ -120,7 +124,7 @@ def _noted(versions: Versions, manifest: Manifest, before: str, code: str) -> In
 
 
 def _own_copy(path: Path, limit: int) -> bytes:
-    """Read a file that another user owns: never through a link, never more than `limit`."""
+    """Read a file of another user: never through a link, and hardly more than `limit` bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(limit + 1)
@@ -152,7 +156,7 @@ def _copy(staged: Path, payload: Path, manifest: Manifest) -> None:
 
 
 def _app_version(placed: Path) -> str:
-    """What palmd of this environment says it is: 0.2.0 of the release 0.2.0-1 that a packager made of it."""
+    """The version of palmd in this environment: 0.2.0 in the packaged release 0.2.0-1."""
     site_packages = [str(path) for path in placed.glob("lib/python3*/site-packages")]
     for found in importlib.metadata.distributions(name=APP_PACKAGE, path=site_packages):
         return found.version
@@ -160,14 +164,14 @@ def _app_version(placed: Path) -> str:
 
 
 def _self_test(placed: Path, config: Path) -> None:
-    """The new version judges the configuration, and its own model, as the user that will run it."""
+    """The new version checks the configuration and its model, as the user that will run it."""
     for command in (
         [str(placed / "bin" / "palmd"), "--config", str(config), "--check"],
         [str(placed / "bin" / "python3"), "-I", "-m", "device.updates.models"],
     ):
         as_service: dict[str, Any] = {"user": SERVICE_USER, "group": SERVICE_USER} if _drops_rights() else {}
         try:
-            done = subprocess.run(  # noqa: S603 - the release itself, after its signature was judged
+            done = subprocess.run(  # noqa: S603 - the release itself, after its signature was verified
                 command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False, **as_service
             )
         except (subprocess.TimeoutExpired, OSError) as error:
@@ -185,21 +189,21 @@ def _drops_rights() -> bool:
     return os.geteuid() == 0
 
 
-def _restart(trial: Trial) -> bool:
-    done = subprocess.run(shlex.split(trial.restart), check=False)  # noqa: S603 - root's own command line
+def _restart(trial: TrialSettings) -> bool:
+    done = subprocess.run(shlex.split(trial.restart), check=False)  # noqa: S603 - from root's command line
     return done.returncode == 0
 
 
-def _try_out(config: DeviceConfig, version: str, stood: frozenset[str], trial: Trial) -> str:
-    """Restart, and see whether the new version serves as the old one did. A code when it does not."""
+def _try_out(config: DeviceConfig, version: str, known: frozenset[str], trial: TrialSettings) -> str:
+    """Restart, and check that the new version serves as the old one did. A code when it does not."""
     _restart(trial)
     began_s = well_since_s = time.monotonic()
     answered = False
     while time.monotonic() - began_s < trial.within_s:
-        told = _status(config)
-        if told is None or told.app.version != version or told.watched_words - stood:
+        running = _status(config)
+        if running is None or running.app.version != version or running.watched_words - known:
             well_since_s = time.monotonic()
-        answered = answered or told is not None
+        answered = answered or running is not None
         if time.monotonic() - well_since_s >= trial.steady_s:
             return ""
         time.sleep(0.25)
@@ -207,14 +211,15 @@ def _try_out(config: DeviceConfig, version: str, stood: frozenset[str], trial: T
 
 
 def _not_serving(config: DeviceConfig) -> frozenset[str]:
-    """What is wrong before the switch, and so no fault of the new version; nothing, where nobody answers."""
-    told = _status(config)
-    return frozenset() if told is None else told.watched_words
+    """Faults present before the switch, which the new version does not cause; none when palmd does not
+    answer."""
+    running = _status(config)
+    return frozenset() if running is None else running.watched_words
 
 
 @dataclass(frozen=True, slots=True)
 class RunningCore(WireObject):
-    """What every version's status has: the only members that an installer may go by."""
+    """The members that the status of every version has; an installer must not use others."""
 
     app: AppStatus
     health: tuple[HealthNote, ...]
@@ -225,7 +230,7 @@ class RunningCore(WireObject):
 
 
 def _status(config: DeviceConfig) -> RunningCore | None:
-    # The version that runs may be one whose core knows no socket but the installer's.
+    # The core of an earlier version may have only the installer's socket.
     for role in (SocketRole.TECHNICIAN, SocketRole.INSTALLER):
         try:
             answer = ask_core(socket_path(config.device.runtime_dir, role), "status").header
@@ -246,10 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="palm-update", description="Installs what palmd has staged.")
     options.add_argument("--config", type=Path, help="configuration file; default as for palmd")
     options.add_argument("--prefix", type=Path, default=Path("/opt/palm-access"))
-    options.add_argument("--recover", action="store_true", help="only put back what was on trial")
+    options.add_argument("--recover", action="store_true", help="only roll back what was on trial")
     options.add_argument("--restart", default=RESTART, help="the command that restarts the daemons")
-    options.add_argument("--steady-s", type=float, default=Trial().steady_s)
-    options.add_argument("--within-s", type=float, default=Trial().within_s)
+    options.add_argument("--steady-s", type=float, default=TrialSettings().steady_s)
+    options.add_argument("--within-s", type=float, default=TrialSettings().within_s)
     given = options.parse_args(arguments)
     versions, path = Versions(given.prefix), config_path(given.config)
     try:
@@ -257,13 +262,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recover(versions)
             return 0
         config = load_config(path)
-        trial = Trial(given.restart, given.steady_s, given.within_s)
+        trial = TrialSettings(given.restart, given.steady_s, given.within_s)
         manifest = config.device.state_dir / "updates" / "app" / "manifest.json"
         try:
             outcome = install(config, path, versions, trial)
         finally:
-            # palmd reads the outcome and clears its folder. Before that, or where nothing was noted, the path
-            # unit starts this again; not so fast that systemd loses its patience.
+            # palmd reads the outcome and clears its folder. Until then the path unit starts this program
+            # again, which must not happen so fast that systemd gives up.
             _wait_until(lambda: not manifest.exists(), SETTLED_WITHIN_S)
     except (ConfigError, StateError, UpdateRefused, FormatError, OSError, DeviceError) as error:
         print(f"palm-update: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a release says of itself: manifest_obj, verified and read (device surface §6).
+"""The manifest of a release: manifest_obj, verified and read (device surface §6).
 
-A pinned root certifies a bundle signer, and that signer signs the manifest; the certificate stands beside
-the signature. Sizes are held against their caps here, before a byte of the payload is taken.
+A pinned root certifies a bundle signer, who signs the manifest; the certificate accompanies the signature.
+Sizes are checked here, before a byte of the payload is accepted.
 """
 
 import re
@@ -20,7 +20,7 @@ from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
 
 MAX_CHUNK_BYTES: Final = 384 * 1024
-"""What a sealed record of 512 KiB can carry in base64."""
+"""The most that a sealed record of 512 KiB carries in base64."""
 MAX_CHUNKS: Final = 16_384
 MAX_MANIFEST_BYTES: Final = 8 * 1024
 _VERSION = re.compile(r"[\x21-\x7e]{1,64}")
@@ -33,13 +33,14 @@ class ReleaseKind(StrEnum):
 
     @property
     def max_bytes(self) -> int:
-        """A whole software with its libraries has about 130 MiB packed, a model 6 MiB."""
+        """The software with its libraries has about 130 MiB packed, a model 6 MiB."""
         return {ReleaseKind.APP: 512, ReleaseKind.MODEL: 128}[self] * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A release that a pinned root vouches for. Sizes in bytes; `wrapper` is the signed object as it came."""
+    """A release that a pinned root vouches for. Sizes in bytes; `wrapper` is the signed object as
+    received."""
 
     kind: ReleaseKind
     name: str
@@ -53,12 +54,12 @@ class Manifest:
     wrapper: JsonObject
 
     def chunk_bytes(self, index: int) -> int:
-        """How long chunk `index` is: all but the last are of one size."""
+        """The length of chunk `index`: all but the last have the same size."""
         return min(self.chunk_size, self.size - index * self.chunk_size)
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PayloadChunk:
     """A piece of a payload."""
 
     release_seq: int
@@ -69,7 +70,7 @@ class Chunk:
 def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int) -> Manifest:
     """Verify `{manifest_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
 
-    `now_ms`: epoch milliseconds that the certificate is held against. Raises TrustError, UpdateRefused.
+    `now_ms`: epoch milliseconds for checking the certificate. Raises TrustError, UpdateRefused.
     """
     wrapper = dict(signed)
     try:
@@ -87,29 +88,28 @@ def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_
 
 
 def read_again(wrapper: JsonObject) -> Manifest:
-    """A manifest that was verified when it was taken, out of the device's own files.
+    """A manifest from the device's files, which was verified when it was accepted.
 
-    A signer's certificate may have run out since, which makes nothing bad of what was taken while it held.
-    Raises FormatError.
+    A certificate that has since expired does not invalidate what it signed while valid. Raises FormatError.
     """
     return _read(members.nested(wrapper, Kind.UPDATE_MANIFEST.member), wrapper)
 
 
-def read_chunk(body: Mapping[str, Any]) -> Chunk:
+def read_chunk(body: Mapping[str, Any]) -> PayloadChunk:
     """Read the body of `svc.update.chunk`. Raises FormatError."""
     release_seq = members.integer(body, "release_seq", 1)
     index = members.integer(body, "index", 0, MAX_CHUNKS - 1)
     data = b64_decode(members.member(body, "data_b64"), max_length=MAX_CHUNK_BYTES)
-    return Chunk(release_seq, index, data)
+    return PayloadChunk(release_seq, index, data)
 
 
 def version_numbers(version: str) -> tuple[int, ...] | None:
-    """`1.10.0` as (1, 10, 0), so that it comes after 1.9; None for another spelling."""
+    """`1.10.0` as (1, 10, 0), so that it sorts after 1.9; None for another spelling."""
     return tuple(map(int, version.split("."))) if _NUMBERS.fullmatch(version) else None
 
 
 def check_app_version(manifest: Manifest, app_version: str) -> None:
-    """Raises UpdateRefused when the release wants a newer software than this one."""
+    """Raises UpdateRefused when the release needs newer software than this."""
     wanted, found = version_numbers(manifest.min_app_version), version_numbers(app_version)
     if wanted is None or found is None or found < wanted:
         raise UpdateRefused(

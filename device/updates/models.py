@@ -1,4 +1,5 @@
-"""Which model this start opens, and what becomes of one that cannot be opened."""
+"""Chooses and opens the model of this start; a model that cannot be opened is replaced by the previous
+one."""
 
 import logging
 import subprocess
@@ -18,7 +19,7 @@ from models.errors import ModelsError
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 
 NO_MODEL_ID = "none"
-"""Stands in verdicts and status while no model could be loaded."""
+"""The model_id in verdicts and status when no model could be loaded."""
 SELF_TEST_WITHIN_S: Final = 120.0
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """The model in force; `fault` says why `embedder` is None. `agree_cosine`: of captures of one palm."""
+    """The model in force; `fault` says why `embedder` is None. `agree_cosine`: reached by captures of one
+    palm."""
 
     model_id: str
     embedder: Embedder | None
@@ -36,7 +38,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class OpenedUpdates:
-    """Updates at the start; `fault` says why `state` is None, and then no update is taken."""
+    """Updates at the start; `fault` says why `state` is None, and then no update is accepted."""
 
     store: UpdateStore
     state: UpdateState | None
@@ -47,22 +49,22 @@ class OpenedUpdates:
 def gallery_facts(
     config: DeviceConfig, data_key: bytes, registered: tuple[str, int] | None
 ) -> GalleryFacts | None:
-    """What the gallery on the disk is of; None for a device that has none, or one that cannot be read."""
+    """Epoch and model of the gallery on the disk; None for a device registered without one."""
     if registered is None:
         return None
     try:
         found = peek(config.gallery_dir, data_key)
     except GalleryError as error:
-        _log.warning("what the gallery is of cannot be told: %s", error)
+        _log.warning("the gallery's epoch and model cannot be read: %s", error)
         found = None
     return GalleryFacts(*found) if found is not None else GalleryFacts(registered[1], None)
 
 
 def open_models(config: DeviceConfig, facts: GalleryFacts | None) -> tuple[OpenedModel, OpenedUpdates]:
-    """Settle what a trial came to, and open the model that belongs to the gallery.
+    """Settle the outcome of a trial, and open the model that belongs to the gallery.
 
-    A model on trial that cannot be opened gives way to the one before at once. With `[model] dir` in the
-    configuration that folder counts, whatever updates brought.
+    A model on trial that cannot be opened is replaced by the previous one at once. With `[model] dir` in the
+    configuration that folder is used, regardless of updates.
     """
     store = UpdateStore(config.device.state_dir)
     shipped_id = _id_of(config.model.dir or shipped_model_dir())
@@ -91,7 +93,7 @@ def _open(config: DeviceConfig, store: UpdateStore, state: UpdateState) -> tuple
 
 
 def _settled(store: UpdateStore, before: UpdateState, after: UpdateState) -> UpdateState:
-    """`after`, on the disk before anything goes by it."""
+    """`after`, saved before it is used."""
     if after != before:
         store.save(after)
     return after
@@ -117,7 +119,7 @@ def _id_of(folder: Path) -> str:
 
 
 def self_test(folder: Path) -> str:
-    """Prove a model in a process of its own, for a broken one may take its process down; its model_id.
+    """Test a model in a separate process, because a broken one may crash it; returns its model_id.
 
     Raises UpdateRefused `self_test`.
     """
@@ -135,7 +137,7 @@ def self_test(folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m device.updates.models [FOLDER]`: prove the model there, or the shipped one; print its id."""
+    """`python -m device.updates.models [FOLDER]`: test the model there, or the shipped one; print its id."""
     try:
         manifest = load_manifest(Path(arguments[0]) if arguments else shipped_model_dir())
         open_embedder(manifest)

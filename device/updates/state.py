@@ -1,16 +1,16 @@
-"""Where updates stand, as one value, and every way in which it changes. Sans-I/O; `store` keeps
-it in updates/state.json, replaced as a whole.
+"""The state of updates as one value, with all its changes. Sans-I/O; `store` keeps it in updates/state.json,
+replaced as a whole.
 
     none ─manifest─▶ receiving ─all chunks, hash, self-test─▶ waiting ─switch─▶ trial ─healthy─▶ in force
                          │                                       ▲                │
                          └─▶ failed, not tried again     a model: for its         └─▶ failed, not tried again;
-                                                         gallery epoch                the one before is back
+                                                         gallery epoch                the previous one is back
 
-1. `release_seq` never falls, and is on the disk before anything of its release is used.
-2. A model that waits takes effect only together with a gallery of its model_id (device surface §6). Which
-   model that is follows from what the gallery holds (`model_for`), so the gallery's own transaction is the
-   one durable step that switches both: after a power cut anywhere, the next start comes to the same answer.
-3. A model on trial that was started before, and did not live to prove itself, gives way to the one before.
+1. `release_seq` never decreases, and is on the disk before anything of its release is used.
+2. A waiting model takes effect only together with a gallery of its model_id (device surface §6). The content
+   of the gallery determines the model (`model_for`), so the gallery's transaction is the one durable step
+   that switches both: after a power cut at any point, the next start chooses the same model.
+3. A model on trial that was started before, and ended without proving itself, gives way to the previous one.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,11 @@ from link1.canonical import JsonObject
 from link1.members import NAME, WORD
 
 SHIPPED: Final = 0
-"""Stands for the model that came with the software, where a release_seq would stand."""
+"""Takes the place of a release_seq for the model that came with the software."""
 STARTS_WHERE_THE_OLD_ONE_SERVES: Final = 1
 STARTS_WHERE_IT_DOES_NOT: Final = 3
-"""With the gallery of a new epoch the model before serves nobody, and a power cut is no proof of a fault."""
+"""With the gallery of a new epoch the previous model recognises no one, and a power cut does not prove a
+fault."""
 _MAX_SLOTS: Final = 8
 
 
@@ -41,8 +42,8 @@ class ModelSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A model in force that has not proved itself; `starts` counts the programs that began with it."""
+class ModelTrial:
+    """A model in force that has not proved itself; `starts` counts the program starts with it."""
 
     release_seq: int
     back_to: int
@@ -50,8 +51,8 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The newest release that came to nothing; told until a newer one is taken."""
+class FailedUpdate:
+    """The newest release that failed; reported until a newer one is accepted."""
 
     release_seq: int
     kind: ReleaseKind
@@ -61,7 +62,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GalleryFacts:
-    """What the gallery holds: its epoch, and the model of its templates, None while there are none."""
+    """The gallery's epoch, and the model of its templates, None while there are none."""
 
     epoch: int
     model_id: str | None
@@ -70,7 +71,7 @@ class GalleryFacts:
 @dataclass(frozen=True, slots=True)
 class UpdateState:
     """See the module. `receiving` and `app` are manifests; `model`, `previous` and `waiting` name slots by
-    release_seq. `home_epoch`: the last gallery epoch that the model in force is known to be right for."""
+    release_seq. `home_epoch`: the last gallery epoch known to fit the model in force."""
 
     release_seq: int = 0
     receiving: Manifest | None = None
@@ -80,8 +81,8 @@ class UpdateState:
     previous: int | None = None
     waiting: int | None = None
     home_epoch: int = 0
-    trial: Trial | None = None
-    failed: Failed | None = None
+    trial: ModelTrial | None = None
+    failed: FailedUpdate | None = None
 
     def slot(self, release_seq: int) -> ModelSlot | None:
         return next((slot for slot in self.slots if slot.release_seq == release_seq), None)
@@ -126,14 +127,14 @@ class UpdateState:
 
 
 def offered(state: UpdateState, manifest: Manifest) -> UpdateState:
-    """A verified manifest has come; the same value when it is the one that is being received, or was.
+    """A verified manifest has arrived; the same value when it is being received or was received before.
 
     Raises UpdateRefused.
     """
     if manifest.release_seq < state.release_seq:
         raise UpdateRefused(
             "release_rollback",
-            f"release {manifest.release_seq} is older than release {state.release_seq}, which was taken "
+            f"release {manifest.release_seq} is older than release {state.release_seq}, which was accepted "
             "before; give the release a higher release_seq",
         )
     if manifest.release_seq == state.release_seq:
@@ -149,7 +150,7 @@ def offered(state: UpdateState, manifest: Manifest) -> UpdateState:
 
 
 def model_tested(state: UpdateState, manifest: Manifest, model_id: str) -> UpdateState:
-    """The model that was received lies in its slot and has passed its self-test: it waits."""
+    """The received model is in its slot and has passed its self-test: it waits."""
     slot = ModelSlot(manifest.release_seq, manifest.version, model_id)
     keep = {state.model, state.previous}
     slots = tuple(held for held in state.slots if held.release_seq in keep)
@@ -157,36 +158,36 @@ def model_tested(state: UpdateState, manifest: Manifest, model_id: str) -> Updat
 
 
 def app_verified(state: UpdateState, manifest: Manifest) -> UpdateState:
-    """The software that was received is whole: `palm-update.service` takes it from here."""
+    """The received software is complete: `palm-update.service` continues."""
     return replace(state, receiving=None, app=manifest, failed=None)
 
 
 def app_settled(state: UpdateState, code: str) -> UpdateState:
-    """`palm-update.service` is done with the software; `code` is empty when it is in force."""
+    """`palm-update.service` has finished the software; `code` is empty when it is in force."""
     app = state.app
     if app is None:
         return state
-    failed = Failed(app.release_seq, app.kind, app.version, code) if code else state.failed
+    failed = FailedUpdate(app.release_seq, app.kind, app.version, code) if code else state.failed
     return replace(state, app=None, failed=failed)
 
 
 def given_up(state: UpdateState, code: str) -> UpdateState:
-    """What was received cannot be used; its release_seq is used up."""
+    """The received release is unusable; its release_seq stays used."""
     manifest = state.receiving
     if manifest is None:
         return state
-    failed = Failed(manifest.release_seq, manifest.kind, manifest.version, code)
+    failed = FailedUpdate(manifest.release_seq, manifest.kind, manifest.version, code)
     return replace(state, receiving=None, failed=failed)
 
 
 def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> int:
-    """Which model belongs to what the gallery holds; `facts` is None for a device without a gallery."""
+    """The model that belongs to the gallery; `facts` is None for a device without one."""
     present = state.model_id(state.model, shipped_id)
     waiting = state.slot(state.waiting) if state.waiting is not None else None
     if waiting is not None:
         if facts is None or waiting.model_id == (facts.model_id or present):
             return waiting.release_seq
-        # Empty, and begun after the present model's epoch: nothing in it belongs to the present model.
+        # Empty, and of a later epoch than the present model's: nothing in it belongs to the present model.
         if facts.model_id is None and facts.epoch > state.home_epoch:
             return waiting.release_seq
     if facts is None or facts.model_id in (None, present):
@@ -198,7 +199,7 @@ def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -
 
 
 def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> UpdateState:
-    """The state with which a start goes to work: which model gives way, and which belongs to the gallery."""
+    """The state at a start: a failed trial is settled, and the model fits the gallery."""
     trial = state.trial
     if trial is not None and trial.starts >= _starts_allowed(state, trial, shipped_id):
         state = returned(state, "died_on_trial")
@@ -210,7 +211,7 @@ def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) ->
             model=wanted,
             previous=state.model,
             waiting=None if state.waiting == wanted else state.waiting,
-            trial=Trial(wanted, state.model, 0) if wanted != SHIPPED else None,
+            trial=ModelTrial(wanted, state.model, 0) if wanted != SHIPPED else None,
         )
     present = state.model_id(state.model, shipped_id)
     if facts is not None and (switches or facts.model_id == present):
@@ -221,12 +222,12 @@ def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) ->
 
 
 def proved(state: UpdateState) -> UpdateState:
-    """The model on trial has served as the one before did."""
+    """The model on trial has served as the previous one did."""
     return replace(state, trial=None)
 
 
 def ended_on_purpose(state: UpdateState) -> UpdateState:
-    """The program ends because it was told to: this start proved nothing against the model on trial."""
+    """The program ends on request: this start proves nothing against the model on trial."""
     trial = state.trial
     if trial is None:
         return state
@@ -234,7 +235,7 @@ def ended_on_purpose(state: UpdateState) -> UpdateState:
 
 
 def returned(state: UpdateState, code: str) -> UpdateState:
-    """The model on trial gives way to the one before, for good."""
+    """The model on trial gives way to the previous one, permanently."""
     trial = state.trial
     if trial is None:
         return state
@@ -245,27 +246,25 @@ def returned(state: UpdateState, code: str) -> UpdateState:
         previous=None,
         trial=None,
         slots=tuple(held for held in state.slots if held is not slot),
-        failed=Failed(trial.release_seq, ReleaseKind.MODEL, slot.version if slot else "", code),
+        failed=FailedUpdate(trial.release_seq, ReleaseKind.MODEL, slot.version if slot else "", code),
     )
 
 
 def rolled_back(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> UpdateState:
-    """A technician wants the model before. Raises UpdateRefused where it could not serve."""
+    """A technician wants the previous model. Raises UpdateRefused when it could not serve."""
     if state.previous is None:
-        raise UpdateRefused(
-            "nothing_before", "no model before the present one is kept; there is nothing to do"
-        )
+        raise UpdateRefused("nothing_before", "no previous model is kept; there is nothing to do")
     before = state.model_id(state.previous, shipped_id)
     if facts is not None and facts.model_id not in (None, before):
         raise UpdateRefused(
             "other_epoch",
-            f"the gallery is of model {facts.model_id}, and the model before is {before}, which would serve "
-            "nobody; the service has to begin a gallery epoch with it first",
+            f"the gallery is of model {facts.model_id}, and the previous model is {before}, which would "
+            "recognise no one; the service has to begin a gallery epoch with it first",
         )
     return replace(state, model=state.previous, previous=state.model, waiting=None, trial=None)
 
 
-def _starts_allowed(state: UpdateState, trial: Trial, shipped_id: str) -> int:
+def _starts_allowed(state: UpdateState, trial: ModelTrial, shipped_id: str) -> int:
     same = state.model_id(trial.release_seq, shipped_id) == state.model_id(trial.back_to, shipped_id)
     return STARTS_WHERE_THE_OLD_ONE_SERVES if same else STARTS_WHERE_IT_DOES_NOT
 
@@ -285,15 +284,17 @@ def _slot(item: object) -> ModelSlot:
     )
 
 
-def _trial(obj: JsonObject) -> Trial:
-    return Trial(
+def _trial(obj: JsonObject) -> ModelTrial:
+    return ModelTrial(
         members.integer(obj, "release_seq", 1),
         members.integer(obj, "back_to"),
         members.integer(obj, "starts"),
     )
 
 
-def _failed(obj: JsonObject) -> Failed:
+def _failed(obj: JsonObject) -> FailedUpdate:
     kind = ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind)))
     version = str(members.member(obj, "version"))
-    return Failed(members.integer(obj, "release_seq", 1), kind, version, members.text(obj, "code", WORD))
+    return FailedUpdate(
+        members.integer(obj, "release_seq", 1), kind, version, members.text(obj, "code", WORD)
+    )

@@ -1,13 +1,13 @@
-"""Updates on the disk: what is being received, the models' slots, and the state that says which counts.
+"""Updates on the disk: the release being received, the models' slots, and the state.
 
     updates/state.json                the UpdateState, replaced as a whole
     updates/incoming/RELEASE/payload  the payload, each chunk at its place
-    updates/incoming/RELEASE/chunks   which chunks are there: index and CRC-32 of each, 8 bytes
+    updates/incoming/RELEASE/chunks   the chunks present: index and CRC-32 of each, 8 bytes
     updates/app/                      a verified software for palm-update.service
     models/RELEASE/                   a model's slot
 
-Nothing is believed that is not on the disk: a chunk counts once its bytes and then its note are synced, and a
-note counts only if the bytes under it have its CRC. Whatever the state does not name is removed.
+Only what is on the disk counts: a chunk counts once its bytes and then its note are synced, and a note counts
+only if the bytes have its CRC. Files that the state does not name are removed.
 """
 
 import hashlib
@@ -22,32 +22,32 @@ from typing import Final
 from device.errors import StateError, UpdateRefused
 from device.platform.files import replace_synced, sync_folder, with_checksum, without_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
-from device.updates.manifest import Chunk, Manifest
+from device.updates.manifest import Manifest, PayloadChunk
 from device.updates.state import UpdateState
 from link1.canonical import canonical_bytes, read_strict
 from link1.errors import FormatError
 
 MAX_STATE_BYTES: Final = 64 * 1024
 KEEP_FREE_BYTES: Final = 96 * 1024 * 1024
-"""An update never takes the last room from the journal, whose warning begins at 64 MiB."""
+"""An update leaves this space to the journal, whose warning begins at 64 MiB."""
 HASH_PIECE_BYTES: Final = 1024 * 1024
 PAUSE_S: Final = 0.004
-"""Between pieces, so that what writes and hashes never holds the disk or a core in one long burst."""
+"""Between pieces, so that writing and hashing never occupy the disk or a core for long."""
 
 _NOTE = struct.Struct(">II")
 
 
 class UpdateStore:
-    """Everything below `updates` and `models` of one state directory; one thread's at a time."""
+    """Everything below `updates` and `models` of one state directory; used by one thread at a time."""
 
     def __init__(self, state_dir: Path, *, pause_s: float = PAUSE_S) -> None:
         self._updates = state_dir / "updates"
         self._models = state_dir / "models"
         self._pause_s = pause_s
         self.stop = threading.Event()
-        """Set: long work ends between two pieces, with StateError."""
+        """When set, long work ends between two pieces, with StateError."""
         self._here: set[int] | None = None
-        """Indices of the chunks that are there; None until the notes were read."""
+        """Indices of the chunks that are present; None until the notes are read."""
 
     @property
     def app_folder(self) -> Path:
@@ -57,7 +57,7 @@ class UpdateStore:
         return self._models / str(release_seq)
 
     def load(self, first_epoch: int) -> UpdateState:
-        """The state; that of a new device, whose model is right for `first_epoch`, where there is none.
+        """The state; without a file that of a new device, whose model fits `first_epoch`.
 
         Raises StateError when it cannot be read.
         """
@@ -74,7 +74,7 @@ class UpdateStore:
         except (FormatError, UpdateRefused) as error:
             raise StateError(
                 f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "
-                f"update is taken until {self._updates} is moved away and the newest release sent again"
+                f"update is accepted until {self._updates} is moved away and the newest release sent again"
             ) from error
 
     def save(self, state: UpdateState) -> None:
@@ -100,17 +100,17 @@ class UpdateStore:
                 f"{self._updates} cannot be tidied ({error.strerror}); check the disk"
             ) from error
 
-    # What is being received
+    # Receiving
 
     def begin(self, manifest: Manifest) -> None:
-        """Make room for a payload. Raises UpdateRefused `no_space`, StateError."""
+        """Allocate space for a payload. Raises UpdateRefused `no_space`, StateError."""
         folder = self._incoming(manifest)
         room = shutil.disk_usage(self._updates.parent).free
-        wanted = 3 * manifest.size + KEEP_FREE_BYTES  # packed, unpacked, and what the unpacked one has more
+        wanted = 3 * manifest.size + KEEP_FREE_BYTES  # the packed payload, and twice as much unpacked
         if room < wanted:
             raise UpdateRefused(
                 "no_space",
-                f"the release wants {wanted // 2**20} MiB free, there are {room // 2**20}; make room and "
+                f"the release needs {wanted // 2**20} MiB free, there are {room // 2**20}; make room and "
                 "release it again",
             )
         try:
@@ -120,25 +120,25 @@ class UpdateStore:
             with (folder / "payload").open("wb") as payload:
                 os.posix_fallocate(payload.fileno(), 0, manifest.size)
                 os.fsync(payload.fileno())
-            # The notes last: with them there, the payload has its room.
+            # The notes last: when they exist, the payload has its space.
             replace_synced(folder / "chunks", b"", mode=0o600)
         except OSError as error:
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
         self._here = None
 
     def chunks_here(self, manifest: Manifest) -> frozenset[int]:
-        """Which chunks are there. Raises StateError."""
+        """The chunks that are present. Raises StateError."""
         return frozenset(self._indices(manifest))
 
-    def take(self, manifest: Manifest, chunk: Chunk) -> int:
-        """Put a chunk in its place; it is on the disk when this returns. How many are there then.
+    def take(self, manifest: Manifest, chunk: PayloadChunk) -> int:
+        """Write a chunk to its place; it is on the disk when this returns. Returns how many are present.
 
-        A chunk that is there already changes nothing. Raises UpdateRefused `bad_index`, `bad_size`, and
+        A chunk that is present already changes nothing. Raises UpdateRefused `bad_index`, `bad_size`, and
         StateError.
         """
         if chunk.index >= manifest.chunk_count:
             raise UpdateRefused(
-                "bad_index", f"the release has {manifest.chunk_count} chunks and none of index {chunk.index}"
+                "bad_index", f"the release has {manifest.chunk_count} chunks, none with index {chunk.index}"
             )
         wanted = manifest.chunk_bytes(chunk.index)
         if len(chunk.data) != wanted:
@@ -167,8 +167,8 @@ class UpdateStore:
         return len(here)
 
     def check_whole(self, manifest: Manifest) -> Path:
-        """The payload, whose SHA-256, read back from the disk, is the manifest's. Raises UpdateRefused
-        `bad_hash`, StateError."""
+        """The payload, whose SHA-256 on the disk equals the manifest's. Raises UpdateRefused `bad_hash`,
+        StateError."""
         payload = self._incoming(manifest) / "payload"
         digest = hashlib.sha256()
         try:
@@ -185,13 +185,13 @@ class UpdateStore:
             )
         return payload
 
-    # What becomes of it
+    # Unpacking and handing over
 
     def unpack_model(self, manifest: Manifest, payload: Path) -> Path:
         """Unpack into the inactive slot. Raises UpdateRefused `bad_archive`, StateError."""
         folder = self.model_folder(manifest.release_seq)
         try:
-            self._remove(folder)  # left by an attempt that was cut off
+            self._remove(folder)  # left by an interrupted attempt
             self._folder(self._models)
             self._folder(folder)
             unpack(payload, folder, MODEL_LIMITS)
@@ -200,8 +200,8 @@ class UpdateStore:
         return folder
 
     def hand_over_app(self, manifest: Manifest, payload: Path) -> None:
-        """Put a verified software where `palm-update.service` takes it from; the manifest's name comes last,
-        and starts that service. Raises StateError."""
+        """Put verified software where `palm-update.service` finds it. The manifest is written last and starts
+        that service. Raises StateError."""
         folder = self.app_folder
         try:
             self._remove(folder)
@@ -213,7 +213,7 @@ class UpdateStore:
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
 
     def _indices(self, manifest: Manifest) -> set[int]:
-        """Read the notes and hold each against the bytes it is about; what is not whole is forgotten."""
+        """Read the notes and check each against its bytes; incomplete chunks are forgotten."""
         if self._here is not None:
             return self._here
         folder = self._incoming(manifest)
@@ -231,7 +231,7 @@ class UpdateStore:
             if kept != noted:
                 replace_synced(folder / "chunks", kept, mode=0o600)
         except FileNotFoundError:
-            self.begin(manifest)  # the power went between the state and its folder
+            self.begin(manifest)  # the power failed between saving the state and making its folder
             self._here = set()
             return self._here
         except OSError as error:

@@ -1,11 +1,11 @@
 """The versions of the software under /opt/palm-access, as root's installer sees them.
 
     versions/VERSION    an environment; `current` and `previous` are links to two of them
-    update.json         what the last installation came to, or that one is on trial; replaced as a whole
-    roots.json          the roots that releases must go back to: root's own copy, which palmd cannot write
-    incoming/           root's own copy of what palmd staged
+    update.json         the outcome of the last installation, or that one is on trial; replaced as a whole
+    roots.json          the roots that must vouch for releases: root's copy, which palmd cannot write
+    incoming/           root's copy of what palmd staged
 
-While update.json says `trial`, whoever starts next puts the old version back.
+While update.json says `trial`, the next start switches back to the old version.
 """
 
 import json
@@ -33,7 +33,7 @@ _MAX_FILE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The newest one. `code` is empty for one in force; `back_to` is the version before."""
+    """The newest installation. `code` is empty when it is in force; `back_to` is the previous version."""
 
     release_seq: int
     version: str
@@ -43,7 +43,7 @@ class Installation:
 
 
 class Versions:
-    """Everything below one prefix. Raises OSError where the disk is at fault."""
+    """Everything below one prefix. Raises OSError when the disk fails."""
 
     def __init__(self, prefix: Path) -> None:
         self._prefix = prefix
@@ -60,7 +60,7 @@ class Versions:
         return (self._prefix / "current").readlink().name
 
     def newest(self) -> Installation | None:
-        """What update.json says. Raises UpdateRefused when it cannot be read."""
+        """The content of update.json. Raises UpdateRefused when it is damaged."""
         path = self._prefix / "update.json"
         try:
             obj = read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
@@ -69,16 +69,16 @@ class Versions:
             return None
         except (FormatError, TypeError) as error:
             raise UpdateRefused(
-                "updates_unusable", f"{path} is damaged ({error}); remove it after a look at `current`"
+                "updates_unusable", f"{path} is damaged ({error}); check `current`, then remove the file"
             ) from error
 
     def note(self, installation: Installation) -> None:
-        """Make it durable."""
+        """Write update.json durably."""
         text = json.dumps(asdict(installation)).encode("ascii")
         replace_synced(self._prefix / "update.json", text, mode=0o644)
 
     def place(self, manifest: Manifest, payload: Path) -> Path:
-        """Unpack a payload into its folder, beside what is in use. Raises UpdateRefused."""
+        """Unpack a payload into its folder, next to the version in use. Raises UpdateRefused."""
         version = manifest.version
         if _VERSION.fullmatch(version) is None:
             raise UpdateRefused("bad_version", "the version cannot be the name of a folder; name it 1.2.3")
@@ -96,14 +96,14 @@ class Versions:
             shutil.rmtree(fresh)
             if isinstance(error, UpdateRefused):
                 raise
-            raise UpdateRefused("bad_archive", f"the payload is no environment ({error})") from error
+            raise UpdateRefused("bad_archive", f"the payload is not an environment ({error})") from error
         shutil.rmtree(self.folder(version), ignore_errors=True)
         fresh.rename(self.folder(version))
         sync_folder(self.folder(version).parent)
         return self.folder(version)
 
     def switch(self, version: str) -> None:
-        """Make `current` that version, at once and durably; `previous` the one before."""
+        """Switch `current` to that version, atomically and durably; `previous` to the one before."""
         before = self.current
         if before != version:
             self._link("previous", before)
@@ -115,9 +115,9 @@ class Versions:
             shutil.rmtree(self.folder(version), ignore_errors=True)
 
     def roots(self, trust: Trust) -> tuple[PublicKey, ...]:
-        """The roots of `trust` that root's own copy vouches for, which is brought up to date.
+        """The roots of `trust` that root's copy vouches for; the copy is updated.
 
-        The first time they are taken as provisioning pinned them.
+        Without a copy the roots pinned by provisioning are taken.
         """
         path = self._prefix / "roots.json"
         try:
@@ -140,11 +140,11 @@ class Versions:
         return tuple(good)
 
     def _link_python(self, folder: Path) -> None:
-        """The links to the system's interpreter, which a release does not carry."""
+        """Make the links to the system's interpreter, which a release does not contain."""
         found = _PYTHON.search((folder / "pyvenv.cfg").read_text(encoding="utf-8"))
         if found is None or not Path(f"/usr/bin/python{found[1]}").exists():
             raise UpdateRefused(
-                "other_python", "the release is made for a Python that this system does not have"
+                "other_python", "the release needs a version of Python that this system does not have"
             )
         name = f"python{found[1]}"
         for link, goal in ((name, f"/usr/bin/{name}"), ("python3", name), ("python", name)):
@@ -160,7 +160,7 @@ class Versions:
 
 
 def _vouched(root: PublicKey, trust: Trust, known: list[PublicKey]) -> bool:
-    """Whether one of the known roots signed this one, as a trust bundle has it."""
+    """Whether one of the known roots signed this one, as in a trust bundle."""
     named = [item for item in trust.obj["roots"] if item.get("pub_b64") == root.b64]
     try:
         signature = b64_decode(named[0].get("root_sig_b64"), length=SIGNATURE_BYTES)

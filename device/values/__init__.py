@@ -1,1 +1,1 @@
-"""Values that several rooms of the device share, and no room owns."""
+"""Values that several packages of the device share."""

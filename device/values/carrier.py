@@ -1,4 +1,4 @@
-"""What the two processes of a device say to each other at the carrier's socket."""
+"""Requests and answers of the two processes of a device, at the carrier's socket."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -8,14 +8,14 @@ from device.values.wire import Between, WireObject
 from link1.members import NAME
 
 WIPED_CODE: Final = "wiped"
-"""With this code the core refuses to hand out the http key: the device has none any more."""
+"""With this code the core refuses to hand out the http key, because it is destroyed."""
 MAX_WAIT_MS: Final = 60_000
-"""A carrier asks again after this at the latest, so one that hangs is noticed."""
+"""A carrier asks again after at most this time, so that a hanging one is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudState(WireObject):
-    """`link_state`: whether the service is reachable, in words for a status line."""
+    """`link_state`: whether the service is reachable, and the words for a status line."""
 
     online: bool
     detail: str
@@ -23,7 +23,7 @@ class CloudState(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class GalleryPosition(WireObject):
-    """Where the core's gallery is; the answer to `gallery.deltas`."""
+    """The position of the core's gallery; the answer to `gallery.deltas`."""
 
     epoch: int
     seq: int
@@ -41,7 +41,7 @@ class HelloAnswer(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPageTaken(WireObject):
-    """The answer to `gallery.snapshot`. `done`: that was the last page."""
+    """The answer to `gallery.snapshot`. `done`: it was the last page."""
 
     done: bool
     epoch: int
@@ -54,7 +54,7 @@ class SnapshotPageTaken(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class BatchAsked(WireObject):
-    """`verdicts.next`: at most `limit` items, as soon as there are any or `wait_ms` is over."""
+    """`verdicts.next`: at most `limit` items, as soon as there are any or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
     limit: Annotated[int, Between(1, MAX_BATCH_ITEMS)]
@@ -70,7 +70,7 @@ class BatchOffered(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ErrandAsked(WireObject):
-    """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or `wait_ms` is over."""
+    """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
@@ -86,7 +86,7 @@ class ErrandOffered(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswered(WireObject):
-    """`verdicts.done`, with the service's answer. `code`: its word for a refusal, empty with status 200."""
+    """`verdicts.done`, with the service's answer. `code`: the code of a refusal, empty with status 200."""
 
     ticket: Annotated[int, Between(1)]
     status: Annotated[int, Between(100, 599)]
@@ -95,8 +95,8 @@ class BatchAnswered(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ErrandAnswered(WireObject):
-    """`enrolment.done`, `redeem.done`, with the service's answer. `status`: 0 when it was not reached.
-    `code`: the word for that or for a refusal, else empty."""
+    """`enrolment.done`, `redeem.done`, with the service's answer. `status`: 0 when the service was not
+    reached. `code`: the code for that or for a refusal, else empty."""
 
     ticket: Annotated[int, Between(1)]
     status: Annotated[int, Between(0, 599)]

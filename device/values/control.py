@@ -1,5 +1,5 @@
-"""What a technician and the screen of a totem ask the core, and its answers, but for the status
-(`device.values.status`). Both sockets have the same objects."""
+"""Requests of a technician and of a totem's screen to the core, and the answers. Both sockets use the same
+objects; the status is in `device.values.status`."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from link1.canonical import JsonObject
 from link1.members import NAME
 
 LONGEST_WAIT_MS: Final = 30_000
-"""A question that waits for something is answered after this at the latest."""
+"""A request that waits for an event is answered after at most this time."""
 
 _AT_MOST_16, _AT_MOST_32 = re.compile(r"(?s).{0,16}"), re.compile(r"(?s).{0,32}")
 
@@ -20,7 +20,8 @@ WaitMs = Annotated[int, Between(0, LONGEST_WAIT_MS)]
 
 @dataclass(frozen=True, slots=True)
 class ScreenAsked(WireObject):
-    """`enrolment.state`: what is shown once it is no longer number `after`, or when `wait_ms` is over."""
+    """`enrolment.state`: what the screen shows, as soon as its number differs from `after` or `wait_ms` is
+    over."""
 
     after: Annotated[int, Between(0)]
     wait_ms: WaitMs
@@ -28,7 +29,8 @@ class ScreenAsked(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ScreenAnswer(WireObject):
-    """`unready` is empty, or says why nobody can be enrolled now. `online`: the service is reachable."""
+    """`unready` says why no enrolment is possible now, else it is empty. `online`: the service is
+    reachable."""
 
     seq: int
     state: EnrolmentShown
@@ -53,7 +55,7 @@ class TermsAsked(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class TermsShown(WireObject):
-    """The words of one version in one language."""
+    """The text of one version in one language."""
 
     terms_version: str
     language: str
@@ -63,7 +65,7 @@ class TermsShown(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class TermsAnswer(WireObject):
-    """`required`: the purposes that nobody can leave out."""
+    """`required`: the purposes that must be accepted."""
 
     terms: TermsShown
     required: tuple[str, ...]
@@ -71,15 +73,15 @@ class TermsAnswer(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class TermsAccepted(WireObject):
-    """`enrolment.accept`: somebody accepts what is on the screen."""
+    """`enrolment.accept`: the person accepts what is on the screen."""
 
     terms_version: Annotated[str, NAME]
     purposes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PictureAsked(WireObject):
-    """`preview.frame`."""
+class NextAsked(WireObject):
+    """`preview.frame`, `pass.next`, `pass.rehearse`: the next one, or none when `wait_ms` is over."""
 
     wait_ms: WaitMs
 
@@ -92,13 +94,6 @@ class PictureAnswer(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
-class PassAsked(WireObject):
-    """`pass.next`, `pass.rehearse`."""
-
-    wait_ms: WaitMs
-
-
-@dataclass(frozen=True, slots=True)
 class VerdictSent(WireObject):
     """The verdict of a real passage."""
 
@@ -108,7 +103,7 @@ class VerdictSent(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed(WireObject):
-    """What a rehearsal says besides."""
+    """The additional members of a rehearsal."""
 
     best_score_q: int
     margin_q: int
@@ -120,7 +115,7 @@ class Rehearsed(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class TrialPassage(WireObject):
-    """A passage under a technician's eyes. `stages_us`: name and microseconds, in the order they ran."""
+    """A passage shown to a technician. `stages_us`: name and microseconds, in the order they ran."""
 
     rehearsal: bool
     decision: str
@@ -137,7 +132,7 @@ class TrialPassage(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class PassAnswer(WireObject):
-    """Null when there was none in time."""
+    """`passage` is null when there was none in time."""
 
     passage: TrialPassage | None
 
@@ -167,20 +162,21 @@ class ChunkGiven(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ChunkTaken(WireObject):
-    """`have`: chunks of the release that are on the disk."""
+    """`have`: how many chunks of the release are on the disk."""
 
     have: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNamed(WireObject):
-    """`factory_reset`, `update.rollback`: what destroys something names the device."""
+    """`factory_reset`, `update.rollback`: destructive requests name the device."""
 
     device_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResetDone(WireObject):
-    """The answer to `factory_reset`. `untold_wipe_id`: of a wipe that the service does not know is done."""
+    """The answer to `factory_reset`. `untold_wipe_id`: of a wipe whose completion the service does not
+    know."""
 
     untold_wipe_id: str | None

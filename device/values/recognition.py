@@ -26,8 +26,8 @@ class Sighting:
     """What one camera frame showed. `at_ms` is the monotonic time of the frame.
 
     `good`: the capture reached the quality floor, and was therefore checked for liveness, embedded and
-    searched. score: best cosine, None when nothing was scored. margin: its distance to the best of the
-    second distinct person, None when there is no second. gallery: the state that was searched.
+    searched. `score`: best cosine, None when nothing was scored. `margin`: its distance to the best score of
+    another person, None when there is none. `gallery`: the state that was searched.
     """
 
     hand_present: bool
@@ -45,7 +45,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PalmCapture:
-    """One embedded capture. `vector`: (512,) float32 of unit length, owned by the holder of the capture."""
+    """One embedded capture. `vector`: (512,) float32 of unit length, owned by the holder."""
 
     hand: HandName
     vector: npt.NDArray[np.float32] = field(repr=False)
@@ -56,9 +56,9 @@ class PalmCapture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnrolmentLook:
-    """One examined frame: which hand was seen, what kept it from being taken, or the capture itself.
+    """One examined frame: the hand in view, why it was not captured, or the capture.
 
-    `capture` is there when `enrol_quality_q` was reached; liveness is judged here, by its `pad`.
+    `capture` is present when `enrol_quality_q` was reached; its `pad` holds the liveness result.
     """
 
     hand_present: bool

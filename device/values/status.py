@@ -13,7 +13,7 @@ from link1.errors import FormatError
 
 @dataclass(frozen=True, slots=True)
 class AppStatus(WireObject):
-    """The software that runs."""
+    """The running software."""
 
     pkg: str
     version: str
@@ -21,7 +21,7 @@ class AppStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class HealthNote(WireObject):
-    """A word of `device.health`, and what a technician should know and do about it."""
+    """A word of `device.health`, with what a technician should know and do."""
 
     word: str
     detail: str
@@ -44,7 +44,7 @@ class CameraStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class CableStatus(WireObject):
-    """`state`: up while a validator has proved itself with key `validator_kid`, else down."""
+    """`state`: up while a session with a validator exists, whose key is `validator_kid`; else down."""
 
     state: str
     port: str
@@ -54,7 +54,8 @@ class CableStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class GalleryStatus(WireObject):
-    """`reason`: why it is fresh or not; `left_s`: so long it stays fresh without word from the service."""
+    """`reason`: why it is fresh or not; `left_s`: how long it stays fresh without contact with the
+    service."""
 
     stream: str
     epoch: int
@@ -76,7 +77,7 @@ class RefusedMail(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class MailStatus(WireObject):
-    """How far the boxes of the validator's mail are."""
+    """The positions of the mail boxes."""
 
     in_applied_seq: int
     out_seq: int
@@ -118,7 +119,7 @@ class ModelOnDisk(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus(WireObject):
-    """The model in force, the one that waits for its gallery, and the one before."""
+    """The model in force, the model that waits for its gallery, and the previous one."""
 
     model_id: str
     release_seq: int
@@ -139,7 +140,7 @@ class FailedRelease(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class UpdatesInForce(WireObject):
-    """Updates where they are taken. `app_waiting`: software that waits for its turn."""
+    """The state of updates. `app_waiting`: software that waits to be installed."""
 
     release_seq: int
     receiving: ReceivingStatus | None
@@ -150,7 +151,8 @@ class UpdatesInForce(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class UpdatesStatus(WireObject):
-    """`usable`: updates are taken, as `state` has it; else `fault` says why not. `software`: what runs."""
+    """`usable`: updates are accepted, and `state` is present; else `fault` says why not. `software`: the
+    running version."""
 
     usable: bool
     software: str
@@ -183,7 +185,7 @@ class VerdictSummary(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ConsentShown(WireObject):
-    """In step `consent`: the hands that are asked for, the terms, and the purposes that may be refused."""
+    """In step `consent`: the hands to enrol, the terms, and the optional purposes."""
 
     hands: tuple[str, ...]
     terms_version: str
@@ -192,8 +194,8 @@ class ConsentShown(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class CaptureShown(WireObject):
-    """In the other steps: all hands that are asked for, the one to show now, why it is not taken yet, and how
-    many of its captures there are."""
+    """In the other steps: the hands to enrol, the one to show now, a hint why it is not captured yet, and the
+    number of its captures."""
 
     hands: tuple[str, ...]
     hand: str | None
@@ -214,7 +216,7 @@ class EnrolmentShown(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class LatencyStatus(WireObject):
-    """Microseconds from the frame that decided to the verdict's last byte; only the count without any.
+    """Microseconds from the deciding frame to the verdict's last byte; without verdicts only the count.
 
     `stages_us`: the mean of each stage.
     """
@@ -227,7 +229,8 @@ class LatencyStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceCounters(WireObject):
-    """Since the start: messages of the validator with a bad signature, and those beyond what is kept."""
+    """Since the start: validator messages with a bad signature, and those beyond the limit of what is
+    kept."""
 
     bad_signature: int = field(metadata={"member": "evidence.bad_signature"})
     beyond_limit: int = field(metadata={"member": "evidence.beyond_limit"})
@@ -235,7 +238,7 @@ class EvidenceCounters(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatus(WireObject):
-    """What keeps keys in memory from the disk; `problem` is empty where all of it is in force."""
+    """The protections of keys in memory; `problem` is empty when all of them are in force."""
 
     dumps_off: bool
     locked: bool
@@ -244,7 +247,7 @@ class MemoryStatus(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class WipeStatus(WireObject):
-    """A wipe that was carried out. `record`: the sealed word of it for the service."""
+    """A completed wipe. `record`: the sealed record that reports it to the service."""
 
     stage: str
     wipe_id: str | None
@@ -294,7 +297,7 @@ class StatusAnswer(WireObject):
 
 
 def read_status(control_socket: Path) -> CoreStatus:
-    """What a running core is doing; raises IpcUnreachable when none answers, IpcRefused."""
+    """The status of a running core. Raises IpcUnreachable when none answers, IpcRefused."""
     try:
         return StatusAnswer.from_obj(ask_core(control_socket, "status").header).status
     except FormatError as error:

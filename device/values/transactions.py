@@ -1,4 +1,4 @@
-"""What is remembered of a transaction once it has a verdict or has ended."""
+"""The memory of a transaction that has a verdict or has ended."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from link1.objects import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A durable verdict; `wrapper` is the signed object, the same bytes whenever it is given."""
+    """A durable verdict; `wrapper` is the signed object, identical each time it is sent."""
 
     seq: int
     ref: str
@@ -17,9 +17,10 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TxnMemory:
-    """What is known of a txn_id: how it ended, or its verdict and the refs of the answers to that.
+    """The memory of a txn_id: how it ended, or its verdict and the refs of the answers to it.
 
-    `request_ref` is the `object_ref` of the signed request, so any difference in a repeated one shows.
+    `request_ref` is the `object_ref` of the signed request, so that a repeated request that differs is
+    noticed.
     """
 
     txn_id: str

@@ -1,4 +1,4 @@
-"""Objects that cross a socket between two programs of the device: a dataclass is the one definition of each.
+"""Objects that cross a socket between two programs of the device, each defined by one dataclass.
 
     @dataclass(frozen=True, slots=True)
     class WipeConfirmed(WireObject):
@@ -7,11 +7,11 @@
     WipeConfirmed("w-1").to_obj()                   # {"wipe_id": "w-1"}
     WipeConfirmed.from_obj({"wipe_id": "w-1"})      # FormatError where a member is missing or of another type
 
-A field is the member of the same name, or of the name in its metadata (`member`). Its type is what is read:
+A field is the member of the same name, or of the name in its metadata (`member`). Its type says what is read:
 int, str, bool, a JSON object, another WireObject, a tuple of one type, a mapping from names to one type; each
-of these or None. An int or str may carry its range or pattern. A field with a default is left out while it
-has that default. A field with `flat` in its metadata adds the members of another object to this one, or None
-where they are not all there. A member without a field is ignored: it is a newer program's.
+of these or None. An int or str may have a range or pattern. A field with a default is omitted while it has
+that default. A field with `flat` in its metadata adds the members of another object to this one; it is None
+where they are not all present. Unknown members are ignored: a newer program may send more.
 """
 
 import re
@@ -98,7 +98,7 @@ _KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
 
 
 def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
-    """Found out once for each class."""
+    """Computed once for each class."""
     if cls not in _KNOWN:
         _KNOWN[cls] = _read_fields(cls)
     return _KNOWN[cls]
@@ -126,7 +126,7 @@ def _read(member: _WireMember, value: object) -> object:
 
 
 class _NotTaken(Exception):
-    """The text names what is expected."""
+    """The text says what is expected."""
 
 
 def _written(value: object) -> object:
@@ -138,7 +138,7 @@ def _written(value: object) -> object:
 
 
 def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
-    """What reads a value of this type; it raises _NotTaken or FormatError."""
+    """The function that reads a value of this type; it raises _NotTaken or FormatError."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _ruled(_reader(arguments[0]), arguments[1])
@@ -163,7 +163,7 @@ _WORDS: Final = {int: "an integer", str: "a string", bool: "true or false"}
 
 def _plain(kind: type, what: str) -> _Reader:
     def read(value: object) -> object:
-        if type(value) is not kind:  # True is no integer here
+        if type(value) is not kind:  # True is not an integer here
             raise _NotTaken(what)
         return value
 

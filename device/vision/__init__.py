@@ -1,1 +1,1 @@
-"""Threads that look: frames from the camera, and what recognition makes of them."""
+"""The capture and inference threads, and recognition."""

@@ -1,4 +1,4 @@
-"""The capture thread: keeps a camera open and a slot filled with its latest frame."""
+"""The capture thread: keeps a camera open and puts its latest frame into a slot."""
 
 import logging
 import threading
@@ -10,10 +10,10 @@ from device.camera import Camera, CameraError, CameraLost
 from models.frames import CameraFrame, NirHalf
 
 STALL_MS = 1_500
-"""No frame for this long: the camera is stalled, and whoever asks is told so."""
+"""Without a frame for this long the camera counts as stalled."""
 
 REOPEN_AFTER_STALL_MS = 5_000
-"""A camera stalled this long is closed and opened anew."""
+"""A camera stalled this long is closed and opened again."""
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 10.0
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class CameraCondition(StrEnum):
-    """What the camera is doing."""
+    """The condition of the camera."""
 
     STARTING = "starting"
     OK = "ok"
@@ -32,17 +32,16 @@ class CameraCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CameraState:
-    """The camera as others see it. `message` tells a person what is wrong and what to do; empty when ok."""
+    """The state of the camera. `message` says what is wrong and what to do; empty when ok."""
 
     condition: CameraCondition
     description: str
     message: str
-    since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureCounters:
-    """Since the thread started: frames read, frames replaced unseen, unusable ones, openings."""
+    """Since the thread started: frames read, frames replaced before use, unusable frames, openings."""
 
     frames: int
     dropped: int
@@ -51,7 +50,7 @@ class CaptureCounters:
 
 
 class FrameSlot:
-    """Holds only the latest frame; a frame that nobody took before the next came is dropped and counted."""
+    """Holds only the latest frame; a frame that was not taken before the next one is dropped and counted."""
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
@@ -60,7 +59,7 @@ class FrameSlot:
         self.dropped = 0
 
     def put(self, frame: CameraFrame) -> None:
-        """Replaces what is held and wakes whoever waits."""
+        """Replace the frame and wake the waiting thread."""
         with self._arrived:
             if not self._taken:
                 self.dropped += 1
@@ -68,7 +67,7 @@ class FrameSlot:
             self._arrived.notify_all()
 
     def take(self, timeout_s: float) -> CameraFrame | None:
-        """The latest frame that was not taken yet, waiting up to `timeout_s` for it; None without one."""
+        """The latest frame not taken yet, waiting up to `timeout_s` for it; None without one."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: not self._taken, timeout_s):
                 return None
@@ -77,7 +76,7 @@ class FrameSlot:
 
     @property
     def latest(self) -> CameraFrame | None:
-        """The latest frame, taken or not; None where none has come or the last is too old to say anything."""
+        """The latest frame, taken or not; None before the first one and after a stall."""
         with self._arrived:
             return self._frame
 
@@ -87,17 +86,17 @@ class FrameSlot:
         return self._taken
 
     def clear(self) -> None:
-        """Forgets the frame held: one taken before a stall says nothing about now."""
+        """Drop the frame: a frame from before a stall does not show the present."""
         with self._arrived:
             self._frame, self._taken = None, True
 
 
 class CaptureThread:
-    """Reads a camera into `slot` until stopped; opens it again, with growing pauses, whenever it fails.
+    """Reads a camera into `slot` until stopped; opens it again, after growing pauses, whenever it fails.
 
-    `open_camera` opens the source anew and may raise CameraError. `on_state` is called from the capture
-    thread at each change of state (hand it on with `loop.call_soon_threadsafe`). `now_ms` is a monotonic
-    clock, the one frames are stamped with. `nir`: the half of its pictures that is near infrared.
+    `open_camera` opens the source and may raise CameraError. `on_state` is called on the capture thread at
+    each change of state (pass it on with `loop.call_soon_threadsafe`). `now_ms`: the monotonic clock that
+    stamps the frames. `nir`: the half of its pictures that is near infrared.
     """
 
     def __init__(
@@ -117,22 +116,22 @@ class CaptureThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._frames = self._skipped_before = self._skipped = self._opened = 0
-        self.state = CameraState(CameraCondition.STARTING, "", "the camera is being opened", now_ms())
+        self.state = CameraState(CameraCondition.STARTING, "", "the camera is being opened")
         self.heartbeat_ms = now_ms()
-        """When the thread last showed life. Opening a camera may take seconds; reading, one."""
+        """When the thread was last active. Opening a camera may take seconds; reading, one."""
 
     @property
     def counters(self) -> CaptureCounters:
-        """See CaptureCounters."""
+        """The counts so far."""
         skipped = self._skipped_before + self._skipped
         return CaptureCounters(self._frames, self._slot.dropped, skipped, self._opened)
 
     def start(self) -> None:
-        """Starts the thread, once."""
+        """Start the thread, once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> bool:
-        """Ends the thread and closes the camera; False when it had not ended after `timeout_s`."""
+        """End the thread and close the camera; False when it has not ended after `timeout_s`."""
         self._stop.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -145,7 +144,7 @@ class CaptureThread:
                 self._serve_one_opening()
             except CameraError as error:
                 self._enter(CameraCondition.ABSENT, "", str(error))
-            except Exception as error:  # noqa: BLE001 -- a driver or codec may raise anything; this thread outlives it
+            except Exception as error:  # noqa: BLE001 -- a driver or codec may raise anything, and this thread must go on
                 _log.exception("camera: unexpected failure")
                 self._enter(
                     CameraCondition.ABSENT,
@@ -159,7 +158,7 @@ class CaptureThread:
             backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
 
     def _serve_one_opening(self) -> None:
-        """Opens the camera and reads it until it is lost, stalled too long, or the thread is to stop."""
+        """Open the camera and read it until it is lost, stalled too long, or the thread is stopped."""
         self.heartbeat_ms = self._now_ms()
         camera = self._open_camera()
         try:
@@ -199,7 +198,7 @@ class CaptureThread:
     def _enter(self, condition: CameraCondition, description: str, message: str) -> None:
         if (condition, message) == (self.state.condition, self.state.message):
             return
-        self.state = CameraState(condition, description, message, self._now_ms())
+        self.state = CameraState(condition, description, message)
         if condition is CameraCondition.OK:
             _log.info("camera: %s gives pictures", description)
         else:
@@ -207,7 +206,7 @@ class CaptureThread:
         self._on_state(self.state)
 
     def _pause(self, seconds: float) -> None:
-        """Waits before the next opening, alive to `stop` and to the watchdog."""
+        """Wait before the next opening, still reacting to `stop` and updating the heartbeat."""
         until_ms = self._now_ms() + round(seconds * 1000)
         while not self._stop.wait(0.25):
             self.heartbeat_ms = self._now_ms()

@@ -1,4 +1,4 @@
-"""The inference thread: takes the latest frame, does what is wanted with it, tells the loop."""
+"""The inference thread: examines the latest frame as far as it is of interest, and reports to the loop."""
 
 import asyncio
 import logging
@@ -15,14 +15,14 @@ from device.vision.recognition import Interest, Look, Recogniser
 from models.frames import CameraFrame
 
 IDLE_EVERY_MS: Final = 100
-"""While nobody asks for a passage, a hand is looked for at this rate, and previewed."""
+"""Without a request for a passage, frames are examined for hands, or previewed, at this rate."""
 CODE_EVERY_MS: Final = 200
-"""How often a QR code is looked for, where one is awaited and no open hand is in view."""
+"""How often frames are searched for a QR code, when one is expected and no open hand is in view."""
 FRAME_WAIT_S: Final = 0.25
 GAP_MS: Final = 1_000
-"""After so long without a frame nothing is known of the hand that was in view."""
+"""After so long without a frame the hand that was in view is forgotten."""
 UNDELIVERED_MOST: Final = 8
-"""Results that the loop has not taken yet; what comes beyond is dropped and counted."""
+"""Most results waiting for the loop; further ones are dropped and counted."""
 LOG_EVERY_FAULTS: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -38,16 +38,16 @@ class RecognitionFault:
 
 
 class Listener(Protocol):
-    """Who is told. Called on the loop's thread."""
+    """Receives the results. Called on the loop's thread."""
 
     def on_look(self, look: Look) -> None:
         """An examined frame, in order."""
 
     def on_code(self, payload: str) -> None:
-        """The text of a QR code in view; told again and again while it is there."""
+        """The text of a QR code, reported repeatedly while it is in view."""
 
     def on_fault(self, fault: RecognitionFault) -> None:
-        """Recognition failed on a frame; with enough in a row the device is not ready."""
+        """Recognition failed on a frame; after several in a row the device is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class _Wanted:
 class InferenceThread:
     """Runs `recogniser` over the frames of `slot`.
 
-    `set_interest` is called on the loop's thread. A result that was made for another interest than the one
-    in force when the loop takes it is let go: it answers a question nobody asks any more.
+    `set_interest` is called on the loop's thread. A result for another interest than the one in force when
+    the loop takes it is dropped.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class InferenceThread:
         watch: Callable[[CameraFrame, Look | None], None] = lambda _frame, _look: None,
         examining: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`examining` is entered around the examination of each frame. `watch` is called on this thread with
-        every examined frame, and must return at once."""
+        """`examining` encloses the examination of each frame. `watch` is called on this thread with every
+        examined frame, and must return at once."""
         self._slot = slot
         self._recogniser = recogniser
         self._loop = loop
@@ -99,29 +99,29 @@ class InferenceThread:
         self._examined = self._faults = self._consecutive = self._undelivered = 0
         self._last_frame_ms = self._last_idle_ms = self._last_code_ms = now_ms()
         self.heartbeat_ms = now_ms()
-        """When the thread last showed life: at least every `FRAME_WAIT_S`, unless a frame takes longer."""
+        """When the thread was last active: at least every `FRAME_WAIT_S`, unless a frame takes longer."""
 
     @property
     def counters(self) -> InferenceCounters:
-        """See InferenceCounters."""
+        """The counts so far."""
         return InferenceCounters(self._examined, self._faults, self._undelivered)
 
     def set_interest(self, interest: Interest, *, codes: bool) -> None:
-        """What to do with the frames from now on; `codes`: look for QR codes when no open hand is in view."""
+        """How to examine frames from now on; `codes`: search for QR codes when no open hand is in view."""
         self._wanted = _Wanted(interest, codes)
 
     def start(self) -> None:
-        """Starts the thread, once."""
+        """Start the thread, once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> bool:
-        """Ends the thread; False when it had not ended after `timeout_s`."""
+        """End the thread; False when it has not ended after `timeout_s`."""
         self._stop.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        # OpenCV's pool would spin on the core that the next frame needs.
+        # OpenCV's thread pool would keep busy the core that the next frame needs.
         cv2.setNumThreads(1)
         while not self._stop.is_set():
             self.heartbeat_ms = self._now_ms()
@@ -131,7 +131,7 @@ class InferenceThread:
             try:
                 self._examine(frame, self._wanted)
                 self._consecutive = 0
-            except Exception as error:  # noqa: BLE001 -- whatever one frame does, the next must be looked at
+            except Exception as error:  # noqa: BLE001 -- a frame may raise anything, and the next one must be examined
                 self._failed(frame, error)
 
     def _examine(self, frame: CameraFrame, wanted: _Wanted) -> None:
@@ -182,6 +182,6 @@ class InferenceThread:
         try:
             self._loop.call_soon_threadsafe(take)
         except RuntimeError:
-            # The loop is closed: the program is ending, and nobody is there to be told.
+            # The loop is closed: the program is ending.
             self._room.release()
             self._stop.set()

@@ -1,9 +1,8 @@
-"""A frame's journey from the camera to what a verdict is made of.
+"""A frame's journey from the camera to a Sighting.
 
     camera frame → hand → palm crop → quality → liveness → vector → match → Sighting
 
-`Recogniser.look` is that journey, in the order it happens; `device.passage.decision` takes the Sighting
-from there.
+`Recogniser.look` is that journey, in order; `device.passage.decision` continues with the Sighting.
 """
 
 import time
@@ -31,16 +30,16 @@ from models.thresholds import Thresholds
 
 
 class Interest(Enum):
-    """What is wanted of the frames now."""
+    """What frames are examined for."""
 
     IDLE = auto()
-    """Whether there is a hand; nothing more."""
+    """Only whether there is a hand."""
     PREVIEW = auto()
-    """How good it is to see, for somebody who sets the camera up."""
+    """The quality of the view, for the setup of the camera."""
     PASSAGE = auto()
-    """Who it is."""
+    """The identity of the person."""
     ENROLMENT = auto()
-    """Good captures, matched with nobody."""
+    """Good captures, without a search."""
 
 
 class Embeds(Protocol):
@@ -51,7 +50,7 @@ class Embeds(Protocol):
 
 
 class Searches(Protocol):
-    """What is asked of the gallery, from the inference thread, while pages are applied in another."""
+    """The gallery, searched on the inference thread while another thread applies pages."""
 
     def search(self, probes: npt.NDArray[np.float32]) -> Match:
         """The person nearest to the probes (n, 512) of one hand. Raises StoreError when the disk fails."""
@@ -59,10 +58,10 @@ class Searches(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """One examined frame: the sighting, which hand it showed, and for enrolment the capture, if good.
+    """One examined frame: the sighting, the hand it shows, and for enrolment the capture, if good.
 
-    `seen` and `quality` are for a preview: where the hand is, and how good a capture of it would be.
-    `store_fault`: why the gallery could not be read for this frame; its sighting decides nothing then.
+    `seen` and `quality` are for a preview: the position of the hand, and the quality of a capture of it.
+    `store_fault`: why the gallery could not be read for this frame, whose sighting then decides nothing.
     """
 
     interest: Interest
@@ -75,13 +74,13 @@ class Look:
     store_fault: str = ""
 
     def for_enrolment(self) -> EnrolmentLook:
-        """What enrolment makes use of."""
+        """The part that enrolment uses."""
         return EnrolmentLook(self.sighting.hand_present, self.hand, self.sighting.hint, self.capture)
 
 
 @dataclass(slots=True)
 class StageTimes:
-    """Milliseconds of each stage, by its name, in the order they ran."""
+    """Milliseconds of each stage by name, in the order they ran."""
 
     stage_ms: dict[str, float] = field(default_factory=dict)
     _since_s: float = field(default_factory=time.perf_counter)
@@ -94,7 +93,7 @@ class StageTimes:
 
 
 class Recogniser:
-    """Everything between a frame and a Sighting. Keeps what belongs to the hand in view; one thread's."""
+    """Everything between a frame and a Sighting, with the memory of the hand in view. Used by one thread."""
 
     def __init__(
         self,
@@ -105,11 +104,11 @@ class Recogniser:
         *,
         agree_cosine: float,
     ) -> None:
-        """`embedder` is None where no model could be loaded: hands are seen then, and not examined.
+        """`embedder` is None when no model could be loaded: hands are then detected and not examined.
 
-        `gallery` gives None while there is none to search; `thresholds` gives those in force. `liveness`:
-        another check than the built-in cues alone. `agree_cosine`: from which two vectors of the model count
-        as of one palm; of a hand in view, whose captures may be poor, half of it is asked.
+        `gallery` returns None while there is none to search; `thresholds` returns those in force. `liveness`:
+        a check beyond the built-in cues. `agree_cosine`: the cosine from which two vectors of the model count
+        as one palm; half of it is required of the hand in view, whose captures may be poor.
         """
         self._embedder = embedder
         self._gallery = gallery
@@ -120,9 +119,9 @@ class Recogniser:
         self._tracked = TrackedHand()
 
     def look(self, frame: CameraFrame, interest: Interest) -> Look | None:
-        """The journey of one frame, as far as `interest` wants it to go.
+        """The journey of one frame, as far as `interest` requires.
 
-        None where the finder missed a hand that was in view a moment ago: it says nothing either way.
+        None when the finder missed a hand that was in view a moment ago: such a frame says nothing.
         """
         thresholds, times = self._thresholds(), StageTimes()
 
@@ -156,12 +155,12 @@ class Recogniser:
                 try:
                     match = self._search(crop, probe, thresholds, live=pad.res == "pass")
                 except StoreError as error:
-                    # A hand is there, and nothing is known of it: neither who it is nor that it is nobody's.
+                    # A hand is in view, and it is unknown whether the gallery knows it.
                     match, good, store_fault = None, False, str(error)
                 times.end("match")
             else:
-                # The runtime's buffers hold what the vector was made from until a black crop overwrites them;
-                # then only the capture's own copy is left, which enrolment overwrites.
+                # The runtime's buffers hold the vector's intermediate values until a black crop overwrites
+                # them; then only the capture's copy is left, which enrolment overwrites.
                 self._embedder.embed(np.zeros_like(crop)[np.newaxis])
                 capture = PalmCapture(hand.handedness, vector, quality.quality_q, _pad(pad), frame.at_ms)
         sighting = Sighting(
@@ -184,7 +183,7 @@ class Recogniser:
         return read_qr(frame)
 
     def forget(self) -> None:
-        """The frames were interrupted: what was in view may have gone."""
+        """The frames were interrupted: the hand in view may have left."""
         self._tracked.forget()
         self._liveness.reset()
 
@@ -196,9 +195,10 @@ class Recogniser:
         *,
         live: bool,
     ) -> Match | None:
-        """Who it is by the probe; while that is not settled, by the slipped crop, towards the nearest.
+        """Search with the probe; while the result is not settled, also with shifted crops, towards the
+        nearest.
 
-        A capture that is not known to be live decides nothing about who it is, so it is not searched further.
+        A capture that is not known to be live decides no identity, so it is not searched further.
         """
         embedder, gallery = self._embedder, self._gallery()
         if gallery is None or embedder is None:
@@ -211,7 +211,7 @@ class Recogniser:
                 break
             more = embedder.embed(probe_crops(crop, fresh))
             found, probes = gallery.search(more), np.concatenate([probes, more])
-            # Somebody may have been erased in between, who must not be known from before.
+            # A person may have been erased in between, and must not be found by the earlier search.
             moved = found.position != match.position
             match = gallery.search(probes) if moved else joined(match, found, len(slips))
             slips += fresh
@@ -219,7 +219,7 @@ class Recogniser:
 
 
 def _settled(match: Match, thresholds: Thresholds) -> bool:
-    """Somebody is clearly this one person: no need to look whether the crop has slipped a little."""
+    """Whether the match is clear, so that shifted crops need not be searched."""
     sure = match.score * 10_000 >= thresholds.accept_q
     return sure and (match.margin is None or match.margin * 10_000 >= thresholds.margin_q)
 
@@ -227,7 +227,7 @@ def _settled(match: Match, thresholds: Thresholds) -> bool:
 def _without_capture(
     frame: CameraFrame, interest: Interest, hand: Hand | PartialHand | None, times: StageTimes
 ) -> Look:
-    """Nothing to capture: no hand, one that does not show its palm, or nobody asks."""
+    """Nothing to capture: no hand, a hand that does not show its palm, or no interest in a capture."""
     hint = _hint(hand.hint) if hand is not None else None
     sighting = Sighting(hand is not None, frame.at_ms, hint, stage_ms=times.stage_ms)
     handedness = hand.handedness if isinstance(hand, Hand) else None
@@ -249,7 +249,7 @@ def _candidate(match: Match | None) -> MatchedPerson | None:
 
 
 def _mark(match: Match | None) -> GalleryMark | None:
-    """The state that was searched: a verdict names it, whatever has been applied since."""
+    """The state that was searched, which the verdict names even if pages were applied since."""
     if match is None:
         return None
     position = match.position

@@ -1,4 +1,4 @@
-"""The hand in view, followed over the frames: what belongs to it and to no other."""
+"""The hand in view, followed over the frames, with its vectors."""
 
 from typing import Final
 
@@ -10,18 +10,18 @@ from models.frames import CameraFrame
 from models.hand import Hand, PartialHand
 
 GONE_MS: Final = 200
-"""A hand not seen for so long has left; a finder that misses a frame or two has not seen it leave."""
+"""A hand not seen for so long has left; the finder may miss a frame or two before."""
 PREVIOUS_MS: Final = 250
-"""Where the hand was longer ago says nothing about how it moves."""
+"""An older position of the hand is not used to judge its motion."""
 PROBES: Final = 4
 
 _JUMP = 1.0
-"""No hand moves by more than its own palm's width from one frame to the next."""
+"""A hand moves by less than the width of its palm from one frame to the next."""
 _RESIZE = 1.6
 
 
 class TrackedHand:
-    """Tells one hand from the next, and keeps its best vectors; overwrites them when another comes.
+    """Distinguishes one hand from the next and keeps its best vectors, which another hand overwrites.
 
     Times are those of the frames, monotonic ms. Belongs to the inference thread.
     """
@@ -38,12 +38,12 @@ class TrackedHand:
         self._qualities: list[int] = []
 
     def see(self, seen: Hand | PartialHand | None, frame: CameraFrame) -> bool:
-        """Takes in what the finder says of `frame`. True: what was known of the hand before is forgotten,
-        because it has left or another stands in its place."""
+        """Update with the finder's result for `frame`. True: the previous hand is forgotten, because it has
+        left or another hand is in its place."""
         if frame.at_ms - self._previous_at_ms > PREVIOUS_MS:
             self.previous = None
         unseen_ms = 0 if self._last_seen_ms is None else frame.at_ms - self._last_seen_ms
-        # Time in which no frame was without the hand is not absence: a slow board spends it on looking.
+        # Time without a frame that lacks the hand is not absence: a slow board needs it for examining.
         gone = unseen_ms >= GONE_MS and (seen is None or self._missed)
         if seen is None and not gone:
             self._missed = True
@@ -58,21 +58,21 @@ class TrackedHand:
 
     @property
     def there(self) -> bool:
-        """Whether the hand has not left, though the newest frame may not show it."""
+        """Whether the hand counts as in view, though the newest frame may not show it."""
         return self._last_seen_ms is not None
 
     def judged(self, hand: Hand, frame: CameraFrame) -> None:
-        """`frame` has been judged with `previous`; the next is judged with `hand`."""
+        """`frame` was judged with `previous`; the next one is judged with `hand`."""
         self.previous, self._previous_at_ms, self._where = hand, frame.at_ms, hand
 
     def fuse(
         self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float
     ) -> npt.NDArray[np.float32]:
-        """The probe to search with: the normalised mean of the hand's best vectors, `vector` among them
-        unless `PROBES` better ones are there.
+        """The probe to search with: the normalised mean of the hand's best vectors, including `vector` unless
+        there are `PROBES` better ones.
 
-        `vector`: (512,) unit length, copied. One that does not reach `agree_cosine` with the mean so far
-        starts anew: it is another hand's, or those before were spoilt. Returns (512,) float32, unit length.
+        `vector`: (512,) unit length, copied. A vector below `agree_cosine` with the mean so far replaces the
+        previous ones: it is another hand's, or they were spoilt. Returns (512,) float32, unit length.
         """
         if self._qualities and float(self._mean() @ vector) < agree_cosine:
             self._forget_vectors()
@@ -88,7 +88,7 @@ class TrackedHand:
         return self._mean()
 
     def forget(self) -> None:
-        """Nothing of the hand is kept."""
+        """Forget the hand and overwrite its vectors."""
         self.previous = self._where = self._last_seen_ms = None
         self._missed = False
         self._forget_vectors()

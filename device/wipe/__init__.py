@@ -1,1 +1,1 @@
-"""The end of a device: keys first, then everything else, whatever interrupts it."""
+"""The wipe and the factory reset: keys first, then everything else, completed after any interruption."""

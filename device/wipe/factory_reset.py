@@ -1,10 +1,10 @@
-"""A factory reset on a technician's word, whether or not the core runs: what it would destroy, and doing it.
+"""A factory reset ordered by a technician, with or without a running core.
 
-    losses = count_losses(config)               # before anybody is asked to agree
+    losses = count_losses(config)               # what it would destroy, before asking for confirmation
     done = reset_device(config, device_id)      # `palmctl factory-reset`
 
-A core that runs does it itself, for it has the databases open; where none runs it is done here. Either way it
-finishes after any interruption: run it again, or start palmd.
+A running core performs the reset itself, because it has the databases open; otherwise it is done here. After
+an interruption it is completed by the next run, or by the next start of palmd.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ _WAITING: Final = "SELECT count(*) FROM verdicts WHERE uploaded < revision"
 class ResetLosses:
     """What a reset would destroy; None where a number could not be read.
 
-    `uploads_waiting`: what the service does not have yet.
+    `uploads_waiting`: verdicts that the service does not have yet.
     """
 
     keys: bool
@@ -42,15 +42,15 @@ class ResetLosses:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """`by_core`: palmd was running, and has ended. `untold_wipe_id`: the service had ordered a wipe and was
-    not told that it is done; there the device stays `revoked` for good."""
+    """`by_core`: palmd was running, and has ended. `untold_wipe_id`: the service had ordered a wipe whose
+    completion was not reported; it lists the device as `revoked` for good."""
 
     by_core: bool
     untold_wipe_id: str | None
 
 
 def count_losses(config: DeviceConfig) -> ResetLosses:
-    """Count what is there; a file that is absent or damaged counts as unknown."""
+    """Count what exists; an absent or damaged file counts as unknown."""
     gallery = config.gallery_dir / GALLERY_FILE
     return ResetLosses(
         keys=KeyStore.exists(config.keys_dir),
@@ -65,17 +65,17 @@ def reset_device(config: DeviceConfig, device_id: str) -> Reset:
 
     Raises IpcRefused, IpcNotPermitted, StateError, OSError."""
     try:
-        told = ask_core(
+        answer = ask_core(
             config.control_socket,
             "factory_reset",
             timeout_s=RESET_WITHIN_S,
             **DeviceNamed(device_id).to_obj(),
         ).header
     except IpcNotPermitted:
-        raise  # a core may well be running
+        raise  # a core may be running
     except IpcUnreachable:
         return Reset(False, _reset_here(config))
-    return Reset(True, ResetDone.from_obj(told).untold_wipe_id)
+    return Reset(True, ResetDone.from_obj(answer).untold_wipe_id)
 
 
 def _reset_here(config: DeviceConfig) -> str | None:
@@ -88,13 +88,13 @@ def _reset_here(config: DeviceConfig) -> str | None:
     try:
         wipe = read_wipe(state_dir)
     except StateError:
-        wipe = None  # damaged: all the more reason to finish it
+        wipe = None  # damaged; the reset replaces it
     reset_folder(state_dir, device.id, device.gate_id, device.dbd_id)
     return wipe.wipe_id if wipe is not None and wipe.stage is not WipeStage.CONFIRMED else None
 
 
 def journal_in_use(config: DeviceConfig) -> bool:
-    """Whether another process holds the journal, as a running palmd does for as long as it lives."""
+    """Whether another process has locked the journal, as a running palmd does."""
     if not config.journal_path.is_file():
         return False
     try:
@@ -110,7 +110,7 @@ def _read_only(path: Path) -> str:
 
 
 def _first(path: Path, query: str) -> int | None:
-    """The number that the query answers; the file is not changed."""
+    """The number that the query returns; the file is not changed."""
     if not path.is_file():
         return None
     try:

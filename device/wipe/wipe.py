@@ -1,17 +1,18 @@
-"""The wipe: what a revoked or reset device destroys, in which order, and how it finishes after any cut.
+"""The wipe: what a revoked or reset device destroys, in which order, and how it completes after a power cut.
 
-One small file, `wipe.json`, is the whole memory of it, replaced safely at each step:
+The progress is in one small file, `wipe.json`, replaced safely at each step:
 
     (absent) → erasing → erased → confirmed        ordered by the service
     (absent) → erasing → (absent, folder empty)    ordered by the technician
 
 1. `erasing` is on the disk, with the sealed record `svc.device.wiped` in it, before anything is destroyed.
-2. From then on every start goes on where the last one was cut off. Each step may be done again.
+2. From then on every start continues where the last one stopped. Each step may be repeated.
 3. Keys go first: data, seal and verdict key are overwritten, synced, unlinked, and the folder is synced; then
-   every other file of the state directory. Without the data key, what a medium keeps of those is noise.
-4. The http key goes last, when the service knows (device surface §4). Until then it can do two things there:
-   fetch the status and acknowledge the wipe.
-5. `confirmed` stays: the device says NOT_READY, and why, through restarts, until a technician resets it.
+   every other file of the state directory. Without the data key, remains of those files on the medium cannot
+   be read.
+4. The http key goes last, when the service knows (device surface §4). Until then it is good for two requests:
+   fetching the status and acknowledging the wipe.
+5. `confirmed` is permanent: the device reports NOT_READY and the reason until a technician resets it.
 
 Overwriting a file is a logical erasure: flash may keep an old copy of the page
 (docs/explanation/SECURITY.md).
@@ -42,9 +43,9 @@ WIPED: Final = (
     "NOT_READY: the service has revoked this device, and everything on it is destroyed; to use it again, run "
     "`palmctl factory-reset` and provision it with a new token"
 )
-"""What people are told of a wiped device."""
+"""Shown to people on a wiped device."""
 REPLY_WITHIN_S: Final = 0.5
-"""So long a process that has nothing more to do stays, for whoever asked to hear that it is done."""
+"""How long a process stays after a reset, so that its reply reaches the technician."""
 
 _MAX_FILE_BYTES: Final = 64 * 1024
 _ORDER: Final = (KeyPurpose.DATA, KeyPurpose.SEAL, KeyPurpose.VERDICT)
@@ -53,15 +54,15 @@ _ORDER: Final = (KeyPurpose.DATA, KeyPurpose.SEAL, KeyPurpose.VERDICT)
 class WipeStage(StrEnum):
     ERASING = "erasing"
     ERASED = "erased"
-    """Everything but the http key is gone; the service does not know yet."""
+    """Everything but the http key is destroyed; the service does not know yet."""
     CONFIRMED = "confirmed"
 
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """How far it is. `wipe_id` is the service's; None when a technician ordered it.
+    """The progress of a wipe. `wipe_id` is the service's; None when a technician ordered the wipe.
 
-    `record` is the sealed outbox record that tells the service, to be carried by mail or by hand.
+    `record` is the sealed outbox record that reports it to the service, carried by mail or by hand.
     """
 
     stage: WipeStage
@@ -84,11 +85,11 @@ class Wipe:
 
 
 class WipeUnfinished(StateError):
-    """Something could not be destroyed; every start tries again."""
+    """Not everything could be destroyed; every start tries again."""
 
 
 def read_wipe(state_dir: Path) -> Wipe | None:
-    """The wipe that was begun here, if any. Raises StateError when the file cannot be believed."""
+    """The wipe that was begun here, if any. Raises StateError when the file is damaged or unreadable."""
     path = state_dir / FILE_NAME
     try:
         with path.open("rb") as file:
@@ -115,24 +116,24 @@ def read_wipe(state_dir: Path) -> Wipe | None:
 
 
 def begin_wipe(state_dir: Path, wipe: Wipe) -> None:
-    """Make the order durable; from here on it finishes by itself. Raises OSError."""
+    """Make the order durable; from here on every start completes it. Raises OSError."""
     try:
         _save(state_dir, wipe)
     except OSError:
-        # A full disk must not keep the keys alive: the gallery is the largest thing and would go anyway.
+        # A full disk must not prevent the wipe: the gallery is large and would be destroyed anyway.
         shutil.rmtree(state_dir / "gallery", ignore_errors=True)
         _save(state_dir, wipe)
 
 
 def finish_wipe(state_dir: Path) -> Wipe | None:
-    """Go on with a wipe that was begun, whatever cut it off; None when there is none, or none any more.
+    """Continue a wipe that was begun; None when there is none, or when a technician's is complete.
 
-    To be called while nothing in the state directory is open, at every start. Raises WipeUnfinished.
+    Called at every start, while nothing in the state directory is open. Raises WipeUnfinished.
     """
     wipe = read_wipe(state_dir)
     if wipe is None:
         return None
-    # Also once it is erased: whatever was written here since has no business here.
+    # Also after `erased`: files written since must not stay.
     _erase(state_dir, keep_http=wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED)
     if wipe.wipe_id is None:
         (state_dir / FILE_NAME).unlink()
@@ -145,7 +146,8 @@ def finish_wipe(state_dir: Path) -> Wipe | None:
 
 
 def confirm_wipe(state_dir: Path) -> Wipe | None:
-    """The service knows, or its record was handed over: the http key goes. Raises WipeUnfinished, OSError."""
+    """The service knows, or the record was handed over: destroy the http key. Raises WipeUnfinished,
+    OSError."""
     wipe = finish_wipe(state_dir)
     if wipe is None or wipe.stage is WipeStage.CONFIRMED:
         return wipe
@@ -154,7 +156,8 @@ def confirm_wipe(state_dir: Path) -> Wipe | None:
 
 
 def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> None:
-    """The technician's wipe: nothing stays, and nobody is told. Raises WipeUnfinished, OSError."""
+    """The technician's wipe: nothing stays, and the service is not informed. Raises WipeUnfinished,
+    OSError."""
     if not state_dir.is_dir():
         return
     begin_wipe(state_dir, Wipe(WipeStage.ERASING, None, device_id, gate_id, dbd_id))
@@ -180,13 +183,13 @@ def _erase(state_dir: Path, *, keep_http: bool) -> None:
     sync_folder(state_dir)
     if left:
         raise WipeUnfinished(
-            f"the wipe could not destroy {', '.join(sorted(left))}; check the disk, and start palmd again "
-            "or run `palmctl factory-reset` as root: the wipe goes on where it was"
+            f"the wipe could not destroy {', '.join(sorted(left))}; check the disk, then start palmd again "
+            "or run `palmctl factory-reset` as root: the wipe continues"
         )
 
 
 def _secrets(state_dir: Path) -> list[Path]:
-    """Every file that holds key bytes, in the order in which they go."""
+    """Every file that holds key bytes, in the order of destruction."""
     order = [purpose.value for purpose in _ORDER]
     found = [path for folder in SECRET_FOLDERS for path in _files_in(state_dir / folder)]
     return sorted(found, key=lambda path: order.index(path.stem) if path.stem in order else len(order))
@@ -199,7 +202,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path, kept: set[Path], left: list[str]) -> None:
-    """Unlink a file, or a folder with all that is in it but what is `kept`."""
+    """Remove a file, or a folder with its content except for `kept`."""
     if path.is_symlink() or not path.is_dir():
         if path not in kept:
             _try(Path.unlink, path, left)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from device.journal.mail import OutboxRecord
+from device.journal.mail import OutboxEntry
 from device.mail.inbox import InboxAssembly
 from device.mail.outbox import chunk_of
 from device.passage.decision import build_verdict
@@ -66,7 +66,7 @@ GALLERY = GalleryMark("main", 1, 7, "0" * 16)
 WALL_MS = 1_700_000_000_000
 
 
-OUTBOX = OutboxRecord(1, canonical_bytes({"post": {"box": "out", "seq": 1}, "ct_b64": "A" * 4_000}))
+OUTBOX = OutboxEntry(1, canonical_bytes({"post": {"box": "out", "seq": 1}, "ct_b64": "A" * 4_000}))
 """What a device has for its service; only the service could open it."""
 
 

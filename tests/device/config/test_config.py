@@ -135,7 +135,7 @@ hands = ["L", "L"]
     )
     path = tmp_path / "device.toml"
     starts = [
-        f"{path}:1: colour: stands outside any table",
+        f"{path}:1: colour: is outside any table",
         f"{path}:13: [clod]: unknown table (did you mean cloud?)",
         f"{path}:3: [device] idd: unknown member (did you mean id?)",
         f"{path}:2: [device] id: is missing; expected a string",
@@ -159,10 +159,10 @@ hands = ["L", "L"]
     [
         ("https://user:hunter2@cloud.example", "a user name or a password"),
         ("http://cloud.example", "plain http to another machine"),
-        ("ftp://cloud.example", "no http or https URL"),
+        ("ftp://cloud.example", "not an http or https URL"),
         ("https://cloud.example/v1", "a path"),
-        ("https://[::1", "no URL"),
-        ("https://cloud.example:port", "no URL"),
+        ("https://[::1", "not a URL"),
+        ("https://cloud.example:port", "not a URL"),
     ],
 )
 def test_urls_that_are_refused_without_being_repeated(tmp_path: Path, url: str, words: str) -> None:
@@ -207,7 +207,7 @@ def test_a_runtime_dir_too_long_for_a_socket(tmp_path: Path) -> None:
     [
         (b"[device\n", "is not TOML"),
         (b"\xff\xfe", "is not UTF-8"),
-        (b"x = " + b"[" * 1_000, "is nested too deep"),
+        (b"x = " + b"[" * 1_000, "is nested too deeply"),
         (b"#" * 70_000, "expected at most 65,536 bytes"),
         (b"fps = " + b"9" * 5_000, "a line of over 1024 characters"),
         (b"[device]\nid = 1\nid = 2\n", "is not TOML"),

@@ -78,7 +78,7 @@ def test_a_form_that_only_a_person_can_change_is_left_alone() -> None:
     with pytest.raises(ConfigError):
         change_member(inline, PATH, "link.port", "/dev/ttyACM1")
     spread = TEXT + "[enrolment]\nhands = [\n  'L',\n  'R',\n]\n"
-    with pytest.raises(ConfigError, match="only a person"):
+    with pytest.raises(ConfigError, match="cannot be changed automatically"):
         change_member(spread, PATH, "enrolment.hands", '["L"]')
 
 

@@ -27,7 +27,7 @@ from device.doctor import (
 )
 from device.doctor.case import Case, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
-from device.doctor.finding import Result
+from device.doctor.finding import CheckResult
 from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
 from device.trust.trust import reread
@@ -69,16 +69,16 @@ PI = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 @pytest.mark.parametrize(
     ("files", "result"),
     [
-        ({}, Result.SKIP),
-        ({f"{THERMAL}/temp": "51234\n", f"{THERMAL}/type": "cpu-thermal"}, Result.OK),
-        ({f"{THERMAL}/temp": "74000"}, Result.WARN),
-        ({f"{THERMAL}/temp": "85000"}, Result.FAIL),
-        ({f"{THERMAL}/temp": "51000", PI: "50000\n"}, Result.WARN),
-        ({f"{THERMAL}/temp": "51000", PI: "1"}, Result.FAIL),
-        ({f"{THERMAL}/temp": "51000", PI: "4"}, Result.FAIL),
+        ({}, CheckResult.SKIP),
+        ({f"{THERMAL}/temp": "51234\n", f"{THERMAL}/type": "cpu-thermal"}, CheckResult.OK),
+        ({f"{THERMAL}/temp": "74000"}, CheckResult.WARN),
+        ({f"{THERMAL}/temp": "85000"}, CheckResult.FAIL),
+        ({f"{THERMAL}/temp": "51000", PI: "50000\n"}, CheckResult.WARN),
+        ({f"{THERMAL}/temp": "51000", PI: "1"}, CheckResult.FAIL),
+        ({f"{THERMAL}/temp": "51000", PI: "4"}, CheckResult.FAIL),
     ],
 )
-def test_temperature(machine: Case, files: dict[str, str], result: Result) -> None:
+def test_temperature(machine: Case, files: dict[str, str], result: CheckResult) -> None:
     lay(machine, files)
     assert temperature.check(machine).result is result
 
@@ -86,14 +86,14 @@ def test_temperature(machine: Case, files: dict[str, str], result: Result) -> No
 @pytest.mark.parametrize(
     ("life_time", "pre_eol", "result"),
     [
-        ("0x01 0x02", "0x01", Result.OK),
-        ("0x08 0x02", "0x01", Result.WARN),
-        ("0x01 0x01", "0x03", Result.FAIL),
-        ("0x0b 0x01", "0x01", Result.FAIL),
-        ("0x00 0x00", "0x00", Result.SKIP),
+        ("0x01 0x02", "0x01", CheckResult.OK),
+        ("0x08 0x02", "0x01", CheckResult.WARN),
+        ("0x01 0x01", "0x03", CheckResult.FAIL),
+        ("0x0b 0x01", "0x01", CheckResult.FAIL),
+        ("0x00 0x00", "0x00", CheckResult.SKIP),
     ],
 )
-def test_wear(machine: Case, life_time: str, pre_eol: str, result: Result) -> None:
+def test_wear(machine: Case, life_time: str, pre_eol: str, result: CheckResult) -> None:
     card = "/sys/block/mmcblk0/device"
     lay(machine, {f"{card}/life_time": life_time, f"{card}/pre_eol_info": pre_eol})
     assert wear.check(machine).result is result
@@ -101,9 +101,14 @@ def test_wear(machine: Case, life_time: str, pre_eol: str, result: Result) -> No
 
 @pytest.mark.parametrize(
     ("left_kib", "killed", "result"),
-    [(800_000, 0, Result.OK), (100_000, 0, Result.WARN), (800_000, 2, Result.WARN), (20_000, 0, Result.FAIL)],
+    [
+        (800_000, 0, CheckResult.OK),
+        (100_000, 0, CheckResult.WARN),
+        (800_000, 2, CheckResult.WARN),
+        (20_000, 0, CheckResult.FAIL),
+    ],
 )
-def test_memory(machine: Case, left_kib: int, killed: int, result: Result) -> None:
+def test_memory(machine: Case, left_kib: int, killed: int, result: CheckResult) -> None:
     info = f"MemTotal: 1000000 kB\nMemAvailable: {left_kib} kB\n"
     lay(machine, {"/proc/meminfo": info, "/proc/vmstat": f"pgfault 7\noom_kill {killed}\n"})
     assert memory.check(machine).result is result
@@ -112,50 +117,50 @@ def test_memory(machine: Case, left_kib: int, killed: int, result: Result) -> No
 @pytest.mark.parametrize(
     ("mean", "bright", "sharpness", "result"),
     [
-        (120, 0, None, Result.OK),
-        (120, 0, 90, Result.OK),
-        (120, 0, 30, Result.WARN),
-        (12, 0, None, Result.FAIL),
-        (240, 80, 90, Result.FAIL),
+        (120, 0, None, CheckResult.OK),
+        (120, 0, 90, CheckResult.OK),
+        (120, 0, 30, CheckResult.WARN),
+        (12, 0, None, CheckResult.FAIL),
+        (240, 80, 90, CheckResult.FAIL),
     ],
 )
-def test_picture(mean: int, bright: int, sharpness: int | None, result: Result) -> None:
+def test_picture(mean: int, bright: int, sharpness: int | None, result: CheckResult) -> None:
     exposure = None if sharpness is None else 100
     assert picture.judge(MeasuredPicture(mean, 0, bright, sharpness, exposure)).result is result
 
 
 def test_ownership_names_what_others_could_read(device: Device, case: Case) -> None:
-    assert ownership.check(case).result is Result.OK
+    assert ownership.check(case).result is CheckResult.OK
     key = device.config.keys_dir / "verdict.key"
     key.chmod(0o644)
     found = ownership.check(case)
-    assert found.result is Result.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
+    assert found.result is CheckResult.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
 
 
 def test_a_device_provisioned_by_half(device: Device, case: Case) -> None:
-    assert provisioned.check(case).result is Result.OK
+    assert provisioned.check(case).result is CheckResult.OK
     device.config.trust_path.unlink()
     half = take_case(device.board.config_path, SystemClock())
     found = provisioned.check(half)
-    assert found.result is Result.FAIL and "run `palmctl provision`" in found.todo
-    assert validator.check(half).result is Result.SKIP
+    assert found.result is CheckResult.FAIL and "run `palmctl provision`" in found.todo
+    assert validator.check(half).result is CheckResult.SKIP
     device.config.journal_path.unlink()
-    assert provisioned.check(replace(case, status=None)).result is Result.FAIL
+    assert provisioned.check(replace(case, status=None)).result is CheckResult.FAIL
 
 
 def test_a_cable_that_is_not_there(case: Case) -> None:
     found = cable.check(case)
-    assert found.result is Result.FAIL and "absent" in found.detail and "plug" in found.todo
+    assert found.result is CheckResult.FAIL and "absent" in found.detail and "plug" in found.todo
 
 
 @pytest.mark.parametrize(
     ("state", "kid", "result"),
-    [("down", None, Result.FAIL), ("up", "0" * 32, Result.WARN), ("up", None, Result.OK)],
+    [("down", None, CheckResult.FAIL), ("up", "0" * 32, CheckResult.WARN), ("up", None, CheckResult.OK)],
 )
 def test_a_validator_that_has_or_has_not_proved_itself(
-    case: Case, state: str, kid: str | None, result: Result
+    case: Case, state: str, kid: str | None, result: CheckResult
 ) -> None:
-    assert validator.check(case).result is Result.SKIP
+    assert validator.check(case).result is CheckResult.SKIP
     told = some_status(cable=CableStatus(state, "/dev/palm", "open", kid))
     assert validator.check(replace(case, status=told)).result is result
 
@@ -165,8 +170,8 @@ def test_a_clock_before_the_device_was_registered(case: Case) -> None:
         def wall_ms(self) -> int:
             return 86_400_000
 
-    assert clock.check(replace(case, clock=Early())).result is Result.FAIL
-    assert clock.check(case).result is Result.OK  # without a network nothing sets it
+    assert clock.check(replace(case, clock=Early())).result is CheckResult.FAIL
+    assert clock.check(case).result is CheckResult.OK  # without a network nothing sets it
 
 
 def test_a_clock_before_what_the_service_signed_or_outside_every_window(case: Case) -> None:
@@ -174,15 +179,15 @@ def test_a_clock_before_what_the_service_signed_or_outside_every_window(case: Ca
     assert case.trust is not None
     later = replace(case, trust=reread(case.trust, {"service_ms": now_ms + 3_600_000}))
     found = clock.check(later)
-    assert found.result is Result.FAIL
+    assert found.result is CheckResult.FAIL
     assert "the service signed" in found.detail
     told = replace(case, status=some_status(service_time_ms=now_ms + 3_600_000))
-    assert clock.check(told).result is Result.FAIL
+    assert clock.check(told).result is CheckResult.FAIL
     (key,) = case.trust.dbd_keys
     ended = replace(key, not_after_ms=now_ms - 1, assumed=False)
     past = replace(case, trust=reread(case.trust, {"dbd_keys": [ended.to_obj()]}))
     assert "window" in clock.check(past).detail
-    assert validator.check(past).result is Result.SKIP, "the key counts all the same"
+    assert validator.check(past).result is CheckResult.SKIP, "the key counts all the same"
 
 
 def test_a_server_that_is_away(device: Device, case: Case) -> None:
@@ -190,23 +195,23 @@ def test_a_server_that_is_away(device: Device, case: Case) -> None:
 
     away = replace(device.config, cloud=CloudSection("http://127.0.0.1:9", None))
     found = server.check(replace(case, config=away))
-    assert found.result is Result.FAIL and "does not answer" in found.detail
-    assert server.check(case).result is Result.OK  # none configured
+    assert found.result is CheckResult.FAIL and "does not answer" in found.detail
+    assert server.check(case).result is CheckResult.OK  # none configured
 
 
 def test_telemetry_that_was_written(device: Device, case: Case) -> None:
-    assert telemetry.check(case).result is Result.OK
+    assert telemetry.check(case).result is CheckResult.OK
     (device.config.device.state_dir / ".cache" / "Microsoft").mkdir(parents=True)
-    assert telemetry.check(case).result is Result.FAIL
+    assert telemetry.check(case).result is CheckResult.FAIL
 
 
 def test_units_are_looked_at_only_where_systemd_runs(machine: Case) -> None:
-    assert sandbox.check(machine).result is Result.SKIP
+    assert sandbox.check(machine).result is CheckResult.SKIP
 
 
 def test_storage_and_gallery_without_a_daemon(case: Case) -> None:
-    assert storage.check(case).result in (Result.OK, Result.WARN)
-    assert gallery.check(case).result is Result.SKIP
+    assert storage.check(case).result in (CheckResult.OK, CheckResult.WARN)
+    assert gallery.check(case).result is CheckResult.SKIP
 
 
 def test_one_check_that_stumbles_hides_no_other(machine: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,16 +221,16 @@ def test_one_check_that_stumbles_hides_no_other(machine: Case, monkeypatch: pyte
     monkeypatch.setitem(CHECKS, "memory", stumble)
     found = examine(machine, ["memory", "wear"])
     assert [finding.name for finding in found] == ["memory", "wear"]
-    assert found[0].result is Result.WARN and "ZeroDivisionError" in found[0].detail
+    assert found[0].result is CheckResult.WARN and "ZeroDivisionError" in found[0].detail
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(tmp_path: Path) -> None:
     bare = take_case(tmp_path / "device.toml", SystemClock(), tmp_path)
     found = {finding.name: finding for finding in examine(bare)}
     assert set(found) == set(CHECKS) and set(CHECKS) > WITHOUT_CONFIGURATION
-    assert found["configuration"].result is Result.FAIL
+    assert found["configuration"].result is CheckResult.FAIL
     for finding in found.values():
-        if finding.result in (Result.WARN, Result.FAIL):
+        if finding.result in (CheckResult.WARN, CheckResult.FAIL):
             assert finding.todo
 
 

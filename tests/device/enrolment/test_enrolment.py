@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from device.enrolment.body import write_enrolment
 from device.enrolment.consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
-from device.enrolment.effects import CaptureHint, Done, Effect, Failed, Prompt, Redeem, Step, Upload
+from device.enrolment.effects import (
+    CaptureHint,
+    Effect,
+    EnrolmentAccepted,
+    EnrolmentFailed,
+    Prompt,
+    RedeemCode,
+    Step,
+    Upload,
+)
 from device.enrolment.flow import EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import EnrolmentSession, parse_qr
@@ -137,7 +146,7 @@ def test_the_answer_of_the_service_ends_it_and_vectors_are_overwritten() -> None
     assert any(capture.vector.any() for capture in bench.captures)
     body = b'{"session_id":"x","subject_ref":"' + b"ab" * 16 + b'"}'
     assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(201, body=body)) == [
-        Done(SESSION_ID, review=False, subject_ref="ab" * 16)
+        EnrolmentAccepted(SESSION_ID, review=False)
     ]
     assert not any(capture.vector.any() for capture in bench.captures)
     assert bench.flow.next_deadline_ms is None
@@ -155,7 +164,7 @@ def test_under_review_is_said_so() -> None:
     bench = Bench()
     upload = bench.both_hands()
     assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(202, body=b"no json")) == [
-        Done(SESSION_ID, review=True, subject_ref=None)
+        EnrolmentAccepted(SESSION_ID, review=True)
     ]
 
 
@@ -363,7 +372,7 @@ def test_the_second_minute_without_a_capture_ends_the_session() -> None:
     report, failed = bench.wait(1)
     assert isinstance(report, Upload)
     assert read(report) == {"token": TOKEN, "failed": "capture_rejected"}
-    assert failed == Failed(SESSION_ID, "capture_rejected")
+    assert failed == EnrolmentFailed(SESSION_ID, "capture_rejected")
     assert bench.flow.next_deadline_ms is None
     assert bench.flow.answered(report.upload_id, EnrolmentAnswer(200)) == []
     assert bench.begin() == []
@@ -389,7 +398,7 @@ def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     assert hands_in(upload) == ["R"] * 3
     # The session said which hands it wants: a refusal is no riddle to be tried at.
     assert bench.flow.answered(upload.upload_id, EnrolmentAnswer(422, "validation_failed")) == [
-        Failed(SESSION_ID, "validation_failed")
+        EnrolmentFailed(SESSION_ID, "validation_failed")
     ]
 
 
@@ -404,7 +413,7 @@ def test_a_code_whose_session_wants_one_hand_is_answered_with_that_hand() -> Non
     (third,) = bench.flow.answered(second.upload_id, refused)
     assert isinstance(third, Upload)
     assert hands_in(third) == ["R"] * 3
-    assert bench.flow.answered(third.upload_id, refused) == [Failed(SESSION_ID, "validation_failed")]
+    assert bench.flow.answered(third.upload_id, refused) == [EnrolmentFailed(SESSION_ID, "validation_failed")]
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
@@ -412,7 +421,9 @@ def test_a_refusal_is_final_and_in_the_service_s_word() -> None:
     bench = Bench()
     upload = bench.both_hands()
     answer = EnrolmentAnswer(403, "enrollment_session_invalid")
-    assert bench.flow.answered(upload.upload_id, answer) == [Failed(SESSION_ID, "enrollment_session_invalid")]
+    assert bench.flow.answered(upload.upload_id, answer) == [
+        EnrolmentFailed(SESSION_ID, "enrollment_session_invalid")
+    ]
 
 
 def test_an_upload_that_is_never_answered_ends() -> None:
@@ -420,7 +431,7 @@ def test_an_upload_that_is_never_answered_ends() -> None:
     bench.both_hands()
     deadline_ms = bench.flow.next_deadline_ms
     assert deadline_ms is not None
-    assert bench.wait(deadline_ms - bench.now_ms) == [Failed(SESSION_ID, "not_sent")]
+    assert bench.wait(deadline_ms - bench.now_ms) == [EnrolmentFailed(SESSION_ID, "not_sent")]
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
@@ -428,7 +439,7 @@ def test_a_cancelled_session_can_be_shown_again() -> None:
     bench = Bench()
     bench.begin()
     bench.show("L", 3)
-    assert bench.flow.cancel(bench.now_ms) == [Failed(SESSION_ID, "cancelled")]
+    assert bench.flow.cancel(bench.now_ms) == [EnrolmentFailed(SESSION_ID, "cancelled")]
     assert not any(capture.vector.any() for capture in bench.captures)
     assert bench.flow.cancel(bench.now_ms) == []
     for _ in range(3):
@@ -461,7 +472,7 @@ def screen(**more: Any) -> Bench:
 
 def redeem(bench: Bench, **changed: Any) -> list[Effect]:
     asked = bench.flow.code_typed("4f7k-9qrt", bench.now_ms)[-1]
-    assert isinstance(asked, Redeem)
+    assert isinstance(asked, RedeemCode)
     answer = EnrolmentAnswer(200, body=json.dumps(REDEEMED | changed).encode())
     return bench.add(bench.flow.redeem_answered(asked.request_id, answer, bench.now_ms))
 
@@ -470,7 +481,7 @@ def test_a_typed_code_is_exchanged_and_its_terms_are_asked_first() -> None:
     bench = screen()
     checking, asked = bench.flow.code_typed(" 4f7k 9qrl ", bench.now_ms)
     assert checking == Prompt(Step.CHECKING_CODE)
-    assert isinstance(asked, Redeem) and asked.short_code == "4F7K-9QR1"
+    assert isinstance(asked, RedeemCode) and asked.short_code == "4F7K-9QR1"
     assert "4F7K" not in repr(asked)
     bench.flow.cancel(bench.now_ms)
     (shown,) = redeem(bench)
@@ -503,23 +514,23 @@ def test_without_consent_no_frame_is_captured() -> None:
 def test_terms_nobody_answers_are_put_away_and_the_code_can_be_shown_again() -> None:
     bench = screen()
     bench.begin()
-    assert bench.wait(180_000) == [Failed(SESSION_ID, "no_answer")]
+    assert bench.wait(180_000) == [EnrolmentFailed(SESSION_ID, "no_answer")]
     bench.now_ms += 3_000
     assert isinstance(bench.begin()[0], Prompt)
 
 
 def test_terms_that_cannot_be_shown_are_not_asked() -> None:
     bench = screen()
-    assert redeem(bench, terms_version="v404") == [Failed(SESSION_ID, "terms_unknown")]
+    assert redeem(bench, terms_version="v404") == [EnrolmentFailed(SESSION_ID, "terms_unknown")]
     assert bench.flow.idle
 
 
 def test_a_service_that_does_not_answer_a_code_is_given_up() -> None:
     bench = screen()
     asked = bench.flow.code_typed("4F7K9QRT", bench.now_ms)[-1]
-    assert isinstance(asked, Redeem)
+    assert isinstance(asked, RedeemCode)
     assert bench.wait(19_999) == []
-    assert bench.wait(1) == [Failed("", "unreachable")]
+    assert bench.wait(1) == [EnrolmentFailed("", "unreachable")]
     late = EnrolmentAnswer(200, body=json.dumps(REDEEMED).encode())
     assert bench.flow.redeem_answered(asked.request_id, late, bench.now_ms) == []
 
@@ -543,7 +554,7 @@ def test_other_texts_are_no_codes(text: str) -> None:
     ],
 )
 def test_an_answer_that_cannot_be_read_begins_nothing(changed: dict[str, Any]) -> None:
-    assert redeem(screen(), **changed) == [Failed("", "unreadable_answer")]
+    assert redeem(screen(), **changed) == [EnrolmentFailed("", "unreadable_answer")]
 
 
 def test_both_languages_of_the_terms_are_there_and_another_falls_back() -> None:

@@ -146,7 +146,7 @@ def test_what_could_not_be_written_was_not_said_and_uses_no_number(tmp_path: Pat
     wal_bytes = (tmp_path / "journal.db-wal").stat().st_size
     with no_file_may_grow_beyond(wal_bytes):
         for _ in range(3):
-            with pytest.raises(JournalError, match="check the disk and the room on it"):
+            with pytest.raises(JournalError, match="check the disk and its free space"):
                 append(journal, "refused")
         assert journal.find_txn(txn_id_of("before")) is not None
         with pytest.raises(JournalError):

@@ -10,9 +10,9 @@ import pytest
 
 from device.errors import JournalError, SequenceHalted
 from device.journal.journal import Journal
-from device.journal.mail import OutboxRecord
+from device.journal.mail import OutboxEntry
 from device.journal.seal import RowSeal
-from device.journal.witness import VERDICTS, Witness
+from device.journal.witness import VERDICTS, JournalWitness
 from device.platform.files import with_checksum, without_checksum
 from link1.errors import FormatError
 from tests.device.core_makers import DATA_KEY, make_decision, txn_id_of
@@ -63,7 +63,7 @@ def test_no_flipped_bit_in_the_log_gives_a_number_twice(
         assert (following.seq, following.wrapper["verdict"]["prev_ref"]) == (MADE + 1, stored[-1].ref)
         again.close()
         shutil.rmtree(damaged)
-    assert "put them back" in caplog.text
+    assert "the witness restored them" in caplog.text
 
 
 def test_what_came_of_a_verdict_that_was_put_back_is_asked_for_again(
@@ -100,7 +100,7 @@ def test_a_verdict_that_is_in_neither_place_halts_the_journal(
     )  # verdict_seq 5 is gone, 6 to 12 are not
     for _again in range(2):
         journal = open_journal(taken)
-        assert "verdict_seq 12 was given" in journal.halted
+        assert "verdict_seq 12 was assigned" in journal.halted
         with pytest.raises(SequenceHalted):
             append(journal, "after")
         journal.close()
@@ -124,12 +124,12 @@ def test_a_damaged_witness_alone_stops_nothing(
             edit(witness, lambda data: data[:5_000])
         case _:
             witness.unlink()
-            Witness(folder / "journal.db", RowSeal(bytes(32), "journal")).close()
+            JournalWitness(folder / "journal.db", RowSeal(bytes(32), "journal")).close()
     again = open_journal(folder)
     assert not again.halted
     assert append(again, "after").seq == 4
     again.close()
-    kept = Witness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
+    kept = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
     assert {3, 4} <= set(kept.verdicts)
     assert kept.verdicts[3].wrapper == stored[2].wrapper
     kept.close()
@@ -146,7 +146,7 @@ def test_an_older_journal_beside_a_newer_witness_goes_on_or_halts(
     journal.close()
     shutil.copyfile(folder / "journal.db.witness", older / "journal.db.witness")
     again = open_journal(older)
-    assert f"verdict_seq {VERDICTS + 20} was given" in again.halted
+    assert f"verdict_seq {VERDICTS + 20} was assigned" in again.halted
     again.close()
 
 
@@ -164,9 +164,9 @@ def test_more_verdicts_than_the_witness_has_are_never_in_the_log_alone(
 
 def mailed(journal: Journal) -> None:
     for seq in (1, 2):
-        journal.mail.append(OutboxRecord(seq, b"record %d" % seq), "svc.device.report")
+        journal.mail.append(OutboxEntry(seq, b"record %d" % seq), "svc.device.report")
     journal.mail.applied(1, acked_upto_seq=1)
-    journal.mail.append(OutboxRecord(3, b"record 3"), "svc.device.report")
+    journal.mail.append(OutboxEntry(3, b"record 3"), "svc.device.report")
     journal.mail.applied(2)
 
 
@@ -183,7 +183,7 @@ def test_no_flipped_bit_in_the_log_takes_a_number_of_the_mail_back(
         again = open_journal(damaged)
         assert (again.mail.position(), again.halted) == (before, "")
         for seq in (2, 3):
-            assert again.mail.next_record(seq - 1) == OutboxRecord(seq, b"record %d" % seq)
+            assert again.mail.next_record(seq - 1) == OutboxEntry(seq, b"record %d" % seq)
         again.close()
         shutil.rmtree(damaged)
 
@@ -237,7 +237,7 @@ def test_a_verdict_that_the_witness_does_not_take_is_not_said(
         raise JournalError("the journal's witness cannot be written (EIO); check the disk")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Witness, "_write", refuse)
+        broken.setattr(JournalWitness, "_write", refuse)
         with pytest.raises(JournalError, match="witness"):
             append(journal, "1")
         with pytest.raises(JournalError, match="witness"):

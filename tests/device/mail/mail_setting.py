@@ -18,7 +18,7 @@ from device.journal.journal import Journal, StoredVerdict
 from device.journal.mail import MailPosition
 from device.mail.apply import ApplyParts, MailApply
 from device.mail.desk import MailDesk, MailParts
-from device.mail.outbox import Sender, Standing
+from device.mail.outbox import ReportedState, Sender
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
@@ -146,6 +146,7 @@ class Ears:
     configs: list[JsonObject] = field(default_factory=list)
     bundles: list[JsonObject] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
+    rollbacks: list[str] = field(default_factory=list)
 
     def gallery_changed(self) -> None:
         self.gallery_changes += 1
@@ -162,6 +163,9 @@ class Ears:
 
     async def bundle_received(self, wrapper: JsonObject) -> None:
         self.bundles.append(wrapper)
+
+    async def rolled_back(self, why: str) -> None:
+        self.rollbacks.append(why)
 
 
 @dataclass
@@ -367,9 +371,9 @@ class Mailed:
             )
         )
 
-        def standing(position: MailPosition) -> Standing:
+        def report(position: MailPosition) -> ReportedState:
             at = gallery.position
-            return Standing((), GalleryMark(at.stream, at.epoch, at.seq, at.head16), position.refused)
+            return ReportedState((), GalleryMark(at.stream, at.epoch, at.seq, at.head16), position.refused)
 
         end = make_device(seed=self.lives + 10)
         desk = MailDesk(
@@ -381,9 +385,11 @@ class Mailed:
                 end=end,
                 clock=clock,
                 online=lambda: self.online,
-                standing=standing,
+                report=report,
                 kick=lambda: None,
                 store_failed=lambda _error: None,
+                wipe_collected=lambda: None,
+                rolled_back=self.ears.rolled_back,
             ),
             await threads[0].do(journal.mail.position),
         )

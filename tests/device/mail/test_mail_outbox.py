@@ -5,15 +5,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.journal.mail import OutboxRecord, RefusedRecord
+from device.journal.mail import InboxRefusal, OutboxEntry
 from device.mail.outbox import (
     REPORT_APART_MS,
     REPORT_EVERY_MS,
     OutboxType,
     OutboxWindow,
     ReportClock,
+    ReportedState,
     Sender,
-    Standing,
     chunk_of,
     fitting,
 )
@@ -26,7 +26,7 @@ from tests.device.core_makers import GALLERY
 KEY = SigningKey.from_seed(b"\x01" * 32)
 SEAL = SealKey.from_seed(b"\x02" * 32)
 SENDER = Sender("dev-1", KEY, lambda: SEAL.public)
-STANDING = Standing(("KEY_UNATTESTED",), GALLERY, None)
+STANDING = ReportedState(("KEY_UNATTESTED",), GALLERY, None)
 
 
 @given(st.lists(st.integers(1, 20_000), min_size=1, max_size=100))
@@ -50,20 +50,20 @@ def test_a_record_opens_with_the_key_of_the_service_and_is_signed_by_the_device(
 
 
 def test_a_report_says_where_the_device_stands() -> None:
-    standing = replace(STANDING, refused=RefusedRecord(9, "bad_signature"))
+    standing = replace(STANDING, refused=InboxRefusal(9, "bad_signature"))
     assert standing.to_body(8) == {
         "health": ["KEY_UNATTESTED"],
         "refused": [{"seq": 9, "code": "bad_signature"}],
         "gallery": {"stream": "stream-1", "epoch": 1, "seq": 7},
         "mail": {"in_applied_seq": 8},
     }
-    assert Standing((), None, None).to_body(0)["gallery"] is None
+    assert ReportedState((), None, None).to_body(0)["gallery"] is None
 
 
 def test_a_report_is_due_at_first_after_changes_and_every_now_and_then() -> None:
     clock = ReportClock()
     assert clock.due(STANDING, 0)
-    clock.told(STANDING, 0)
+    clock.made(STANDING, 0)
     assert not clock.due(STANDING, REPORT_EVERY_MS - 1)
     assert clock.due(STANDING, REPORT_EVERY_MS)
     changed = replace(STANDING, health=())
@@ -71,13 +71,13 @@ def test_a_report_is_due_at_first_after_changes_and_every_now_and_then() -> None
     assert clock.due(changed, REPORT_APART_MS)
     clock.want()
     assert clock.due(STANDING, REPORT_APART_MS)
-    clock.told(STANDING, REPORT_APART_MS)
+    clock.made(STANDING, REPORT_APART_MS)
     assert not clock.due(STANDING, 2 * REPORT_APART_MS)
 
 
 @given(st.binary(min_size=1, max_size=3 * MAX_CHUNK_BYTES))
 def test_chunks_give_the_record_back_and_nothing_lies_beyond_its_end(data: bytes) -> None:
-    record, got = OutboxRecord(3, data), b""
+    record, got = OutboxEntry(3, data), b""
     while (chunk := chunk_of(record, len(got))) is not None:
         assert (chunk.seq, chunk.offset, chunk.total) == (3, len(got), len(data))
         got += chunk.data
@@ -85,7 +85,7 @@ def test_chunks_give_the_record_back_and_nothing_lies_beyond_its_end(data: bytes
 
 
 def test_the_window_answers_only_for_the_record_it_shows() -> None:
-    window, record = OutboxWindow(), OutboxRecord(5, b"data")
+    window, record = OutboxWindow(), OutboxEntry(5, b"data")
     assert window.record_for(MailPull(4, 0)) is None
     window.show(record, 2)
     assert [window.record_for(MailPull(after, 0)) for after in range(1, 6)] == [

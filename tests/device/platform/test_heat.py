@@ -26,11 +26,11 @@ def test_a_sensor_that_says_nothing_sensible_is_passed_over(tmp_path: Path, stra
 
 def test_a_machine_without_sensors_is_never_too_hot(tmp_path: Path) -> None:
     assert hottest_c(tmp_path) is None
-    assert not too_hot(None, stood=True)
+    assert not too_hot(None, before=True)
 
 
 def test_the_word_comes_late_and_goes_late() -> None:
-    assert not too_hot(HOT_C - 1, stood=False)
-    assert too_hot(HOT_C, stood=False)
-    assert too_hot(COOL_C, stood=True)
-    assert not too_hot(COOL_C - 1, stood=True)
+    assert not too_hot(HOT_C - 1, before=False)
+    assert too_hot(HOT_C, before=False)
+    assert too_hot(COOL_C, before=True)
+    assert not too_hot(COOL_C - 1, before=True)

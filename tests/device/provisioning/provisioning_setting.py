@@ -20,7 +20,7 @@ from device.config.config import (
     ModelSection,
 )
 from device.platform.clock import SystemClock
-from device.provisioning.online import Provisioned, Registration, Surroundings, provision
+from device.provisioning.online import Provisioned, RegistrationFacts, Surroundings, provision
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.sealed import SignerCertificate, SignerPurpose
@@ -31,7 +31,7 @@ NOW_MS = SystemClock().wall_ms()
 ROOT, BUNDLE, POST = (SigningKey.from_seed(bytes([n]) * 32) for n in (11, 12, 13))
 GALLERY, DBD = (SigningKey.from_seed(bytes([n]) * 32) for n in (14, 15))
 MAIL = SealKey.from_seed(bytes([16]) * 32)
-ASKED = Registration("gate-7-left", "gate-7", "dbd-7", True, "0.1.0", "m-test")
+ASKED = RegistrationFacts("gate-7-left", "gate-7", "dbd-7", True, "0.1.0", "m-test")
 
 
 def key_obj(key: PublicKey, **more: Any) -> JsonObject:
@@ -151,7 +151,7 @@ def settings(folder: Path) -> DeviceConfig:
     )
 
 
-def carry_out(folder: Path, token: str = TOKEN, asked: Registration = ASKED) -> Provisioned:
+def carry_out(folder: Path, token: str = TOKEN, asked: RegistrationFacts = ASKED) -> Provisioned:
     async def no_wait(_seconds: float) -> None:
         return None
 

@@ -17,7 +17,7 @@ from device.errors import DeviceError, ProvisioningError
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.provisioning import online as provisioning
-from device.provisioning.online import Registration, Surroundings, provision
+from device.provisioning.online import RegistrationFacts, Surroundings, provision
 from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust
 from link1.canonical import canonical_bytes
@@ -203,7 +203,7 @@ def test_a_second_root_for_a_pinned_device_is_refused(
 
 def test_a_state_directory_of_another_device_is_left_alone(tmp_path: Path, registrar: Registrar) -> None:
     carry_out(tmp_path)
-    other = Registration("gate-8", ASKED.gate_id, ASKED.dbd_id, True, "0.1.0", "m-test")
+    other = RegistrationFacts("gate-8", ASKED.gate_id, ASKED.dbd_id, True, "0.1.0", "m-test")
     with pytest.raises(ProvisioningError, match="another device"):
         carry_out(tmp_path, asked=other)
     assert len(registrar.bodies) == 1

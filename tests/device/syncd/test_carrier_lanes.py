@@ -207,7 +207,7 @@ def test_nothing_is_lost_or_doubled_over_an_outage(tmp_path: Path) -> None:
         cloud.away = True
         for number in range(1, 6):
             await core.decide(number)
-        await until(lambda: told[-1].startswith("service away"))
+        await until(lambda: told[-1].startswith("service unreachable"))
         await until(lambda: not core.heard.links[-1].online)
         # Whatever answered first lets every lane go on at once.
         await until(lambda: len(cloud.requests("/v1/verdicts/batch")) >= 3)

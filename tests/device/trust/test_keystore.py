@@ -67,7 +67,7 @@ def test_secrets_stay_out_of_a_repr(tmp_path: Path) -> None:
         (b"", "expected 32 bytes, found 0"),
         (b"x" * 31, "expected 32 bytes, found 31"),
         (b"x" * 33, "expected 32 bytes, found more"),
-        (bytes(32), "zeros only"),
+        (bytes(32), "only zeros"),
     ],
 )
 def test_damaged_keys(tmp_path: Path, content: bytes, words: str) -> None:

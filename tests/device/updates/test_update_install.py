@@ -18,7 +18,7 @@ import pytest
 from device.config.config import load_config
 from device.platform.control import ask_core
 from device.updates.archive import APP_LIMITS, unpack
-from device.updates.install import Trial, install, recover
+from device.updates.install import TrialSettings, install, recover
 from device.updates.manifest import ReleaseKind
 from device.updates.versions import Installation, Versions
 from device.values.status import read_status
@@ -108,7 +108,7 @@ class Board:
         )
         self._restarting.chmod(0o755)
         self._pid = folder / "pid"
-        self.trial = Trial(str(self._restarting), steady_s=1.0, within_s=30.0)
+        self.trial = TrialSettings(str(self._restarting), steady_s=1.0, within_s=30.0)
 
     def stop(self) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

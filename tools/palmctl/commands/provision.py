@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from device.config.config import DeviceConfig
     from device.config.values import Parser
     from device.provisioning.invitation import Invitation
-    from device.provisioning.online import Provisioned, Registration
+    from device.provisioning.online import Provisioned, RegistrationFacts
 
 _PATH = click.Path(path_type=Path)
 _WAYS = """\
@@ -302,7 +302,7 @@ def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
 
 
 def _request(
-    settings: "DeviceConfig", path: Path, file: Path, registration: "Registration", as_json: bool
+    settings: "DeviceConfig", path: Path, file: Path, registration: "RegistrationFacts", as_json: bool
 ) -> None:
     from device.provisioning.offline import request_registration
     from tools.palmctl.stick import write_on_stick
@@ -436,14 +436,14 @@ def _checked(option: str, parser: "Parser", value: str) -> Any:
         raise click.UsageError(f"{option}: expected {parser.expected}, found {error}") from None
 
 
-def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registration":
+def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "RegistrationFacts":
     from importlib.metadata import version
 
     from device import APP_PACKAGE
-    from device.provisioning.online import Registration
+    from device.provisioning.online import RegistrationFacts
     from models.manifest import load_manifest, shipped_model_dir
 
-    return Registration(
+    return RegistrationFacts(
         device_id=settings.device.id,
         gate_id=settings.device.gate_id,
         dbd_id=settings.device.dbd_id,

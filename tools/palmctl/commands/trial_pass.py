@@ -45,7 +45,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     user may not ask it.
     """
     from device.platform.control import ask_core
-    from device.values.control import PassAnswer, PassAsked, TrialPassage
+    from device.values.control import NextAsked, PassAnswer, TrialPassage
     from device.values.status import read_status
     from tools.palmctl.control_sockets import control_socket_of
     from tools.palmctl.errors import NoPassage
@@ -62,7 +62,7 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     op = "pass.rehearse" if rehearsal else "pass.next"
 
     def ask(wait_ms: int) -> TrialPassage | None:
-        told = ask_core(socket, op, timeout_s=wait_ms / 1000 + 5, **PassAsked(wait_ms).to_obj())
+        told = ask_core(socket, op, timeout_s=wait_ms / 1000 + 5, **NextAsked(wait_ms).to_obj())
         return PassAnswer.from_obj(told.header).passage
 
     passage = _waited(ask, wait_s)
