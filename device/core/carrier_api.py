@@ -33,7 +33,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -45,6 +44,8 @@ from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
 from device.platform.ipc import Packet, reply
+from device.platform.threads import StoreThread
+from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.carrier import (
     WIPED_CODE,
@@ -64,7 +65,6 @@ from device.values.carrier import (
 )
 from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
-from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1 import members
 from link1.canonical import JsonObject, read_strict
@@ -149,8 +149,8 @@ class CarrierParts:
     http_key: Callable[[], bytes | None]
     """The 32 bytes that sign requests to the service; None once a wipe has taken them."""
     statuses: StatusReader
-    journal_thread: Executor
-    gallery_thread: Executor
+    journal_thread: StoreThread
+    gallery_thread: StoreThread
     clock: Clock
     events: CarrierEvents
     enrolments: Errands
@@ -234,17 +234,16 @@ class CarrierApi:
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()
-        await self._on(
-            self._parts.gallery_thread, lambda: gallery.apply_deltas(request.payload, self._gallery_now())
-        )
+        now = gallery_now(self._parts.clock)
+        await self._parts.gallery_thread.do(lambda: gallery.apply_deltas(request.payload, now))
         self._parts.events.gallery_changed()
         return reply_with(_position(gallery))
 
     async def _gallery_snapshot(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()
-        applied = await self._on(
-            self._parts.gallery_thread,
-            lambda: gallery.apply_snapshot_page(request.payload, self._gallery_now()),
+        now = gallery_now(self._parts.clock)
+        applied = await self._parts.gallery_thread.do(
+            lambda: gallery.apply_snapshot_page(request.payload, now)
         )
         if applied.done:
             self._parts.events.gallery_changed()
@@ -255,7 +254,7 @@ class CarrierApi:
         asked = BatchAsked.from_obj(request.header)
         batch = await _wait_for(
             self._verdict_waiting,
-            lambda: self._on(self._parts.journal_thread, lambda: self._next_batch(asked.limit)),
+            lambda: self._parts.journal_thread.do(lambda: self._next_batch(asked.limit)),
             asked.wait_ms,
         )
         if batch is None:
@@ -281,8 +280,8 @@ class CarrierApi:
         batch = self._batch[1]
         self._batch = None
         code = "" if answered.status == 200 else _refusal_of(answered)
-        silent_on, codes = await self._on(
-            self._parts.journal_thread, lambda: self._settle(batch, code, request.payload)
+        silent_on, codes = await self._parts.journal_thread.do(
+            lambda: self._settle(batch, code, request.payload)
         )
         self.refused_uploads.update(codes)
         if SEQ_CONFLICT in codes:
@@ -360,12 +359,6 @@ class CarrierApi:
         if gallery is None:
             raise IpcRefused("no_gallery", "this device serves no gallery now; palmctl status says why")
         return gallery
-
-    def _gallery_now(self) -> GalleryNow:
-        return GalleryNow(self._parts.clock.boottime_ms(), self._parts.clock.wall_ms())
-
-    async def _on(self, thread: Executor, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(thread, work)
 
 
 _Op = Callable[[Packet], Awaitable[Packet]]

@@ -14,6 +14,7 @@ from typing import Final
 
 from device.core.gate import Gate
 from device.core.served_gallery import ServedGallery
+from device.core.signals import CoreSignals
 from device.core.validator_status import ValidatorStatus
 from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
@@ -58,6 +59,7 @@ class CoreParts:
     recognises: bool
     want: Callable[[Interest, bool], None]
     kick: Callable[[], None]
+    signals: CoreSignals
 
 
 class Core:
@@ -69,6 +71,12 @@ class Core:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._capture_wanted = False
+        signals = parts.signals
+        signals.health_changed.subscribe(self.health_changed)
+        signals.validator_keys_changed.subscribe(self.validator_keys_changed)
+        signals.policy_changed.subscribe(self.policy_changed)
+        signals.interest_changed.subscribe(self.choose_interest)
+        signals.cable_queued.subscribe(self.kick_cable)
 
     async def start(self) -> None:
         """Start: from here on there may be events."""

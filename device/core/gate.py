@@ -41,7 +41,7 @@ from device.passage.effects import (
 from device.passage.engine import TransactionEngine
 from device.passage.settings import Conditions, EngineSettings
 from device.platform.clock import Clock
-from device.platform.threads import StoreThread
+from device.platform.threads import StoreThread, T
 from device.trust.policy import Policy
 from device.trust.trust import Pinned, Trust
 from device.values.recognition import Sighting
@@ -407,14 +407,14 @@ class Gate:
                 self._spawn(self._journal_verdict(effect))
             case RememberEnd():
                 self._spawn(self._remember_end(effect))
-            case RecordDecision():
-                self._spawn(self._record_decision(effect))
-            case RecordPassage():
-                self._spawn(self._record_passage(effect))
-            case RecordOutcomeUnknown():
-                self._spawn(self._record_unknown(effect))
-            case RecordDisowned():
-                self._spawn(self._record_disowned(effect))
+            case RecordDecision(ref, wrapper, awaits):
+                self._record(lambda: self._journal.record_decision(ref, wrapper, awaits_passage=awaits))
+            case RecordPassage(ref, wrapper):
+                self._record(lambda: self._journal.record_passage(ref, wrapper))
+            case RecordOutcomeUnknown(ref):
+                self._record(lambda: self._journal.record_outcome_unknown(ref))
+            case RecordDisowned(refs):
+                self._record(lambda: self._journal.record_disowned(refs))
             case RecordEvidence():
                 self._take_evidence(effect)
             case ListOpen():
@@ -426,21 +426,8 @@ class Gate:
         await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
         self._do(self._engine.end_remembered(end.txn_id))
 
-    async def _record_decision(self, effect: RecordDecision) -> None:
-        await self._keep(
-            lambda: self._journal.record_decision(
-                effect.verdict_ref, effect.wrapper, awaits_passage=effect.awaits_passage
-            )
-        )
-
-    async def _record_passage(self, effect: RecordPassage) -> None:
-        await self._keep(lambda: self._journal.record_passage(effect.verdict_ref, effect.wrapper))
-
-    async def _record_unknown(self, effect: RecordOutcomeUnknown) -> None:
-        await self._keep(lambda: self._journal.record_outcome_unknown(effect.verdict_ref))
-
-    async def _record_disowned(self, effect: RecordDisowned) -> None:
-        await self._keep(lambda: self._journal.record_disowned(effect.verdict_refs))
+    def _record(self, work: Callable[[], None]) -> None:
+        self._spawn(self._keep(work))
 
     def _take_evidence(self, evidence: RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so
@@ -463,39 +450,34 @@ class Gate:
             self._keeping_unbacked = False
 
     async def _record_evidence(self, evidence: RecordEvidence) -> None:
-        recorded: list[bool] = []
-        await self._keep(
-            lambda: recorded.append(
-                self._journal.record_evidence(
-                    evidence.about, evidence.wrapper, evidence.txn_id, evidence.backing
-                )
+        new = await self._keep(
+            lambda: self._journal.record_evidence(
+                evidence.about, evidence.wrapper, evidence.txn_id, evidence.backing
             )
         )
-        if recorded:
+        if new is not None:
             # The journal knows what it keeps; the device's end also remembers messages beyond its limits.
-            new = recorded[0] and (not evidence.answer or self._end.first_copy(evidence.wrapper))
+            new = new and (not evidence.answer or self._end.first_copy(evidence.wrapper))
             self._do(self._engine.evidence_recorded(evidence, new=new))
 
     async def _list_open(self, asked: ListOpen) -> None:
-        listed: list[list[LastVerdict]] = []
-        await self._keep(
-            lambda: listed.append(
-                self._journal.unacknowledged(
-                    after_seq=asked.after_seq, upto_seq=asked.upto_seq, limit=asked.limit
-                )
+        verdicts = await self._keep(
+            lambda: self._journal.unacknowledged(
+                after_seq=asked.after_seq, upto_seq=asked.upto_seq, limit=asked.limit
             )
         )
-        if listed:
-            self._do(self._engine.open_verdicts(asked, listed[0], self._now_ms()))
+        if verdicts is not None:
+            self._do(self._engine.open_verdicts(asked, verdicts, self._now_ms()))
 
-    async def _keep(self, work: Callable[[], None]) -> None:
-        """Do `work` in the journal; a failure is reported in health and does not stop the passage."""
+    async def _keep(self, work: Callable[[], T]) -> T | None:
+        """Do `work` in the journal; after a failure, which health reports, None. The passage goes on."""
         try:
-            await self._thread.do(work)
+            result = await self._thread.do(work)
         except JournalError as error:
             self._store_failed(error)
-            return
+            return None
         self._host.news_for_upload()
+        return result
 
     def _store_failed(self, error: JournalError) -> None:
         _log.error("%s", error)

@@ -33,6 +33,7 @@ from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
 from device.core.service_news import ServiceNews
+from device.core.signals import CoreSignals
 from device.core.status_report import StatusReport
 from device.core.store_watch import StoreParts, StoreWatch
 from device.core.update_operations import update_operations
@@ -63,7 +64,7 @@ from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
-from device.vision.recognition import Interest, Recogniser
+from device.vision.recognition import Recogniser
 from device.wipe.wipe import finish_wipe
 from link1.events import DeviceEvent
 from link1.transport.pump import CablePump
@@ -71,8 +72,8 @@ from link1.transport.serial_port import open_port
 from models.liveness import LivenessCheck
 
 SWITCH_INTERVAL_S = 0.001
-"""So long a thread that needs the interpreter waits for one that computes. With Python's own 5 ms a frame,
-which lets go of it thirty times, would be a fifth of a second late next to a page of the gallery."""
+"""How long a thread that needs the interpreter waits for one that computes. With Python's default of 5 ms, a
+frame, which releases it thirty times, would be a fifth of a second late while a gallery page is applied."""
 _log = logging.getLogger(__name__)
 
 
@@ -212,7 +213,7 @@ class Palmd:
     """Gets an exception when the program cannot go on."""
 
 
-def compose(  # noqa: C901, PLR0915 - one line a part
+def compose(
     opened: Opened,
     journal_thread: StoreThread,
     gallery_thread: StoreThread,
@@ -220,7 +221,7 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     guard: MemoryGuard,
 ) -> Palmd:
     """Put the parts together; nothing runs yet, and no part reports anything before `Core.start`."""
-    config, loop = opened.config, asyncio.get_running_loop()
+    config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
     app_version = version(APP_PACKAGE)
     broken: asyncio.Future[None] = loop.create_future()
 
@@ -228,62 +229,17 @@ def compose(  # noqa: C901, PLR0915 - one line a part
         if not broken.done():
             broken.set_exception(error)
 
-    # Reports to parts that are made further down
+    # The device and its state
 
-    def health_changed(_words: Sequence[HealthWord]) -> None:
-        core.health_changed()
-
-    def validator_keys_changed() -> None:
-        core.validator_keys_changed()
-
-    def policy_changed() -> None:
-        core.policy_changed()
-
-    def choose_interest() -> None:
-        core.choose_interest()
-
-    def capture_wanted(wanted: bool) -> None:
-        core.capture_wanted(wanted)
-
-    def want(interest: Interest, codes: bool) -> None:
-        inference.set_interest(interest, codes=codes)
-
-    def kick_cable() -> None:
-        core.kick_cable()
-
-    def kick_pump() -> None:
-        pump.kick()
-
-    def validator_proven() -> None:
-        mail.session_began()
-        validator_status.send()
-
-    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
-        await mail.wiped(wipe_id, destroy)
-
-    def camera_changed(state: CameraState) -> None:
-        loop.call_soon_threadsafe(hardware.on_camera, state)
-
-    # Words for the health, and for the service
-
-    def store_failed(error: JournalError) -> None:
-        health.report(HealthWord.STORE_FAULT, str(error))
-
-    def reported_state(position: MailPosition) -> ReportedState:
-        mark = None if opened.trust.gallery is None else gallery.mark()
-        return ReportedState(tuple(str(word) for word in health.words), mark, position.refused)
-
-    # What the device is and holds
-
-    health = Health(health_changed, first_words(opened))
+    health = Health(lambda _words: signals.health_changed(), first_words(opened))
     pinning = Pinning(
         opened.pinned,
         opened.policy,
         path=config.trust_path,
         thread=journal_thread,
         now_ms=lambda: known_time_ms(opened.gallery, clock),
-        validator_keys_changed=validator_keys_changed,
-        policy_changed=policy_changed,
+        validator_keys_changed=signals.validator_keys_changed,
+        policy_changed=signals.policy_changed,
     )
     gallery = ServedGallery(
         opened.gallery,
@@ -298,31 +254,27 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     hardware = Hardware(health)
     link = ServiceLink(health, clock, has_cloud=config.cloud is not None)
 
-    # People before the camera
+    # Functions for people
 
-    enrolments, redeems = Errands(clock), Errands(clock)
-    terms = TermsFolder(
-        config.enrolment.terms_dir or shipped_terms_dir(),
-        config.enrolment.terms_version or opened.trust.terms_version,
-    )
+    enrolments, redeems, terms = Errands(clock), Errands(clock), _terms(opened)
     enrolment = EnrolmentDesk(
-        EnrolmentFlow(
-            opened.model_id,
-            lambda: pinning.policy.thresholds,
-            agree_cosine=opened.agree_cosine,
-            terms=terms if config.enrolment.consent == "screen" else None,
-            qr_hands=config.enrolment.hands,
-        ),
+        _enrolment_flow(opened, pinning, terms),
         enrolments.outbox,
         redeems.outbox,
         clock,
-        on_change=choose_interest,
+        on_change=signals.interest_changed,
         unready=lambda: why_not_captured(health),
     )
-    preview = Preview(loop, clock.monotonic_ms, choose_interest)
-    passes = TrialPasses(lambda: pinning.policy, choose_interest)
+    preview = Preview(loop, clock.monotonic_ms, signals.interest_changed)
+    passes = TrialPasses(lambda: pinning.policy, signals.interest_changed)
 
-    # What the service orders, by the network or by the validator's mail
+    # The service's orders, by the network or by the validator's mail
+
+    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
+        await mail.wiped(wipe_id, destroy)
+
+    def store_failed(error: JournalError) -> None:
+        health.report(HealthWord.STORE_FAULT, str(error))
 
     end = device_end(opened.pinned, opened.keys.verdict, clock)
     wipe = RunningWipe(
@@ -353,7 +305,7 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             mail=lambda: mail.marks,
             clock=clock,
         ),
-        kick_cable,
+        signals.cable_queued,
     )
     news = ServiceNews(
         pinning=pinning,
@@ -371,30 +323,30 @@ def compose(  # noqa: C901, PLR0915 - one line a part
         at_least_ms=lambda: opened.trust.status_at_ms,
         known_ms=lambda: known_time_ms(opened.gallery, clock),
     )
-
+    apply = MailApply(
+        ApplyParts(
+            device_id=opened.trust.device_id,
+            seal_key=opened.keys.seal,
+            roots=lambda: opened.trust.roots,
+            gallery=lambda: gallery.serving,
+            statuses=statuses,
+            gallery_thread=gallery_thread,
+            clock=clock,
+            events=news,
+            updates=lambda: None if wipe.begun else opened.updates,
+        )
+    )
     mail = MailDesk(
         MailParts(
             boxes=opened.journal.mail,
             journal_thread=journal_thread,
             sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
-            apply=MailApply(
-                ApplyParts(
-                    device_id=opened.trust.device_id,
-                    seal_key=opened.keys.seal,
-                    roots=lambda: opened.trust.roots,
-                    gallery=lambda: gallery.serving,
-                    statuses=statuses,
-                    gallery_thread=gallery_thread,
-                    clock=clock,
-                    events=news,
-                    updates=lambda: None if wipe.begun else opened.updates,
-                )
-            ),
+            apply=apply,
             end=end,
             clock=clock,
             online=lambda: link.online,
-            report=reported_state,
-            kick=kick_cable,
+            report=lambda position: _reported_state(opened, health, gallery, position),
+            kick=signals.cable_queued,
             store_failed=store_failed,
             wipe_collected=wipe.collected,
             rolled_back=news.rolled_back,
@@ -410,8 +362,8 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             journal=opened.journal,
             http_key=lambda: opened.keys.http.seed if wipe.may_ask_service else None,
             statuses=statuses,
-            journal_thread=journal_thread.executor,
-            gallery_thread=gallery_thread.executor,
+            journal_thread=journal_thread,
+            gallery_thread=gallery_thread,
             clock=clock,
             events=news,
             enrolments=enrolments,
@@ -420,6 +372,16 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     )
 
     # The passage: camera, recognition, gate, cable
+
+    def capture_wanted(wanted: bool) -> None:
+        core.capture_wanted(wanted)
+
+    def camera_changed(state: CameraState) -> None:
+        loop.call_soon_threadsafe(hardware.on_camera, state)
+
+    def validator_proven() -> None:
+        mail.session_began()
+        validator_status.send()
 
     gate = Gate(
         GateParts(
@@ -440,9 +402,15 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             validator_proven=validator_proven,
             news_for_upload=carrier.verdict_waiting,
             passed=passes.passed,
-            kick_cable=kick_cable,
+            kick_cable=signals.cable_queued,
             cannot_go_on=cannot_go_on,
         ),
+    )
+    pump = CablePump(
+        end,
+        lambda: open_port(config.link.port, baud=config.link.baud),
+        on_event=gate.on_cable_event,
+        on_port=hardware.on_port,
     )
     core = Core(
         CoreParts(
@@ -458,8 +426,9 @@ def compose(  # noqa: C901, PLR0915 - one line a part
             bulk_turn=opened.bulk_turn,
             clock=clock,
             recognises=opened.embedder is not None,
-            want=want,
-            kick=kick_pump,
+            want=lambda interest, codes: inference.set_interest(interest, codes=codes),
+            kick=pump.kick,
+            signals=signals,
         )
     )
     slot = FrameSlot()
@@ -474,27 +443,14 @@ def compose(  # noqa: C901, PLR0915 - one line a part
     )
     inference = InferenceThread(
         slot,
-        Recogniser(
-            opened.embedder,
-            lambda: opened.gallery,
-            lambda: pinning.policy.thresholds,
-            LivenessCheck(opened.pad_network),
-            agree_cosine=opened.agree_cosine,
-        ),
+        _recogniser(opened, pinning),
         loop,
         core,
         now_ms=clock.monotonic_ms,
         examining=opened.bulk_turn.examining,
         watch=preview.offer,
     )
-    pump = CablePump(
-        end,
-        lambda: open_port(config.link.port, baud=config.link.baud),
-        on_event=gate.on_cable_event,
-        on_port=hardware.on_port,
-    )
-
-    # What looks after it, and what a technician asks
+    # Watching the stages, and the technician's requests
 
     stages = (
         WatchedThread("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
@@ -579,6 +535,41 @@ def compose(  # noqa: C901, PLR0915 - one line a part
         ),
         broken=broken,
     )
+
+
+def _terms(opened: Opened) -> TermsFolder:
+    config = opened.config.enrolment
+    return TermsFolder(
+        config.terms_dir or shipped_terms_dir(), config.terms_version or opened.trust.terms_version
+    )
+
+
+def _enrolment_flow(opened: Opened, pinning: Pinning, terms: TermsFolder) -> EnrolmentFlow:
+    config = opened.config.enrolment
+    return EnrolmentFlow(
+        opened.model_id,
+        lambda: pinning.policy.thresholds,
+        agree_cosine=opened.agree_cosine,
+        terms=terms if config.consent == "screen" else None,
+        qr_hands=config.hands,
+    )
+
+
+def _recogniser(opened: Opened, pinning: Pinning) -> Recogniser:
+    return Recogniser(
+        opened.embedder,
+        lambda: opened.gallery,
+        lambda: pinning.policy.thresholds,
+        LivenessCheck(opened.pad_network),
+        agree_cosine=opened.agree_cosine,
+    )
+
+
+def _reported_state(
+    opened: Opened, health: Health, gallery: ServedGallery, position: MailPosition
+) -> ReportedState:
+    mark = None if opened.trust.gallery is None else gallery.mark()
+    return ReportedState(tuple(str(word) for word in health.words), mark, position.refused)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ class StoreThread:
     """A queue with one worker."""
 
     def __init__(self, name: str) -> None:
-        self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     async def do(self, work: Callable[[], T]) -> T:
         """Do `work` on the thread, after all work submitted earlier. Returns its result, raises its
         errors."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
         """Finish the submitted work, then end the thread."""
-        self.executor.shutdown()
+        self._executor.shutdown()

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from device.core.carrier_api import CarrierApi, CarrierParts, Errands
 from device.journal.journal import Journal, StoredVerdict
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcServer
+from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.carrier import CloudState
 from gallery.freshness import GalleryNow
@@ -57,14 +57,14 @@ class Service:
 
     def enrol(self, person: int) -> None:
         entry = Entry(f"{person:032x}", f"{person:032x}", "L", MODEL_ID, vector(person))
-        self._add(Op.UPSERT, entry=entry)
+        self.add(Op.UPSERT, entry=entry)
         self.counts[-1] += 1
 
     def erase(self, person: int) -> None:
-        self._add(Op.TOMBSTONE, subject_ref=f"{person:032x}")
+        self.add(Op.TOMBSTONE, subject_ref=f"{person:032x}")
         self.counts[-1] -= 1
 
-    def _add(self, op: Op, **content: Any) -> None:
+    def add(self, op: Op, **content: Any) -> None:
         delta = make_delta(len(self.deltas) + 1, op, salt=os.urandom(16), **content)
         self.deltas.append(delta)
         self.heads.append(next_head(self.heads[-1], delta.digest))
@@ -151,12 +151,12 @@ class Core:
     redeems: Errands
     gallery: Gallery
     journal: Journal
-    store: ThreadPoolExecutor
+    store: StoreThread
     heard: Heard
     socket: Path
 
     async def in_store(self, work: Any, *arguments: Any, **named: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.store, lambda: work(*arguments, **named))
+        return await self.store.do(lambda: work(*arguments, **named))
 
     async def decide(self, number: int) -> StoredVerdict:
         """A verdict becomes durable, as on a passage."""
@@ -187,8 +187,7 @@ async def running_core(
 ) -> AsyncIterator[Core]:
     """Open gallery and journal in `folder`, serve the carrier's socket, close everything again."""
     clock = SystemClock()
-    store = ThreadPoolExecutor(1, "store")
-    loop = asyncio.get_running_loop()
+    store = StoreThread("store")
     path = folder / "journal.db"
     identity = {"device_id": device_id, "verdict_kid": verdict_kid, "data_key": data_key}
 
@@ -206,7 +205,7 @@ async def running_core(
         )
         return gallery, Journal.open(path, **identity, clock=clock)  # type: ignore[arg-type]
 
-    gallery, journal = await loop.run_in_executor(store, open_all)
+    gallery, journal = await store.do(open_all)
     heard = Heard()
     errands, redeems = Errands(clock), Errands(clock)
     api = CarrierApi(
@@ -230,6 +229,6 @@ async def running_core(
         yield Core(api, errands, redeems, gallery, journal, store, heard, folder / "carrier.sock")
     finally:
         await server.close()
-        await loop.run_in_executor(store, gallery.close)
-        await loop.run_in_executor(store, journal.close)
-        store.shutdown()
+        await store.do(gallery.close)
+        await store.do(journal.close)
+        store.close()

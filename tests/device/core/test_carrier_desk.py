@@ -268,7 +268,7 @@ def test_a_page_half_way_in_is_finished_although_its_carrier_has_died(tmp_path: 
     async def scenario(core: Core, carrier: Carrier) -> None:
         service = Service()
         service.enrol(1)
-        gate = asyncio.get_running_loop().run_in_executor(core.store, time.sleep, 0.2)
+        gate = asyncio.ensure_future(core.store.do(lambda: time.sleep(0.2)))
         call = asyncio.create_task(carrier.call("gallery.deltas", service.page(0)))
         await asyncio.sleep(0.05)
         call.cancel()

@@ -73,7 +73,7 @@ class Living:
 
         self.journal.append_verdict(txn_id, "0" * 32, build)
         service, now = Service(), GalleryNow(CLOCK.boottime_ms(), CLOCK.wall_ms())
-        service._add(Op.UPSERT, entry=Entry("5d" * 16, PSEUDONYM, "L", MODEL_ID, vector(7)))
+        service.add(Op.UPSERT, entry=Entry("5d" * 16, PSEUDONYM, "L", MODEL_ID, vector(7)))
         service.counts[-1] += 1
         self.gallery = Gallery.open(
             folder / "gallery",
