@@ -85,12 +85,6 @@ class RecentTxns:
     def __init__(self) -> None:
         self._recent: OrderedDict[str, TxnMemory] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._recent)
-
-    def __contains__(self, txn_id: object) -> bool:
-        return txn_id in self._recent
-
     def newest(self, txn_id: str, journaled: TxnMemory | None) -> TxnMemory | None:
         """The newest memory of `txn_id`; `journaled`: the result of a journal read."""
         return self._recent.get(txn_id, journaled)
@@ -121,9 +115,6 @@ class OpenOutcomes:
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenVerdict] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -259,10 +250,6 @@ class AfterVerdict:
         self._recent = recent
         self._outcomes = OpenOutcomes()
         self._round = ResolveRound()
-
-    def __len__(self) -> int:
-        """The number of verdicts that are watched."""
-        return len(self._outcomes)
 
     def configure(self, settings: EngineSettings) -> None:
         self._settings = settings

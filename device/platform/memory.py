@@ -59,7 +59,7 @@ def guard_memory() -> MemoryGuard:
     dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     if not dumps_off:
         problems.append(f"core dumps cannot be switched off ({os.strerror(ctypes.get_errno())})")
-    locked, why = _lock_all(libc)
+    locked, why = lock_all(libc)
     if not locked:
         problems.append(
             f"memory may be swapped out ({why}); set LimitMEMLOCK=infinity in the unit, or have no swap"
@@ -67,7 +67,8 @@ def guard_memory() -> MemoryGuard:
     return MemoryGuard(dumps_off, locked, "; ".join(problems))
 
 
-def _lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
+def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
+    """Lock all memory of this process; whether it is locked, and why not."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if hard != resource.RLIM_INFINITY:
         try:

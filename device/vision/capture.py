@@ -107,12 +107,15 @@ class CaptureThread:
         now_ms: Callable[[], int],
         on_state: Callable[[CameraState], None],
         nir: NirHalf = "none",
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
+        """`wait`: waits for an event, at most so many seconds."""
         self._open_camera = open_camera
         self._slot = slot
         self._now_ms = now_ms
         self._on_state = on_state
         self._nir = nir
+        self._wait = wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._frames = self._skipped_before = self._skipped = self._opened = 0
@@ -208,7 +211,7 @@ class CaptureThread:
     def _pause(self, seconds: float) -> None:
         """Wait before the next opening, still reacting to `stop` and updating the heartbeat."""
         until_ms = self._now_ms() + round(seconds * 1000)
-        while not self._stop.wait(0.25):
+        while not self._wait(self._stop, 0.25):
             self.heartbeat_ms = self._now_ms()
             if self.heartbeat_ms >= until_ms:
                 return

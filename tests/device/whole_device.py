@@ -208,17 +208,17 @@ class Validator:
     def __init__(self, desk: ValidatorDesk, mail: ValidatorMail, port: str) -> None:
         self.desk = desk
         self.mail = mail
-        self.pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=self._on_event)
+        self.pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=self.on_event)
         self.events: list[DeskEvent] = []
         self.news = asyncio.Event()
 
-    def _on_event(self, event: DeskEvent) -> None:
+    def on_event(self, event: DeskEvent) -> None:
         self.events.append(event)
         self.news.set()
 
     def arm(self, ttl_ms: int) -> None:
         for event in self.desk.arm(ttl_ms, monotonic_ms()):
-            self._on_event(event)
+            self.on_event(event)
         self.pump.kick()
 
     async def wait_for(self, kind: type[E], wanted: Callable[[E], bool] = lambda _event: True) -> E:
@@ -240,7 +240,12 @@ class Validator:
 
 @asynccontextmanager
 async def validator_at(
-    port: str, board: Board, memory: DeskMemory | None = None, *, carries_mail: bool = False
+    port: str,
+    board: Board,
+    memory: DeskMemory | None = None,
+    *,
+    carries_mail: bool = False,
+    desk_type: type[ValidatorDesk] = ValidatorDesk,
 ) -> AsyncIterator[Validator]:
     end = ValidatorEnd(
         dbd_id=DBD_ID,
@@ -251,7 +256,7 @@ async def validator_at(
         random=os.urandom,
     )
     mail = ValidatorMail(end)
-    desk = ValidatorDesk(
+    desk = desk_type(
         end,
         dbd_id=DBD_ID,
         gate_id=GATE_ID,

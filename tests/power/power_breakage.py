@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
+
+from sqlite_utils import Database
 
 from device.journal import opening as journal_open
 from device.platform import files
@@ -17,13 +20,12 @@ BROKEN = ("sync-normal", "no-folder-sync", "told-early", "no-sync-aside", "two-c
 def break_it(how: str) -> None:
     """Leave out what keeps a promise through a power cut."""
     if how == "sync-normal":
-        configure = journal_open._configure
 
-        def configure_worse(db: Any) -> None:
-            configure(db)
-            db.execute("PRAGMA synchronous = NORMAL")
+        class HastyDatabase(Database):
+            def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+                return super().execute(sql.replace("synchronous = FULL", "synchronous = NORMAL"), *parameters)
 
-        journal_open._configure = configure_worse
+        setattr(journal_open, "Database", HastyDatabase)  # noqa: B010 - mypy takes an import for private
     elif how == "no-folder-sync":
         for module in (files, journal_open, keystore):
             setattr(module, "sync_folder", lambda _folder: None)  # noqa: B010 - three modules, one name

@@ -23,7 +23,7 @@ from link1.objects import Decision, ErrorCode
 from link1.signed import Kind, sign_object
 from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import monotonic_ms
-from link1.validator.desk import DeskEvent
+from link1.validator.desk import DeskEvent, ValidatorDesk
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
@@ -68,9 +68,34 @@ async def uploaded(device: Device, verdict_ref: str) -> list[JsonObject]:
         )
 
 
+class ForgingDesk(ValidatorDesk):
+    """A validator that also sends what it should not."""
+
+    def send_decision(self, wrapper: JsonObject) -> bool:
+        return self._end.send_decision(wrapper)
+
+    def send_cancel(self) -> bool:
+        return self._end.send_cancel("f" * 32)
+
+    def reset(self) -> list[DeskEvent]:
+        return self._follow(self._end.reset(monotonic_ms(), DownReason.UNANSWERED), monotonic_ms())
+
+
+class SilentDesk(ValidatorDesk):
+    """A validator that sends no answer."""
+
+    def _say(self, type_: MessageType, body: JsonObject) -> None:
+        del type_, body
+
+
+def forging(validator: Validator) -> ForgingDesk:
+    assert isinstance(validator.desk, ForgingDesk)
+    return validator.desk
+
+
 async def say(validator: Validator, wrapper: JsonObject) -> None:
     """A decision, as soon as the channel has room."""
-    while not validator.desk._end.send_decision(wrapper):
+    while not forging(validator).send_decision(wrapper):
         validator.news.clear()
         await validator.news.wait()  # an answer to one before it
     validator.pump.kick()
@@ -90,7 +115,7 @@ async def either(validator: Validator, one: type[A], other: type[B]) -> A | B:
 
 async def ask_for_an_answer(validator: Validator) -> None:
     """A cancel of nothing: its answer comes behind all that was said before it."""
-    while not validator.desk._end.send_cancel("f" * 32):
+    while not forging(validator).send_cancel():
         validator.news.clear()
         await validator.news.wait()
     validator.pump.kick()
@@ -100,7 +125,7 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
     told: list[JsonObject] = []
 
     async def story(port: str) -> str:
-        async with validator_at(port, device.board) as validator:
+        async with validator_at(port, device.board, desk_type=ForgingDesk) as validator:
             await validator.wait_serving()
             said = await answered(device, validator, pictures())
             known = validator.desk.memory.find(said.verdict_ref)
@@ -151,14 +176,12 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
 
 def test_one_status_a_handshake(device: Device) -> None:
     async def story(port: str) -> None:
-        async with validator_at(port, device.board) as validator:
+        async with validator_at(port, device.board, desk_type=ForgingDesk) as validator:
             await validator.wait_serving()
             for _ in range(3):
                 validator.events.clear()
-                for event in validator.desk._follow(
-                    validator.desk._end.reset(monotonic_ms(), DownReason.UNANSWERED), monotonic_ms()
-                ):
-                    validator._on_event(event)
+                for event in forging(validator).reset():
+                    validator.on_event(event)
                 validator.pump.kick()
                 await validator.wait_for(DeviceProven)
                 await ask_for_an_answer(validator)
@@ -174,17 +197,11 @@ def test_one_status_a_handshake(device: Device) -> None:
         asyncio.run(story(joined(device, pair)))
 
 
-def _never_answers(type_: MessageType, body: JsonObject) -> None:
-    """A desk's `_say`."""
-    del type_, body
-
-
 def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
     """The time runs from the last byte: only the port's word starts it."""
 
     async def story(port: str) -> list[JsonObject]:
-        async with validator_at(port, device.board) as validator:
-            validator.desk._say = _never_answers  # type: ignore[method-assign]
+        async with validator_at(port, device.board, desk_type=SilentDesk) as validator:
             await validator.wait_serving()
             said = await answered(device, validator, pictures())
             items = await uploaded(device, said.verdict_ref)

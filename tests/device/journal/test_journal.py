@@ -550,26 +550,6 @@ def _impatient(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqli
     return lambda *args, **kwargs: connect(*args, **(kwargs | {"timeout": 0.05}))
 
 
-def test_a_disk_that_refuses_uses_no_number_up(journal: Journal) -> None:
-    append(journal, "a")
-    journal._rows.execute("PRAGMA max_page_count = 1")
-    with pytest.raises(JournalError, match="check the disk and its free space"):
-        for number in range(100):
-            append(journal, f"too much {number}")
-    last = journal.last()
-    assert last is not None
-    journal._rows.execute("PRAGMA max_page_count = 100000")
-    assert append(journal, "b").seq == last.verdict_seq + 1
-
-
-def test_durability_is_what_was_promised(journal: Journal) -> None:
-    pragmas = {
-        name: journal._rows.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("journal_mode", "synchronous", "locking_mode")
-    }
-    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "locking_mode": "exclusive"}
-
-
 def test_a_killed_process_loses_nothing_it_promised(path: Path) -> None:
     child = os.fork()
     if child == 0:

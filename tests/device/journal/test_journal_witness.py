@@ -3,7 +3,9 @@
 import logging
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,12 @@ def test_no_flipped_bit_in_the_log_takes_a_number_of_the_mail_back(
         shutil.rmtree(damaged)
 
 
+def changed(folder: Path, sql: str, *parameters: object) -> None:
+    """The file of a closed journal, changed by another program."""
+    with closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as db:
+        db.execute(sql, parameters)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("in_applied_seq", 1), ("in_applied_seq", 3), ("in_applied_seq", 130), ("out_seq", 2), ("out_seq", 7)],
@@ -198,8 +206,8 @@ def test_a_number_that_changed_in_the_file_is_put_right(
     journal, folder = running
     mailed(journal)
     before = journal.mail.position()
-    journal._execute("UPDATE mail_state SET value = ? WHERE name = ?", (value, name))
     journal.close()
+    changed(folder, "UPDATE mail_state SET value = ? WHERE name = ?", value, name)
     again = open_journal(folder)
     assert (again.mail.position(), again.halted) == (before, "")
     again.close()
@@ -208,9 +216,9 @@ def test_a_number_that_changed_in_the_file_is_put_right(
 def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: tuple[Journal, Path]) -> None:
     journal, folder = running
     mailed(journal)
-    journal._execute("DELETE FROM outbox WHERE seq = 3")
-    journal._execute("UPDATE mail_state SET value = 2 WHERE name = 'out_seq'")
     journal.close()
+    changed(folder, "DELETE FROM outbox WHERE seq = 3")
+    changed(folder, "UPDATE mail_state SET value = 2 WHERE name = 'out_seq'")
     again = open_journal(folder)
     assert "outbox records up to 3" in again.halted
     assert again.mail.position().out_seq == 3
@@ -220,8 +228,8 @@ def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: 
 def test_a_halt_outlives_its_row(running: tuple[Journal, Path]) -> None:
     journal, folder = running
     journal.halt("the service knows more")
-    journal._execute("DELETE FROM meta WHERE name = 'halted'")
     journal.close()
+    changed(folder, "DELETE FROM meta WHERE name = 'halted'")
     again = open_journal(folder)
     assert again.halted == "the service knows more"
     again.close()

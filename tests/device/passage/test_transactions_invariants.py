@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.passage.after_verdict import MAX_OPEN, MAX_RECENT, MAX_REFS
+from device.passage.after_verdict import MAX_REFS
 from device.passage.effects import Effect, JournalVerdict, SendError, SendGuide, SendVerdict
 from device.passage.engine import TransactionEngine
 from device.passage.settings import Conditions
@@ -31,7 +31,9 @@ class World:
     """The engine, what is around it, and a record of what must not happen."""
 
     def __init__(self, *, sensor: bool) -> None:
-        self.bench = EngineBench(replace(SETTINGS, passage_sensor=sensor))
+        self.settings = replace(SETTINGS, passage_sensor=sensor)
+        self.conditions = ALL_WELL
+        self.bench = EngineBench(self.settings)
         self.camera = True
         self.hand_present = False
         self.hand_since_request = False
@@ -46,14 +48,20 @@ class World:
     # What may happen
 
     def ask(self, name: str, ttl_ms: int) -> None:
-        txn_id, engine = txn_id_of(name), self.bench.engine
-        known = {*self.bench.memory, *engine._deciding, *engine._ending, engine.open_txn_id}
-        if txn_id not in known and txn_id not in engine._recent:
+        txn_id, bench = txn_id_of(name), self.bench
+        known = {bench.engine.open_txn_id, *self.being_journaled(bench.held)}
+        effects = bench.ask(name, ttl_ms=ttl_ms)
+        begun = {bench.engine.open_txn_id, *self.being_journaled([*effects, *bench.held])}
+        if txn_id in begun - known:
             self.hand_since_request = self.hand_present
-            self.must_end_ms[txn_id] = self.bench.now_ms + ttl_ms + 1_000
+            self.must_end_ms[txn_id] = bench.now_ms + ttl_ms + 1_000
         self.asked_in_session.add(txn_id)
         self.ever_asked.add(txn_id)
-        self.look(self.bench.ask(name, ttl_ms=ttl_ms))
+        self.look(effects)
+
+    @staticmethod
+    def being_journaled(effects: list[Effect]) -> set[str]:
+        return {effect.request.txn_id for effect in effects if isinstance(effect, JournalVerdict)}
 
     def cancel(self, name: str) -> None:
         self.look(self.bench.cancel(name))
@@ -73,6 +81,7 @@ class World:
         self.look(self.bench.wait(ms))
 
     def change(self, conditions: Conditions) -> None:
+        self.conditions = conditions
         self.camera = conditions.camera
         self.hand_present = self.hand_present and conditions.camera
         self.look(self.bench.conditions(conditions))
@@ -114,8 +123,7 @@ class World:
         """What was durable stays, all else is gone; nobody knows what the hand that is there did."""
         self.bench.held.clear()
         self.bench.hold = False
-        old = self.bench.engine
-        self.bench.engine = TransactionEngine(old._settings, old._conditions)
+        self.bench.engine = TransactionEngine(self.settings, self.conditions)
         self.hand_present = False
         self.answered_by_this_hand = 0
         self.reset()
@@ -157,11 +165,6 @@ class World:
         engine = self.bench.engine
         if engine.open_txn_id is not None:
             assert self.bench.now_ms < self.must_end_ms[engine.open_txn_id], "a request is open for too long"
-        assert len(engine._recent) <= MAX_RECENT
-        assert len(engine._after) <= MAX_OPEN
-        if not self.bench.held:
-            assert not engine._deciding
-            assert not engine._ending
         newest = self.guided_ms[-6:]
         assert len(newest) < 6 or newest[-1] - newest[0] >= 1_000, "more than five hints a second"
 

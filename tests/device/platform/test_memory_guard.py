@@ -76,7 +76,7 @@ def test_a_small_limit_locks_nothing_rather_than_failing_later(monkeypatch: pyte
 
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (65_536, 65_536))
     monkeypatch.setattr(resource, "setrlimit", refused)
-    assert memory_guard._lock_all(ctypes.CDLL(None)) == (False, "at most 64 KiB may be locked")
+    assert memory_guard.lock_all(ctypes.CDLL(None)) == (False, "at most 64 KiB may be locked")
     assert "VmLck:\t       0 kB" in Path("/proc/self/status").read_text()
 
 

@@ -26,10 +26,10 @@ def model(model_id: str = "palm-2") -> bytes:
         return payload
 
 
-async def settled(desk: UpdateDesk) -> None:
-    """Until the desk has nothing under way."""
-    if desk._finishing is not None:
-        await asyncio.gather(desk._finishing, return_exceptions=True)
+async def settled() -> None:
+    """Until the desk's task has ended."""
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "update"]
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def waiting(desk: UpdateDesk) -> int | None:
@@ -41,7 +41,7 @@ async def sent(desk: UpdateDesk, payload: bytes, release_seq: int, **changed: An
     await desk.take_manifest(signed(release(payload, release_seq, **changed)))
     for body in chunk_bodies(payload, release_seq, CHUNK):
         await desk.take_chunk(body)
-    await settled(desk)
+    await settled()
 
 
 def run(state_dir: Path, work: Any, **changed: Any) -> UpdateDesk:
@@ -50,7 +50,7 @@ def run(state_dir: Path, work: Any, **changed: Any) -> UpdateDesk:
     async def life() -> UpdateDesk:
         desk = open_desk(state_dir, **changed)
         await desk.start()
-        await settled(desk)
+        await settled()
         try:
             await work(desk)
         finally:
@@ -91,7 +91,7 @@ def test_chunks_may_come_in_any_order_twice_and_over_several_lives(tmp_path: Pat
         assert desk.have == 2
         for body in bodies:
             await desk.take_chunk(body)
-        await settled(desk)
+        await settled()
         for body in bodies:
             await desk.take_chunk(body)  # of a release that is whole
 
@@ -150,7 +150,7 @@ def test_a_payload_that_is_not_what_was_signed_is_given_up_for_good(tmp_path: Pa
         await desk.take_manifest(signed(release(payload, 7)))
         for body in chunk_bodies(other, 7, CHUNK):
             await desk.take_chunk(body)
-        await settled(desk)
+        await settled()
         assert desk.state is not None
         assert desk.state.failed is not None
         assert (desk.state.failed.code, desk.state.receiving) == ("bad_hash", None)

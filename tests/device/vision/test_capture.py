@@ -51,15 +51,22 @@ class Script:
 
 
 class Bench:
-    def __init__(self, openings: list[Script | Exception], clock: Clock) -> None:
+    def __init__(
+        self,
+        openings: list[Script | Exception],
+        clock: Clock,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
         self.clock = clock
+        self.tried_at_ms: list[int] = []
         self.slot = FrameSlot()
         self.states: list[CameraState] = []
         self.changed = threading.Condition()
         self.openings = openings
-        self.thread = CaptureThread(self.open, self.slot, now_ms=clock, on_state=self.heard)
+        self.thread = CaptureThread(self.open, self.slot, now_ms=clock, on_state=self.heard, wait=wait)
 
     def open(self) -> Script:
+        self.tried_at_ms.append(self.clock.now_ms)
         opening = self.openings.pop(0)
         if isinstance(opening, Exception):
             raise opening
@@ -178,27 +185,19 @@ def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
     clock = Clock()
     camera = Script(clock, [PICTURE])
     openings: list[Script | Exception] = [CameraUnavailable(f"absent {i}") for i in range(7)]
-    bench = Bench([*openings, camera], clock)
     waited_s: list[float] = []
-    tried_at_ms: list[int] = []
-    open_next, stopped = bench.open, bench.thread._stop.is_set
 
-    def tried() -> Script:
-        tried_at_ms.append(clock.now_ms)
-        return open_next()
-
-    def wait(seconds: float) -> bool:
+    def wait(stop: threading.Event, seconds: float) -> bool:
         """The time that the thread would have slept passes at once."""
         waited_s.append(seconds)
         clock.now_ms += round(seconds * 1000)
-        return stopped()
+        return stop.is_set()
 
-    bench.thread._open_camera = tried
-    bench.thread._stop.wait = wait  # type: ignore[method-assign,assignment]
+    bench = Bench([*openings, camera], clock, wait)
     bench.thread.start()
     assert camera.done.wait(DEADLINE_S)
     bench.thread.stop()
-    pauses_ms = np.diff(tried_at_ms)
+    pauses_ms = np.diff(bench.tried_at_ms)
     assert (pauses_ms[1:] >= pauses_ms[:-1]).all()
     assert pauses_ms[1] > pauses_ms[0]
     assert pauses_ms[-1] > 9_000

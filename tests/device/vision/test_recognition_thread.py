@@ -1,6 +1,7 @@
 """The inference thread between a frame slot and a real loop, with doubles for model and gallery."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Self
 
@@ -212,5 +213,7 @@ def test_the_thread_ends_when_the_loop_is_closed(held: list[Pixels]) -> None:
     bench = asyncio.run(begin())
     bench.thread.set_interest(Interest.PASSAGE, codes=False)
     bench.show(held[0])
-    bench.thread._thread.join(DEADLINE_S)
-    assert not bench.thread._thread.is_alive()
+    for thread in threading.enumerate():
+        if thread.name == "inference":
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
