@@ -20,6 +20,7 @@ from link1.envelope import MessageRefused, MessageType, Role, encode_message, re
 from link1.events import (
     CancelReceived,
     DecisionReceived,
+    Down,
     ErrorReceived,
     PassageReceived,
     Proven,
@@ -28,6 +29,7 @@ from link1.events import (
     UnknownReceived,
 )
 from link1.frames import BadFrameError, Channel, Frame, FrameKind, decode_frame, encode_frame
+from link1.link_states import DownReason
 from link1.objects import ErrorCode, GuideHint, Request, Verdict
 from link1.signed import Kind, object_ref, sign_object
 from link1.transport.pty_pair import PtyPair
@@ -296,9 +298,10 @@ def test_a_wrong_key_on_either_side_is_unpaired_and_nothing_is_served(setting: S
     async def refused_there(**changes: Any) -> None:
         async with setting.joined("--manual", **changes) as (device, validator):
             validator.command("a")
-            await asyncio.sleep(0.5)
+            while (down := await device.saw(Down)).reason is not DownReason.UNPAIRED:
+                assert down.reason is DownReason.PEER_RESET
+            assert not down.proven
             assert not any(line["event"] == "link_up" for line in validator.lines)
-            assert not any(isinstance(event, RequestReceived) for event in device.events)
 
     asyncio.run(refused_there(gate_id="gate-2"))
     asyncio.run(refused_there(validator_keys=pinned(STRANGER_KEY.public)))

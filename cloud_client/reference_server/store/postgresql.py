@@ -63,11 +63,6 @@ _AGAIN: Final = (
 )
 
 
-def is_url(database: str) -> bool:
-    """Whether this names a PostgreSQL database."""
-    return database.startswith(("postgresql://", "postgres://"))
-
-
 @lru_cache(maxsize=1024)
 def translated(sql: str) -> str:
     """SQL with ``:name`` parameters in the driver's form."""

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from cloud_client.reference_server.store.engines import open_store
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_harness import Cloud
 from tests.cloud_client.server.server_process import Running, new_account, post
+from tests.until import until
 from tools.cloud.command import cloud as command
 from tools.rig.bench.many_verdicts import fill
 
@@ -123,8 +123,7 @@ def test_a_signal_takes_the_unfinished_file_with_it(database: Path, tmp_path: Pa
     file.parent.mkdir()
     words = ["-m", "tools.palmctl.main", "cloud", "backup", str(file), "--data", str(database.parent)]
     with subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not list(file.parent.iterdir()):
-            time.sleep(0.001)
+        until(lambda: process.poll() is not None or list(file.parent.iterdir()), every_s=0.001)
         process.send_signal(signal.SIGTERM)
         code = process.wait()
     # It may have been quicker than the signal.
@@ -158,10 +157,7 @@ def test_nobody_waits_for_it(running: Running, tmp_path: Path) -> None:
     thread.join()
     with closing(checked(file)) as copy:
         assert copy.execute("SELECT count(*) FROM subjects").fetchone() == (4,)
-    ends_s = time.monotonic() + 20
-    while (running.data / "cloud.db-wal").stat().st_size:
-        assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
-        time.sleep(0.005)
+    until(lambda: not (running.data / "cloud.db-wal").stat().st_size)
 
 
 def test_a_store_is_restored_from_it(tmp_path: Path) -> None:

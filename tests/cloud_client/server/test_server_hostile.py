@@ -14,6 +14,7 @@ import pytest
 from cloud_client.http_signature import new_nonce, sign_request
 from tests.cloud_client.server.raw_http import MARKER, Reply, exchange, request
 from tests.cloud_client.server.server_process import Board, Running, new_account, post, start
+from tests.until import until
 
 MIB = 2**20
 _keys = count()
@@ -405,10 +406,7 @@ def test_what_is_no_request_is_refused(target: Target, head: str) -> None:
     check_problem(reply)
     # A question about it names the request id; lines are written a few times a second.
     wanted = re.compile(rf"palm.cloud.access \? \(no request\) 400 .* {reply.json['instance']}\n")
-    deadline_s = time.monotonic() + 10
-    while not wanted.search(target.running.log.read_text()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: wanted.search(target.running.log.read_text()))
 
 
 def test_a_strange_method_is_a_method(target: Target) -> None:

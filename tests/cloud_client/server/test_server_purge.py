@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Running, new_account, post, start
+from tests.until import until
 
 pytestmark = on_sqlite
 
@@ -51,10 +53,11 @@ def wal(running: Running) -> Path:
 
 
 def await_emptied(running: Running) -> None:
-    ends_s = time.monotonic() + 20
-    while wal(running).stat().st_size:
-        assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
-        time.sleep(0.005)
+    until(lambda: not wal(running).stat().st_size)
+
+
+def log_lacks(running: Running, key: bytes) -> bool:
+    return key not in wal(running).read_bytes()
 
 
 def stored_key(running: Running, subject_id: str) -> bytes:
@@ -142,10 +145,7 @@ def test_the_log_is_emptied_under_load(running: Running, partner: httpx.Client) 
             subject_id = person(partner)
             key = stored_key(running, subject_id)
             partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
-            ends_s = time.monotonic() + 20
-            while key in wal(running).read_bytes():
-                assert time.monotonic() < ends_s, "the write-ahead log is not emptied"
-                time.sleep(0.005)
+            until(partial(log_lacks, running, key))
     finally:
         ended.set()
         for thread in threads:

@@ -32,6 +32,7 @@ from link1.keys import SigningKey
 from tests.cloud_client.server.raw_http import exchange, request
 from tests.cloud_client.server.server_database import on_sqlite
 from tests.cloud_client.server.server_process import Board, Running, enrol, new_account, post, start
+from tests.until import until
 
 pytestmark = on_sqlite
 
@@ -117,23 +118,25 @@ def test_every_slow_phase_ends(tmp_path: Path) -> None:
         waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(
             board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=0&wait_s=14"
         )
-        open_still, begun_s = set(connections), time.monotonic()
-        while open_still and time.monotonic() - begun_s < 13:
-            time.sleep(0.5)
-            for name in [*open_still]:
-                try:
-                    if name in {"slow head", "slow body", "no end"}:
-                        connections[name].send(b"a")
-                    if name == "not taken":
-                        # Looked at without reading: an end without the answer resets the connection.
-                        ended = connections[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-                    else:
-                        ended = _ended(connections[name])
-                except OSError:
-                    ended = True
-                if ended:
-                    open_still.discard(name)
-        assert open_still == set()
+
+        def ends(name: str) -> bool:
+            try:
+                if name in {"slow head", "slow body", "no end"}:
+                    connections[name].send(b"a")
+                if name == "not taken":
+                    # Looked at without reading: an end without the answer resets the connection.
+                    return connections[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+                return _ended(connections[name])
+            except OSError:
+                return True
+
+        open_still = set(connections)
+
+        def all_end() -> bool:
+            open_still.difference_update([name for name in open_still if ends(name)])
+            return not open_still
+
+        until(all_end, within_s=13, every_s=0.5)  # a byte every half second is the slow client's pace
         # A device that waits is not slow.
         assert waiting.result(10).status_code == 200
 
@@ -176,24 +179,17 @@ def test_strangers_push_out_strangers_only(tmp_path: Path) -> None:
         waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(
             board.send, "GET", "/v1/gallery/deltas?epoch=1&after_seq=1&wait_s=50"
         )
-        _await(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin[0]}/metrics", trust_env=False).text)
+        until(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin[0]}/metrics", trust_env=False).text)
         opened = [stack.enter_context(_open(running)) for _ in range(600)]
         assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
         assert httpx.get(f"{running.url}/v1/health", trust_env=False).status_code == 200
-        _await(lambda: sum(map(_ended, opened)) > 600 - (256 - KEPT_BACK))
+        until(lambda: sum(map(_ended, opened)) > 600 - (256 - KEPT_BACK))
         partner.delete(f"/v1/subjects/{subject_id}").raise_for_status()
         assert [delta["op"] for delta in waiting.result(10).json()["data"]] == ["tombstone"]
         assert httpx.get(f"{admin[0]}/healthz", trust_env=False).status_code == 200
         lines = [line for line in running.log.read_text().splitlines() if "palm.cloud.access" not in line]
         assert sum("were ended for newcomers" in line for line in lines) == 1
         assert len(lines) < 20
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +254,7 @@ def test_a_body_counts_when_its_sender_is_known(tmp_path: Path) -> None:
         held = [stack.enter_context(_open(running)) for _ in range(7)]
         for connection in held:
             connection.sendall(_signed(board, "/v1/verdicts/batch", content)[:-1])
-        _await(lambda: len(select.select(held, [], [], 0)[0]) >= 3)
+        until(lambda: len(select.select(held, [], [], 0)[0]) >= 3)
         answers = [connection.recv(65536) for connection in select.select(held, [], [], 0)[0]]
         assert {answer[9:12] for answer in answers} == {b"503"}
         assert all(b"retry-after: 1" in answer for answer in answers)
@@ -266,7 +262,7 @@ def test_a_body_counts_when_its_sender_is_known(tmp_path: Path) -> None:
         partner = running.partner(tenant)
         assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
         stack.close()
-        _await(lambda: board.send("POST", "/v1/verdicts/batch", content).status_code == 400)
+        until(lambda: board.send("POST", "/v1/verdicts/batch", content).status_code == 400)
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
@@ -321,16 +317,16 @@ def test_health_is_that_of_writes(tmp_path: Path) -> None:
         size = (running.data / "cloud.db-wal").stat().st_size
         _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-        _await(lambda: statuses() == {503})
+        until(lambda: statuses() == {503})
         answer = httpx.get(f"{running.url}/v1/health", trust_env=False)
         assert (answer.json()["code"], answer.headers["retry-after"]) == ("service_unavailable", "1")
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        _await(lambda: statuses() == {200})
+        until(lambda: statuses() == {200})
         assert "the store takes no writes" in running.log.read_text()
         (running.data / "cloud.db").rename(running.data / "elsewhere.db")
-        _await(lambda: statuses() == {503})
+        until(lambda: statuses() == {503})
         (running.data / "elsewhere.db").rename(running.data / "cloud.db")
-        _await(lambda: statuses() == {200})
+        until(lambda: statuses() == {200})
 
 
 def test_one_server_on_a_sqlite_store(tmp_path: Path) -> None:
@@ -372,7 +368,7 @@ def test_the_end_under_load(tmp_path: Path) -> None:
             stack.enter_context(_open(running)).sendall(beginning)
         admin = re.findall(r"http://\S+(?=/operator)", running.log.read_text())[0]
         stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(admin).port or 0)))
-        _await(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin}/metrics", trust_env=False).text)
+        until(lambda: "palm_long_poll_waiters 1.0" in httpx.get(f"{admin}/metrics", trust_env=False).text)
         begun_s = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(timeout=15) == 0
