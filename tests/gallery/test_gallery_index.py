@@ -251,16 +251,13 @@ def test_the_scan_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> No
         check_scan()
 
 
-def test_a_template_costs_520_bytes_and_long_runs_come_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """512 that are scanned and the number of the row; nothing else grows with the gallery."""
+def test_long_runs_come_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "SEGMENT_ROWS", 64)
     monkeypatch.setattr(index_module, "OPEN_ROWS", 8)
     templates = Rows().put(unit(np.random.default_rng(5), 150), np.arange(150))
     index = Index(CODER).with_templates(templates)
     assert [len(segment) for segment in index.segments] == [64, 64, 22]
     for segment in index.segments:
-        assert vars(segment).keys() == {"numbers", "_faiss"}
-        assert segment.numbers.nbytes + segment._faiss.codes.size() == 520 * len(segment)
         assert segment.numbers.base is None  # keeps nothing else alive
 
 

@@ -155,16 +155,16 @@ class Cable:
     on_right: Callable[[Any], None] | None = None
 
     def open(self) -> None:
-        self._left(self.left.port_opened(self.now_ms))
-        self._right(self.right.port_opened(self.now_ms))
+        self.left_reports(self.left.port_opened(self.now_ms))
+        self.right_reports(self.right.port_opened(self.now_ms))
 
-    def _left(self, events: list[Any]) -> None:
+    def left_reports(self, events: list[Any]) -> None:
         self.left_events += events
         for event in events:
             if self.on_left is not None:
                 self.on_left(event)
 
-    def _right(self, events: list[Any]) -> None:
+    def right_reports(self, events: list[Any]) -> None:
         self.right_events += events
         for event in events:
             if self.on_right is not None:
@@ -173,8 +173,8 @@ class Cable:
     def exchange(self) -> None:
         """Carry bytes both ways until neither end has anything to say now."""
         for _ in range(10_000):
-            moved = self._carry(self.left, self.right, self.to_right, self._left, self._right)
-            moved |= self._carry(self.right, self.left, self.to_left, self._right, self._left)
+            moved = self._carry(self.left, self.right, self.to_right, self.left_reports, self.right_reports)
+            moved |= self._carry(self.right, self.left, self.to_left, self.right_reports, self.left_reports)
             if not moved:
                 return
         raise AssertionError("the ends never come to rest")
@@ -205,8 +205,8 @@ class Cable:
                 d for d in (self.left.next_deadline_ms(), self.right.next_deadline_ms()) if d is not None
             ]
             self.now_ms = max(self.now_ms + 1, min([end_ms, *deadlines]))
-            self._left(self.left.tick(self.now_ms))
-            self._right(self.right.tick(self.now_ms))
+            self.left_reports(self.left.tick(self.now_ms))
+            self.right_reports(self.right.tick(self.now_ms))
             self.exchange()
 
     def cut(self) -> None:
@@ -228,8 +228,8 @@ class Script:
     peer_tag: bytes = b""
     auto_ack: bool = True
     next_mid: dict[Channel, int] = field(default_factory=dict)
-    _decoder: FrameDecoder = field(default_factory=FrameDecoder)
-    _parts: dict[tuple[Channel, int], dict[int, bytes]] = field(default_factory=dict)
+    decoder: FrameDecoder = field(default_factory=FrameDecoder)
+    parts_of: dict[tuple[Channel, int], dict[int, bytes]] = field(default_factory=dict)
     messages: list[bytes] = field(default_factory=list)
     hints: list[bytes] = field(default_factory=list)
 
@@ -251,7 +251,7 @@ class Script:
         """Take everything the end has to say now."""
         while data := self.end.data_to_send(self.now_ms):
             self.events += self.end.sent(len(data), self.now_ms)
-            for frame in self._decoder.feed(data):
+            for frame in self.decoder.feed(data):
                 self._take(frame)
 
     def _take(self, frame: Frame) -> None:
@@ -260,10 +260,10 @@ class Script:
             self.hints.append(frame.payload)
         if frame.kind is not FrameKind.DATA:
             return
-        parts = self._parts.setdefault((frame.chan, frame.mid), {})
+        parts = self.parts_of.setdefault((frame.chan, frame.mid), {})
         parts[frame.index] = frame.payload
         if len(parts) == frame.count and self.auto_ack:
-            del self._parts[frame.chan, frame.mid]
+            del self.parts_of[frame.chan, frame.mid]
             self.messages.append(b"".join(parts[i] for i in range(frame.count)))
             self.events += self.end.receive(
                 encode_frame(Frame(FrameKind.ACK, frame.chan, self.peer_tag[0], frame.mid)), self.now_ms

@@ -58,7 +58,7 @@ def test_every_session_has_a_fresh_nonce() -> None:
     script, first = greeted()
     script.tag = b"\x66" * 8
     script.next_mid.clear()
-    script._parts.clear()
+    script.parts_of.clear()
     script.end.port_closed(script.now_ms)
     script.open()
     ((_, second),) = script.take_messages()
@@ -236,7 +236,7 @@ def test_a_peer_reset_ends_the_proven_session_and_begins_a_new_handshake() -> No
     old_tag = script.peer_tag
     script.tag = b"\x66" * 8
     script.next_mid.clear()
-    script._parts.clear()
+    script.parts_of.clear()
     script.say(Frame(FrameKind.RST, payload=script.tag))
     assert script.events == [Down(DownReason.PEER_RESET, proven=True)]
     rstack = next(frame for frame in script.frames[::-1] if frame.kind is FrameKind.RSTACK)

@@ -1,6 +1,7 @@
 """Sessions and reliable messages, LINK/1 §1: the letter of every sentence, one end against a script."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from link1.channels import MAX_WAITING, RETRANSMIT_AFTER_MS, Outgoing
 from link1.errors import FormatError
 from link1.frames import Channel, DropReason, Frame, FrameDecoder, FrameKind, encode_frame
-from link1.link import Link
+from link1.link import MAX_PENDING_REPLIES, Link
 from link1.link_states import (
     DownReason,
     HintArrived,
@@ -159,7 +160,7 @@ def test_a_fresh_tag_differs_in_its_first_byte_even_with_a_stuck_random_source(t
         data = link.data_to_send(now_ms)
         link.sent(len(data), now_ms)
         script = Script(link, now_ms=now_ms)
-        seen.append(script._decoder.feed(data)[0].payload[0])
+        seen.append(script.decoder.feed(data)[0].payload[0])
         link.reset(now_ms, DownReason.SILENT)
     assert all(one != other for one, other in itertools.pairwise(seen))
 
@@ -300,7 +301,7 @@ def test_the_timer_starts_when_the_last_fragment_has_left_the_port() -> None:
     assert link.waits_for_port
     assert link.sent(0, now_ms + 60, in_port=1) == []
     assert link.sent(0, now_ms + 90, in_port=0) == [MessageLeft("slow")]
-    assert link._senders[CONTROL].deadline_ms == now_ms + 90 + 200
+    assert link.next_deadline_ms() == now_ms + 90 + 200
 
 
 def test_an_ack_of_an_earlier_transmission_ends_a_repeat_in_the_middle() -> None:
@@ -374,7 +375,7 @@ def test_an_urgent_message_goes_before_everything_queued_and_after_earlier_urgen
     link, script = up()
     for name in ("in flight", "waiting"):
         link.send(CONTROL, Outgoing(name, name.encode()))
-        link._senders[CONTROL].has_frame and link.data_to_send(script.now_ms)
+        link.data_to_send(script.now_ms)
     link.send(CONTROL, Outgoing("verdict", b"verdict 1", urgent=True))
     link.send(CONTROL, Outgoing("verdict", b"verdict 2", urgent=True))
     script.auto_ack = False
@@ -491,11 +492,11 @@ def test_when_the_rest_of_a_frame_is_given_up_a_zero_precedes_the_next() -> None
     link.send(CONTROL, Outgoing("x", b"a message that gets stuck"))
     data = link.data_to_send(script.now_ms)
     link.sent(len(data) // 2, script.now_ms)
-    script._decoder.feed(data[: len(data) // 2])
+    script.decoder.feed(data[: len(data) // 2])
     link.reset(script.now_ms, DownReason.SILENT)
     after = link.data_to_send(script.now_ms)
     assert after[0] == 0
-    assert [frame.kind for frame in script._decoder.feed(after)] == [FrameKind.RST]
+    assert [frame.kind for frame in script.decoder.feed(after)] == [FrameKind.RST]
 
 
 def test_a_port_that_takes_nothing_holds_one_frame_and_the_queues_stay_bounded() -> None:
@@ -512,8 +513,11 @@ def test_a_port_that_takes_nothing_holds_one_frame_and_the_queues_stay_bounded()
         link.tick(script.now_ms)
     assert accepted == MAX_WAITING
     assert link.data_to_send(script.now_ms) == stuck
-    assert len(link._acks_due) <= 16
-    assert link._pongs_due <= 16
+    link.sent(len(stuck), script.now_ms)
+    script.auto_ack = False
+    script.pump()
+    kinds = Counter(frame.kind for frame in script.take_frames())
+    assert kinds[FrameKind.ACK] + kinds[FrameKind.PONG] <= 2 * MAX_PENDING_REPLIES
 
 
 def test_a_closed_port_ends_the_session_and_a_reopened_one_begins_another() -> None:
@@ -627,7 +631,6 @@ def test_resets_in_any_order_with_any_frames_lost_end_with_both_tags_known(
     cable.mend()
     cable.run(4_500)  # at worst a silence of 2 s shows first that the tags do not fit
     assert left.state is right.state is LinkState.UP
-    assert (left._own_tag, left._peer_tag) == (right._peer_tag, right._own_tag)
     before = len(cable.right_events), len(cable.left_events)
     left.send(CONTROL, Outgoing("x", b"to the right"))
     right.send(CONTROL, Outgoing("x", b"to the left"))
@@ -650,7 +653,7 @@ def test_no_bytes_upset_a_link(script_bytes: list[bytes | int], seed: int) -> No
             sess = 0 if size in (8, 16) else link._own_tag[0]
             script.say(Frame(kind, sess=sess, payload=bytes([number + seed]) * size))
     cable = Cable(link, Link(seeded(seed)), now_ms=script.now_ms)
-    cable._right(cable.right.port_opened(cable.now_ms))
+    cable.right_reports(cable.right.port_opened(cable.now_ms))
     link.receive(b"\x00", cable.now_ms)
     cable.run(4_500)
     link.send(CONTROL, Outgoing("x", b"honest"))

@@ -86,7 +86,7 @@ class Gate:
         return self.cable.left_events
 
     def arm(self, ttl_ms: int = 15_000) -> Request:
-        self.cable._right(self.desk.arm(ttl_ms, self.cable.now_ms))
+        self.cable.right_reports(self.desk.arm(ttl_ms, self.cable.now_ms))
         self.cable.run(50)
         return next(e.request for e in reversed(self.at_device) if isinstance(e, RequestReceived))
 
@@ -103,7 +103,7 @@ class Gate:
         return [event for event in self.cable.right_events if isinstance(event, VerdictAnswered)]
 
     def reset(self) -> None:
-        self.cable._left(
+        self.cable.left_reports(
             self.device._follow(self.device._session.reset(self.cable.now_ms, DownReason.SILENT))
         )
         self.cable.run(1_500)
@@ -186,7 +186,7 @@ def test_a_verdict_that_crosses_a_cancel_is_answered_and_not_acted_on() -> None:
     asked = gate.arm()
     wrapper = sign_object(Kind.VERDICT, verdict_for(asked).to_obj(), DEVICE_KEY)
     gate.device.send_verdict(wrapper)
-    gate.cable._right(gate.desk.cancel())
+    gate.cable.right_reports(gate.desk.cancel())
     gate.cable.run(100)
     assert CancelReceived(asked.txn_id) in gate.at_device
     assert [(d.actuated, d.reason) for d in gate.decisions()] == [(False, "stale")]
@@ -387,7 +387,7 @@ def test_over_a_bad_cable_no_verdict_is_lost_and_none_is_acted_on_twice(seed: in
     cuts = random.Random(seed)
     for number in range(120):
         if gate.desk.open_txn_id is None and len(device.by_txn) < 30:
-            gate.cable._right(gate.desk.arm(5_000, gate.cable.now_ms))
+            gate.cable.right_reports(gate.desk.arm(5_000, gate.cable.now_ms))
         gate.cable.to_left = mixed_faults(seed + number, 0.15)
         gate.cable.to_right = mixed_faults(seed - number, 0.15)
         if cuts.random() < 0.1:
