@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,6 +34,11 @@ test-long: $(VENV)/ready ## what takes over half a minute each: both demos, whol
 test-all: test test-long ## both, and the cloud's tests on PostgreSQL as well (Debian's package postgresql)
 	PALM_TEST_ENGINE=postgresql $(BIN)/pytest tests/cloud_client tests/device/syncd/test_carrier_with_server.py \
 	  -n $(JOBS) --dist worksteal
+
+# For another Python: make smoke PYTHON=python3.13 VENV=build/venv-3.13
+smoke: $(VENV)/ready ## every module of a gate imports, a package builds, and one palm becomes a verdict (a minute)
+	$(BIN)/pytest -n 0 -q tests/packaging/test_distributions.py tests/packaging/test_package.py tests/test_units.py
+	$(BIN)/palmctl demo
 
 fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends, and every other early parser
 	$(BIN)/python -m tests.link1.fuzz 1000000
@@ -79,7 +84,7 @@ figures: $(VENV)/ready ## run every bench and renew the table of figures
 deb: $(VENV)/ready ## packages for Debian 12 and 13, amd64 and arm64, into build/deb (dpkg is all it needs)
 	$(BIN)/python -m tools.rig.packaging.deb
 
-deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/tutorials/INSTALL.md whole (root; about 20 minutes)
+deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian trees; docs/tutorials/INSTALL.md whole (root; over an hour)
 	PALM_DEB_TEST=1 $(BIN)/pytest tests/packaging/trees tests/docs/trees -n 0 --timeout 1800 -x
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
