@@ -149,6 +149,8 @@ def booted(root: Path, release: DebianRelease, options: Sequence[str] = ()) -> I
                 "--register=no",
                 "--keep-unit",
                 "--console=pipe",
+                # A manager without it leaves out PrivateNetwork= from systemd 257 on, and says so in its log.
+                "--capability=CAP_NET_ADMIN",
                 "-b",
                 "-D",
                 str(root),
