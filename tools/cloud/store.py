@@ -24,11 +24,15 @@ def on_data(command: Command) -> Command:
     )
     command = click.option(
         "--database",
+        envvar="PALM_CLOUD_DATABASE",
+        show_envvar=True,
         metavar="URL",
         help="postgresql://… or sqlite:///PATH instead of cloud.db in the data directory.",
     )(command)
     return click.option(
         "--data",
+        envvar="PALM_CLOUD_DATA",
+        show_envvar=True,
         type=click.Path(file_okay=False, path_type=Path),
         required=True,
         help="The server's data directory; made on first use.",
