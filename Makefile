@@ -92,6 +92,14 @@ hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera 
 	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch amd64 --out build/hil
 	$(BIN)/python -m tools.rig.hil --deb build/hil/palm-access_*_amd64.deb
 
+.PHONY: release release-test
+# KEY=FILE signs (or PALM_RELEASE_KEY); DIRTY=--dirty makes a trial of a checkout with changes.
+release: $(VENV)/ready ## a release: packages, wheels, images, bills of materials, apt repository, into build/release/VERSION
+	$(BIN)/python -m tools.rig.packaging.release $(if $(KEY),--key $(KEY)) $(DIRTY)
+
+release-test: $(VENV)/ready ## make a release in two places, compare every byte, try what it holds (root; podman, runc; over an hour)
+	PALM_RELEASE_TEST=1 $(BIN)/pytest tests/packaging/release -n 0 --timeout 7200 -x
+
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python
 train: $(VENV)/ready ## make the palm model anew into build/train (about an hour; torch in its own environment)
@@ -122,6 +130,8 @@ lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o $(PACKAGING)/lock/device.txt
 	$(LOCK) pyproject.toml --group train -o $(PACKAGING)/lock/train.txt
 	$(LOCK) $(PROJECTS) --group dev $(OWN) -o $(PACKAGING)/lock/dev.txt
+	$(LOCK) $(PROJECTS) $(OWN) --no-emit-package pip -c $(PACKAGING)/lock/dev.txt -o $(PACKAGING)/lock/palmctl.txt
+	$(BIN)/python -m tools.rig.packaging.release.base
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

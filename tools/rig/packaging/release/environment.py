@@ -1,0 +1,121 @@
+"""An environment for another machine: third parties of a lock and wheels of our own, under one prefix."""
+
+import re
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tools.rig.packaging.process import run
+from tools.rig.packaging.tree import below
+from tools.rig.packaging.wheels import Target, download
+
+NOT_ON_A_SERVER = frozenset(
+    {
+        "certifi",
+        "click-default-group",
+        "faiss-cpu",
+        "flatbuffers",
+        "httpcore",
+        "httpx",
+        "onnxruntime",
+        "opencv-python-headless",
+        "packaging",
+        "pluggy",
+        "protobuf",
+        "pyserial",
+        "python-dateutil",
+        "sqlite-fts4",
+        "sqlite-utils",
+        "tabulate",
+        "tzdata",
+    }
+)
+"""What a camera, a recogniser, a carrier or a technician needs, and no server."""
+
+_SCRIPT = """\
+#!{python} -I
+import sys
+
+from tools.palmctl.main import main
+
+sys.exit(main())
+"""
+_ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)
+
+
+def for_target(lock: str, target: Target, left_out: frozenset[str] = frozenset()) -> str:
+    """The entries of a universal lock that hold for `target`, without their markers and without `left_out`.
+
+    pip compares markers with the Python that runs it, even where it is asked for another one's wheels.
+    """
+    about = {
+        "python_version": target.python,
+        "python_full_version": f"{target.python}.0",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "platform_machine": target.wheel_arch,
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "platform_system": "Linux",
+    }
+    kept = ""
+    for entry in _ENTRY.split(lock):
+        head, continued, hashes = entry.partition(" \\\n")
+        if not continued:
+            continue
+        named = Requirement(head)
+        if named.name not in left_out and (named.marker is None or named.marker.evaluate(about)):
+            kept += f"{named.name}{named.specifier} \\\n{hashes}"
+    return kept
+
+
+def install_environment(
+    root: Path, prefix: Path, target: Target, *, lock: Path, cache: Path, own: Sequence[Path] = ()
+) -> Path:
+    """Make the environment `prefix` below `root`, with `palmctl` in its `bin`; returns its site-packages.
+
+    `lock` has no markers (`for_target`). `cache` keeps downloaded wheels. Raises PackagingError.
+    """
+    environment = below(root, prefix)
+    site_packages = environment / "lib" / f"python{target.python}" / "site-packages"
+    site_packages.mkdir(parents=True)
+    (environment / "bin").mkdir()
+    (environment / "pyvenv.cfg").write_text(
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {target.python}\n"
+        f"executable = /usr/bin/python{target.python}\n"
+    )
+    (environment / "bin" / "python").symlink_to(f"/usr/bin/python{target.python}")
+    script = environment / "bin" / "palmctl"
+    script.write_text(_SCRIPT.format(python=prefix / "bin" / "python"))
+    script.chmod(0o755)
+    if lock.stat().st_size:
+        download(lock, target, cache)
+        run(
+            [
+                *(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"),
+                *("install", "--no-index", "--find-links", cache, "--no-deps", "--no-compile"),
+                *("--target", site_packages, "--require-hashes", *target.pip_options, "-r", lock),
+            ]
+        )
+    remove_scripts(site_packages)
+    for wheel in own:
+        unpack_own(wheel, site_packages)
+    return site_packages
+
+
+def unpack_own(wheel: Path, site_packages: Path) -> None:
+    """Add a wheel of this project: pure Python, without data files."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site_packages)
+
+
+def remove_scripts(site_packages: Path) -> None:
+    """Remove the programs that pip wrote with the builder's interpreter in them."""
+    scripts = site_packages / "bin"
+    if scripts.is_dir():
+        for script in scripts.iterdir():
+            script.unlink()
+        scripts.rmdir()
