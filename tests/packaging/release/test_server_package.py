@@ -1,0 +1,101 @@
+"""The Debian package of the reference server, without the wheels of the lock."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+from tests.packaging.release.conftest import EPOCH
+from tools.rig.packaging.release.server_deb import FILES, ServerBuild, build_server_deb
+from tools.rig.packaging.wheels import Target
+
+pytestmark = pytest.mark.timeout(600)
+DEBIAN = REPOSITORY / "tools/rig/packaging/cloud/debian"
+UNITS = sorted(DEBIAN.glob("*.service"))
+MOST_EXPOSURE = 1.2
+"""By `systemd-analyze security`: from 0 to 10."""
+
+
+def order(wheels: Path, folder: Path) -> ServerBuild:
+    target = Target("arm64", "aarch64", "3.13")
+    return ServerBuild(REPOSITORY, wheels, target, "1.2.3-4", EPOCH, folder / "cache", folder)
+
+
+@pytest.fixture(scope="module")
+def package(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_server_deb(order(wheels, tmp_path_factory.mktemp("deb")), lock_text="")
+
+
+@pytest.fixture(scope="module")
+def listing(package: Path) -> dict[str, str]:
+    """{path: mode and owner}."""
+    listed = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True).stdout
+    lines = (line.split(maxsplit=5) for line in listed.splitlines())
+    return {words[5].partition(" -> ")[0].removeprefix("."): f"{words[0]} {words[1]}" for words in lines}
+
+
+def test_the_same_sources_give_the_same_bytes(package: Path, wheels: Path, tmp_path: Path) -> None:
+    again = build_server_deb(order(wheels, tmp_path / "again"), lock_text="")
+    assert again.read_bytes() == package.read_bytes()
+
+
+def test_everything_is_roots_and_the_configuration_is_roots_alone(listing: dict[str, str]) -> None:
+    assert all(shown.endswith(" root/root") for shown in listing.values())
+    assert listing["/etc/palm-access-cloud/server.env"].startswith("-rw------- ")
+    executables = {path for path, shown in listing.items() if shown.startswith("-rwx")}
+    assert executables == {
+        "/opt/palm-access-cloud/bin/palmctl",
+        "/usr/bin/palm-access-cloud",
+        "/usr/libexec/palm-access-cloud/backup",
+    }
+    assert set(FILES.values()) <= listing.keys()
+    assert "/usr/share/man/man8/palm-access-cloud.8.gz" in listing
+
+
+def test_it_holds_server_and_command_line_but_neither_kit_nor_rig(listing: dict[str, str]) -> None:
+    site = "/opt/palm-access-cloud/lib/python3.13/site-packages"
+    assert f"{site}/cloud_client/reference_server/ops/serve.py" in listing
+    assert f"{site}/tools/cloud/command.py" in listing
+    assert not any(path.startswith((f"{site}/tools/rig/", f"{site}/tools/kit/")) for path in listing)
+
+
+def test_the_same_package_does_not_collide_with_the_devices(listing: dict[str, str]) -> None:
+    files = {path for path, shown in listing.items() if not shown.startswith("d")}
+    assert all("palm-access-cloud" in path for path in files), "a server may be on a machine with the device"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_exposure_stays_low(unit: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", unit],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    found = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    assert float(found[1]) <= MOST_EXPOSURE
+
+
+@pytest.mark.parametrize("name", ["backup", "palm-access-cloud", "postinst", "prerm", "postrm"])
+def test_scripts_are_sound(name: str) -> None:
+    subprocess.run(["sh", "-n", DEBIAN / name], check=True)
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck (apt install shellcheck)")
+    done = subprocess.run(["shellcheck", DEBIAN / name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_example_configuration_is_what_shell_and_systemd_both_read(tmp_path: Path) -> None:
+    text = re.sub(r"^#(?=PALM_)", "", (DEBIAN / "server.env").read_text(), flags=re.MULTILINE)
+    (tmp_path / "server.env").write_text(text)
+    shown = subprocess.run(
+        ["sh", "-c", f"set -a; . {tmp_path}/server.env; env | grep ^PALM_ | sort"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    # systemd takes the value between single quotes as it is (systemd.exec(5), EnvironmentFile=).
+    lines = (line.partition("=") for line in text.splitlines() if line and line[0] != "#")
+    assert shown.splitlines() == sorted(f"{name}={value.strip(chr(39))}" for name, _, value in lines)
+    assert "PALM_CLOUD_DATABASE=postgresql:///palm?host=/run/postgresql" in shown
