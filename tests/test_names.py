@@ -12,6 +12,8 @@ def test_a_class_name_has_one_home() -> None:
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
+            if path.is_symlink():
+                continue
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef):
                     homes[node.name].append(str(path.relative_to(ROOT)))

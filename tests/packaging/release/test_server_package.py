@@ -10,7 +10,7 @@ import pytest
 from tests import REPOSITORY
 from tests.packaging.release.conftest import EPOCH
 from tools.rig.packaging.release.server_deb import FILES, ServerBuild, build_server_deb
-from tools.rig.packaging.wheels import Target
+from tools.rig.packaging.wheels import BuildTarget
 
 pytestmark = pytest.mark.timeout(600)
 DEBIAN = REPOSITORY / "tools/rig/packaging/cloud/debian"
@@ -20,7 +20,7 @@ MOST_EXPOSURE = 1.2
 
 
 def order(wheels: Path, folder: Path) -> ServerBuild:
-    target = Target("arm64", "aarch64", "3.13")
+    target = BuildTarget("arm64", "aarch64", "3.13")
     return ServerBuild(REPOSITORY, wheels, target, "1.2.3-4", EPOCH, folder / "cache", folder)
 
 

@@ -11,8 +11,8 @@ from device.errors import IpcError, IpcRefused
 from device.platform.ipc import Packet
 from device.values.control import (
     CodeTyped,
+    NextAsked,
     PictureAnswer,
-    PictureAsked,
     ScreenAnswer,
     ScreenAsked,
     TermsAccepted,
@@ -84,7 +84,7 @@ def _frame(ask: Ask, _members: dict[str, Any]) -> Reply:
             return Reply(status=HTTPStatus.NO_CONTENT)
         return Reply(packet.payload, "image/jpeg", about=json.dumps(picture))
 
-    return _answer_of(lambda: ask("preview.frame", **PictureAsked(wait_ms=1_000).to_obj()), answer)
+    return _answer_of(lambda: ask("preview.frame", **NextAsked(wait_ms=1_000).to_obj()), answer)
 
 
 def _status(ask: Ask, _members: dict[str, Any]) -> Reply:

@@ -29,7 +29,7 @@ from tools.rig.packaging.release.provenance import statement
 from tools.rig.packaging.release.sbom import Artefact, write_sbom
 from tools.rig.packaging.release.server_deb import ServerBuild, build_server_deb
 from tools.rig.packaging.release.signing import Signer, signer
-from tools.rig.packaging.wheels import Target
+from tools.rig.packaging.wheels import BuildTarget
 
 DEBIAN_PYTHONS = {12: "3.11", 13: "3.13"}
 """The Debian releases that the server's package is for, and their Python."""
@@ -119,7 +119,7 @@ def _packages(order: Order, steps: Steps, wheels: Path, arch: str) -> list[Path]
                 ServerBuild(
                     source=SOURCE,
                     wheels=wheels,
-                    target=Target(arch, WHEEL_ARCHS[arch], python),
+                    target=BuildTarget(arch, WHEEL_ARCHS[arch], python),
                     version=f"{order.version}-1~deb{number}u1",
                     epoch=order.epoch,
                     cache=order.out / "cache",

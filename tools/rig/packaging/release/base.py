@@ -44,7 +44,7 @@ _LOCK_HEAD = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class LockedPackage:
     """A Debian package of the lock."""
 
     arch: str
@@ -57,13 +57,13 @@ class Pinned:
         return self.file.partition("_")[0]
 
 
-def pinned(lock: str, arch: str) -> list[Pinned]:
+def pinned(lock: str, arch: str) -> list[LockedPackage]:
     """The packages of a lock's text for one Debian architecture."""
     lines = (line.split() for line in lock.splitlines() if line and not line.startswith("#"))
-    return [one for one in (Pinned(*words) for words in lines) if one.arch == arch]
+    return [one for one in (LockedPackage(*words) for words in lines) if one.arch == arch]
 
 
-def unpack_base(packages: list[Pinned], cache: Path, root: Path) -> None:
+def unpack_base(packages: list[LockedPackage], cache: Path, root: Path) -> None:
     """Unpack `packages` into the empty folder `root`, with dpkg's list of them. Raises PackagingError."""
     info = root / "var/lib/dpkg/info"
     status = ""
@@ -78,7 +78,7 @@ def unpack_base(packages: list[Pinned], cache: Path, root: Path) -> None:
     (root / "var/lib/dpkg/status").write_text(status)
 
 
-def fetch(package: Pinned, cache: Path) -> Path:
+def fetch(package: LockedPackage, cache: Path) -> Path:
     """The package's file, downloaded unless `cache` has it. Raises PackagingError for other bytes."""
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"{package.sha256}.deb"

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from tools.rig.packaging.process import run
 from tools.rig.packaging.tree import below
-from tools.rig.packaging.wheels import Target, download
+from tools.rig.packaging.wheels import BuildTarget, download
 
 NOT_ON_A_SERVER = frozenset(
     {
@@ -46,7 +46,7 @@ sys.exit(main())
 _ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)
 
 
-def for_target(lock: str, target: Target, left_out: frozenset[str] = frozenset()) -> str:
+def for_target(lock: str, target: BuildTarget, left_out: frozenset[str] = frozenset()) -> str:
     """The entries of a universal lock that hold for `target`, without their markers and without `left_out`.
 
     pip compares markers with the Python that runs it, even where it is asked for another one's wheels.
@@ -73,7 +73,7 @@ def for_target(lock: str, target: Target, left_out: frozenset[str] = frozenset()
 
 
 def install_environment(
-    root: Path, prefix: Path, target: Target, *, lock: Path, cache: Path, own: Sequence[Path] = ()
+    root: Path, prefix: Path, target: BuildTarget, *, lock: Path, cache: Path, own: Sequence[Path] = ()
 ) -> Path:
     """Make the environment `prefix` below `root`, with `palmctl` in its `bin`; returns its site-packages.
 

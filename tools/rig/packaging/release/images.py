@@ -14,9 +14,9 @@ from tools.rig.packaging.release.environment import (
     install_environment,
     unpack_own,
 )
-from tools.rig.packaging.release.oci import USER, Image, pack_layer, write_image
+from tools.rig.packaging.release.oci import USER, ImageSettings, pack_layer, write_image
 from tools.rig.packaging.tree import below
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, Target
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget
 
 PREFIX = Path("/opt/palm-access")
 SERVER_DATA = Path("/var/lib/palm-access-cloud")
@@ -30,7 +30,7 @@ _ETC = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ImagePurpose:
     """What an image is for. `left_out`: distributions of the lock that it does without."""
 
     name: str
@@ -43,7 +43,7 @@ class Kind:
     """The one folder that it writes for good."""
 
 
-SERVER = Kind(
+SERVER = ImagePurpose(
     "palm-access-cloud",
     "Reference server of the cloud that palm access devices keep step with",
     ("palm_access_device", "palm_access_cloud"),
@@ -51,7 +51,7 @@ SERVER = Kind(
     ("cloud", "serve", "--host", "0.0.0.0", "--behind-tls-proxy"),  # noqa: S104 (of the container)
     SERVER_DATA,
 )
-DEMONSTRATION = Kind(
+DEMONSTRATION = ImagePurpose(
     "palm-access-demo",
     "One palm becomes a signed verdict on the cable, and the cloud knows it",
     tuple(PROJECTS),
@@ -60,13 +60,21 @@ DEMONSTRATION = Kind(
 )
 
 
-def image_name(kind: Kind, version: str, arch: str) -> str:
+def image_name(kind: ImagePurpose, version: str, arch: str) -> str:
     """The file name of an image's archive."""
     return f"{kind.name}_{version}_{arch}.oci.tar"
 
 
 def build_image(
-    kind: Kind, arch: str, *, source: Path, wheels: Path, version: str, epoch: int, cache: Path, out: Path
+    kind: ImagePurpose,
+    arch: str,
+    *,
+    source: Path,
+    wheels: Path,
+    version: str,
+    epoch: int,
+    cache: Path,
+    out: Path,
 ) -> Path:
     """Write the image's archive into `out`, for the Debian architecture `arch`; returns its path.
 
@@ -86,9 +94,11 @@ def build_image(
     return path
 
 
-def layer_roots(kind: Kind, arch: str, *, source: Path, wheels: Path, cache: Path, into: Path) -> list[Path]:
+def layer_roots(
+    kind: ImagePurpose, arch: str, *, source: Path, wheels: Path, cache: Path, into: Path
+) -> list[Path]:
     """The folders of the image's layers below `into`: Debian, third parties, and what is ours."""
-    target = Target(arch, _MACHINES[arch], base.PYTHON)
+    target = BuildTarget(arch, _MACHINES[arch], base.PYTHON)
     debian, third, ours = into / "debian", into / "third", into / "ours"
     packages = (source / base.LOCK).read_text()
     base.unpack_base(base.pinned(packages, arch), cache / "debian", debian)
@@ -136,7 +146,7 @@ def _compile(python: Path, folder: Path, root: Path) -> None:
     )
 
 
-def _described(kind: Kind, arch: str, version: str, epoch: int) -> Image:
+def _described(kind: ImagePurpose, arch: str, version: str, epoch: int) -> ImageSettings:
     labels = {
         "org.opencontainers.image.title": kind.name,
         "org.opencontainers.image.description": kind.title,
@@ -159,4 +169,4 @@ def _described(kind: Kind, arch: str, version: str, epoch: int) -> Image:
             "ExposedPorts": {"8710/tcp": {}},
         }
     tag = version.replace("+", "-")  # a tag has no +
-    return Image(f"{kind.name}:{tag}", arch, config, epoch)
+    return ImageSettings(f"{kind.name}:{tag}", arch, config, epoch)

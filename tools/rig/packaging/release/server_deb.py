@@ -14,7 +14,7 @@ from tools.rig.packaging.deb import MAINTAINER
 from tools.rig.packaging.process import run
 from tools.rig.packaging.release.distributions import LOCK, wheel_of
 from tools.rig.packaging.release.environment import NOT_ON_A_SERVER, for_target, install_environment
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, Target
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget
 
 PACKAGE = "palm-access-cloud"
 PREFIX = Path("/opt/palm-access-cloud")
@@ -62,7 +62,7 @@ class ServerBuild:
     """Root of a checkout."""
     wheels: Path
     """The folder of our own wheels."""
-    target: Target
+    target: BuildTarget
     version: str
     epoch: int
     """Time of every file, seconds since 1970."""
