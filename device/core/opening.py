@@ -24,7 +24,8 @@ from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
-from device.updates.desk import APP_NAME, UpdateDesk, UpdateParts
+from device.updates.desk import UpdateDesk, UpdateParts
+from device.updates.manifest import APP_NAME
 from device.updates.models import gallery_facts, open_models
 from gallery.errors import GalleryError
 from gallery.gallery import Gallery

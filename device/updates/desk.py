@@ -15,11 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from device.errors import StateError, UpdateRefused
 from device.platform.threads import StoreThread
-from device.updates.manifest import Manifest, ReleaseKind, check_app_version, read_chunk, read_manifest
+from device.updates.manifest import (
+    APP_NAME,
+    Manifest,
+    ReleaseKind,
+    check_app_version,
+    read_chunk,
+    read_manifest,
+)
 from device.updates.models import OpenedUpdates, self_test
 from device.updates.state import (
     GalleryFacts,
@@ -38,7 +44,6 @@ from device.updates.state import (
 from link1.canonical import JsonObject
 from link1.keys import PublicKey
 
-APP_NAME: Final = "palm-access-device"
 _log = logging.getLogger(__name__)
 
 

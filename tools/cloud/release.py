@@ -95,7 +95,7 @@ def release(
 
 def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:
     """The payload, and the name and version that it states."""
-    from device.updates.desk import APP_NAME
+    from device.updates.manifest import APP_NAME
     from models.manifest import load_manifest
     from tools.cloud.pack_release import pack_app, pack_model
 

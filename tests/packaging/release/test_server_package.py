@@ -92,7 +92,7 @@ def test_the_example_configuration_is_what_shell_and_systemd_both_read(tmp_path:
     text = re.sub(r"^#(?=PALM_)", "", (DEBIAN / "server.env").read_text(), flags=re.MULTILINE)
     (tmp_path / "server.env").write_text(text)
     shown = subprocess.run(
-        ["sh", "-c", f"set -a; . {tmp_path}/server.env; env | grep ^PALM_ | sort"],
+        ["sh", "-c", f"set -a; . {tmp_path}/server.env; env | grep ^PALM_CLOUD_ | sort"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     # systemd takes the value between single quotes as it is (systemd.exec(5), EnvironmentFile=).

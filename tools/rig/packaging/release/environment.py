@@ -14,12 +14,9 @@ from tools.rig.packaging.wheels import BuildTarget, download
 
 NOT_ON_A_SERVER = frozenset(
     {
-        "certifi",
         "click-default-group",
         "faiss-cpu",
         "flatbuffers",
-        "httpcore",
-        "httpx",
         "onnxruntime",
         "opencv-python-headless",
         "packaging",
