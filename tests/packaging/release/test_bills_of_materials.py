@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from license_expression import get_spdx_licensing
+from license_expression import get_spdx_licensing  # type: ignore[import-untyped]
 
 from tests import REPOSITORY
 from tests.packaging.release.conftest import EPOCH

@@ -63,10 +63,11 @@ def test_a_detached_signature_is_good_for_its_file_and_no_other(tmp_path: Path) 
         first = signature.read_bytes()
         assert by.detached(text).read_bytes() == first, "a second signature has other bytes"
         (tmp_path / "key.asc").write_text(by.public_key())
+    keyring = str(tmp_path / "key.gpg")
     subprocess.run(
-        ["gpg", "--batch", "--dearmor", "--output", tmp_path / "key.gpg", tmp_path / "key.asc"], check=True
+        ["gpg", "--batch", "--dearmor", "--output", keyring, str(tmp_path / "key.asc")], check=True
     )
-    check = ["gpgv", "--keyring", tmp_path / "key.gpg", signature, text]
+    check = ["gpgv", "--keyring", keyring, str(signature), str(text)]
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
     text.write_text("{ }\n")
     assert subprocess.run(check, capture_output=True, check=False).returncode != 0

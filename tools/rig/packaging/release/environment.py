@@ -14,19 +14,14 @@ from tools.rig.packaging.wheels import BuildTarget, download
 
 NOT_ON_A_SERVER = frozenset(
     {
-        "click-default-group",
+        "certifi",
         "faiss-cpu",
         "flatbuffers",
         "onnxruntime",
         "opencv-python-headless",
         "packaging",
-        "pluggy",
         "protobuf",
         "pyserial",
-        "python-dateutil",
-        "sqlite-fts4",
-        "sqlite-utils",
-        "tabulate",
         "tzdata",
     }
 )
