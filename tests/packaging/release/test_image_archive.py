@@ -14,9 +14,9 @@ from tests import REPOSITORY
 from tests.packaging.release.conftest import EPOCH
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.release import base
-from tools.rig.packaging.release.oci import USER, ImageSettings, pack_layer, write_image
+from tools.rig.packaging.release.oci import USER, ContainerImage, pack_layer, write_image
 
-IMAGE = ImageSettings("tiny:1.0", "arm64", {"User": f"{USER}:{USER}", "Entrypoint": ["/bin/run"]}, EPOCH)
+IMAGE = ContainerImage("tiny:1.0", "arm64", {"User": f"{USER}:{USER}", "Entrypoint": ["/bin/run"]}, EPOCH)
 
 
 def tiny_image(folder: Path) -> Path:
@@ -101,7 +101,7 @@ def test_the_lock_of_the_base_names_the_same_packages_for_both_architectures() -
 
 def test_a_debian_package_with_other_bytes_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "some.deb").write_bytes(b"other bytes")
-    package = base.LockedPackage("amd64", "some_1_amd64.deb", "0" * 64, f"file://{tmp_path / 'some.deb'}")
+    package = base.BasePackage("amd64", "some_1_amd64.deb", "0" * 64, f"file://{tmp_path / 'some.deb'}")
     with pytest.raises(PackagingError, match="expected sha256 0000"):
         base.fetch(package, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []

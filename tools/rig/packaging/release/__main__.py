@@ -76,7 +76,7 @@ class Steps:
 def build_release(order: Order, by: Signer | None) -> Path:
     """Make the release; returns its folder. Raises PackagingError."""
     notes = release_notes((SOURCE / "CHANGELOG.md").read_text(), order.version)
-    steps = Steps(order.out / "work" / order.commit)
+    steps = Steps(order.out / "work" / f"{order.commit}-{order.epoch}")
     if order.commit.endswith(DIRTY):
         shutil.rmtree(steps.work, ignore_errors=True)
     wheels = steps.folder("wheels", lambda out: build_distributions(SOURCE, order.epoch, out))

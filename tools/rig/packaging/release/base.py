@@ -7,7 +7,6 @@ packages are verified against the archive's signature when they are resolved, an
 whenever they are unpacked. dpkg's own list of them lies where programs that look for known flaws expect it.
 """
 
-import hashlib
 import io
 import re
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.process import run
+from tools.rig.packaging.release.distributions import sha256
 
 SUITE, PYTHON = "trixie", "3.13"
 LOCK = Path("tools/rig/packaging/lock/base.txt")
@@ -44,7 +44,7 @@ _LOCK_HEAD = """\
 
 
 @dataclass(frozen=True, slots=True)
-class LockedPackage:
+class BasePackage:
     """A Debian package of the lock."""
 
     arch: str
@@ -57,13 +57,13 @@ class LockedPackage:
         return self.file.partition("_")[0]
 
 
-def pinned(lock: str, arch: str) -> list[LockedPackage]:
+def pinned(lock: str, arch: str) -> list[BasePackage]:
     """The packages of a lock's text for one Debian architecture."""
     lines = (line.split() for line in lock.splitlines() if line and not line.startswith("#"))
-    return [one for one in (LockedPackage(*words) for words in lines) if one.arch == arch]
+    return [one for one in (BasePackage(*words) for words in lines) if one.arch == arch]
 
 
-def unpack_base(packages: list[LockedPackage], cache: Path, root: Path) -> None:
+def unpack_base(packages: list[BasePackage], cache: Path, root: Path) -> None:
     """Unpack `packages` into the empty folder `root`, with dpkg's list of them. Raises PackagingError."""
     info = root / "var/lib/dpkg/info"
     status = ""
@@ -78,26 +78,25 @@ def unpack_base(packages: list[LockedPackage], cache: Path, root: Path) -> None:
     (root / "var/lib/dpkg/status").write_text(status)
 
 
-def fetch(package: LockedPackage, cache: Path) -> Path:
+def fetch(package: BasePackage, cache: Path) -> Path:
     """The package's file, downloaded unless `cache` has it. Raises PackagingError for other bytes."""
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"{package.sha256}.deb"
-    if path.exists():
-        return path
-    try:
-        with urllib.request.urlopen(package.url) as answer:  # noqa: S310 (checked by hash below)
-            data = answer.read()
-    except OSError as error:
-        raise PackagingError(
-            f"{package.url}: {error}. When Debian has replaced it by a newer one, take it from "
-            f"snapshot.debian.org into {path}, or resolve the base again (make lock)"
-        ) from None
-    found = hashlib.sha256(data).hexdigest()
+    if not path.exists():
+        part = path.with_suffix(".part")
+        try:
+            with urllib.request.urlopen(package.url) as answer:  # noqa: S310 (checked by hash below)
+                part.write_bytes(answer.read())
+        except OSError as error:
+            raise PackagingError(
+                f"{package.url}: {error}. When Debian has replaced it by a newer one, take it from "
+                f"snapshot.debian.org into {path}, or resolve the base again (make lock)"
+            ) from None
+        part.rename(path)
+    found = sha256(path)
     if found != package.sha256:
+        path.unlink()
         raise PackagingError(f"{package.url}: expected sha256 {package.sha256}, found {found}: not used")
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    part.rename(path)
     return path
 
 
@@ -137,8 +136,7 @@ def resolve(archs: tuple[str, ...] = ("amd64", "arm64")) -> str:
             offered = _OFFERED.findall(run([*apt, "--print-uris", "-y", "install", *_WANTED]))
             run([*apt, "--download-only", "-y", "install", *_WANTED])
             for url, file in sorted(offered, key=lambda one: one[1]):
-                digest = hashlib.sha256((archives / file).read_bytes()).hexdigest()
-                lock += f"{arch} {file} {digest} {url}\n"
+                lock += f"{arch} {file} {sha256(archives / file)} {url}\n"
     return lock
 
 

@@ -14,7 +14,7 @@ from tools.rig.packaging.release.environment import (
     install_environment,
     unpack_own,
 )
-from tools.rig.packaging.release.oci import USER, ImageSettings, pack_layer, write_image
+from tools.rig.packaging.release.oci import USER, ContainerImage, pack_layer, write_image
 from tools.rig.packaging.tree import below
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget
 
@@ -30,7 +30,7 @@ _ETC = {
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePurpose:
+class ImageKind:
     """What an image is for. `left_out`: distributions of the lock that it does without."""
 
     name: str
@@ -43,7 +43,7 @@ class ImagePurpose:
     """The one folder that it writes for good."""
 
 
-SERVER = ImagePurpose(
+SERVER = ImageKind(
     "palm-access-cloud",
     "Reference server of the cloud that palm access devices keep step with",
     ("palm_access_device", "palm_access_cloud"),
@@ -51,7 +51,7 @@ SERVER = ImagePurpose(
     ("cloud", "serve", "--host", "0.0.0.0", "--behind-tls-proxy"),  # noqa: S104 (of the container)
     SERVER_DATA,
 )
-DEMONSTRATION = ImagePurpose(
+DEMONSTRATION = ImageKind(
     "palm-access-demo",
     "One palm becomes a signed verdict on the cable, and the cloud knows it",
     tuple(PROJECTS),
@@ -60,13 +60,13 @@ DEMONSTRATION = ImagePurpose(
 )
 
 
-def image_name(kind: ImagePurpose, version: str, arch: str) -> str:
+def image_name(kind: ImageKind, version: str, arch: str) -> str:
     """The file name of an image's archive."""
     return f"{kind.name}_{version}_{arch}.oci.tar"
 
 
 def build_image(
-    kind: ImagePurpose,
+    kind: ImageKind,
     arch: str,
     *,
     source: Path,
@@ -95,7 +95,7 @@ def build_image(
 
 
 def layer_roots(
-    kind: ImagePurpose, arch: str, *, source: Path, wheels: Path, cache: Path, into: Path
+    kind: ImageKind, arch: str, *, source: Path, wheels: Path, cache: Path, into: Path
 ) -> list[Path]:
     """The folders of the image's layers below `into`: Debian, third parties, and what is ours."""
     target = BuildTarget(arch, _MACHINES[arch], base.PYTHON)
@@ -146,7 +146,7 @@ def _compile(python: Path, folder: Path, root: Path) -> None:
     )
 
 
-def _described(kind: ImagePurpose, arch: str, version: str, epoch: int) -> ImageSettings:
+def _described(kind: ImageKind, arch: str, version: str, epoch: int) -> ContainerImage:
     labels = {
         "org.opencontainers.image.title": kind.name,
         "org.opencontainers.image.description": kind.title,
@@ -169,4 +169,4 @@ def _described(kind: ImagePurpose, arch: str, version: str, epoch: int) -> Image
             "ExposedPorts": {"8710/tcp": {}},
         }
     tag = version.replace("+", "-")  # a tag has no +
-    return ImageSettings(f"{kind.name}:{tag}", arch, config, epoch)
+    return ContainerImage(f"{kind.name}:{tag}", arch, config, epoch)

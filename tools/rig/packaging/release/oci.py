@@ -92,7 +92,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str, epoch: int, own: froze
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSettings:
+class ContainerImage:
     """What an image is, besides its layers."""
 
     name: str
@@ -104,7 +104,7 @@ class ImageSettings:
     """Seconds since 1970."""
 
 
-def write_image(image: ImageSettings, layers: Sequence[Layer], out: Path) -> None:
+def write_image(image: ContainerImage, layers: Sequence[Layer], out: Path) -> None:
     """Write the archive `out`."""
     created = _rfc3339(image.epoch)
     config = _json(
