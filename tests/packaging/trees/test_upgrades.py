@@ -57,10 +57,10 @@ def verdict_seq(gate: Gate) -> int:
 
 
 def serves_on(gate: Gate, before: int) -> None:
-    """It serves again, and knows the person; the next verdict has the next number."""
-    wait_until("the gate to serve", 90, lambda: gate.status().get("serving") is True)
-    gate.pass_through()
-    assert verdict_seq(gate) == before + 1
+    """It serves again, and knows the person; its verdicts go on from number `before`."""
+    wait_until("the gate to serve", 180, lambda: gate.status().get("serving") is True)
+    count = gate.pass_through()
+    assert verdict_seq(gate) == before + count
     assert gate.story is not None
     gate.story.reconcile()
 
@@ -78,8 +78,7 @@ def test_01_a_gate_with_the_earlier_software(former: Gate) -> None:
     assert former.current() == former_package.VERSION
     begin_to_serve(former)
     enrol_somebody(former)
-    for seq in (0, 1):
-        serves_on(former, seq)
+    serves_on(former, 0)
 
 
 def test_02_a_signed_release_brings_this_software_under_the_earlier_units(former: Gate) -> None:
@@ -153,14 +152,15 @@ def test_11_debian_12_becomes_13_under_the_gate(on_bookworm: Gate) -> None:
     on_bookworm.machine.run("apt-get", "full-upgrade", "-y", *keep, within_s=1800)
     assert on_bookworm.machine.run("cat", "/etc/debian_version").stdout.startswith("13")
     assert on_bookworm.current() == version_of(BOOKWORM)
+    before = verdict_seq(on_bookworm)
     on_bookworm.forget_films()
     on_bookworm.machine.run("systemctl", "restart", "palmd", "palm-syncd")
-    serves_on(on_bookworm, 1)
+    serves_on(on_bookworm, before)
     assert kept(on_bookworm) == held
 
 
 def test_12_the_package_of_debian_13_goes_on(on_bookworm: Gate) -> None:
-    machine, held = on_bookworm.machine, kept(on_bookworm)
+    machine, held, before = on_bookworm.machine, kept(on_bookworm), verdict_seq(on_bookworm)
     on_bookworm.forget_films()
     on_bookworm.install(package_of(TRIXIE, "amd64"))
     for unit in ("palmd", "palm-syncd"):
@@ -168,22 +168,24 @@ def test_12_the_package_of_debian_13_goes_on(on_bookworm: Gate) -> None:
     assert on_bookworm.current() == version_of(TRIXIE)
     pid = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
     assert machine.run("readlink", f"/proc/{pid}/exe").stdout.strip() == "/usr/bin/python3.13"
-    serves_on(on_bookworm, 2)
+    serves_on(on_bookworm, before)
     assert kept(on_bookworm) == held
     assert machine.run("dpkg", "--verify", "palm-access").stdout == ""
 
 
 def test_13_the_way_back_lasts_as_long_as_its_python(on_bookworm: Gate) -> None:
-    machine = on_bookworm.machine
+    machine, before = on_bookworm.machine, verdict_seq(on_bookworm)
     on_bookworm.forget_films()
     machine.run("palm-access-rollback")
     assert on_bookworm.current() == version_of(BOOKWORM)
-    serves_on(on_bookworm, 3)
+    serves_on(on_bookworm, before)
+    before = verdict_seq(on_bookworm)
     on_bookworm.forget_films()
     machine.run("palm-access-rollback")
+    machine.run("apt-mark", "auto", "python3.11")  # as on a board, where Debian installed it
     machine.run("apt-get", "autoremove", "-y", within_s=600)
     machine.run("sh", "-c", "! test -e /usr/bin/python3.11")
     refused = machine.run("palm-access-rollback", fails=True)
     assert refused.returncode == 1
     assert "/usr/bin/python3.11 is not here" in refused.stdout
-    serves_on(on_bookworm, 4)
+    serves_on(on_bookworm, before)
