@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -92,13 +92,22 @@ hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera 
 	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch amd64 --out build/hil
 	$(BIN)/python -m tools.rig.hil --deb build/hil/palm-access_*_amd64.deb
 
-.PHONY: release release-test
 # KEY=FILE signs (or PALM_RELEASE_KEY); DIRTY=--dirty makes a trial of a checkout with changes.
 release: $(VENV)/ready ## a release: packages, wheels, images, bills of materials, apt repository, into build/release/VERSION
 	$(BIN)/python -m tools.rig.packaging.release $(if $(KEY),--key $(KEY)) $(DIRTY)
 
 release-test: $(VENV)/ready ## make a release in two places, compare every byte, try what it holds (root; podman, runc; over an hour)
 	PALM_RELEASE_TEST=1 $(BIN)/pytest tests/packaging/release -n 0 --timeout 7200 -x
+
+# An image to flash: make image ARCH=arm64 needs qemu-user-static as well.
+image: ARCH = amd64
+image: $(VENV)/ready ## a card for a board: Debian, the package, provisioning at the first start; build/image (root; mmdebstrap, mtools)
+	rm -f build/image/palm-access_*_$(ARCH).deb
+	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch $(ARCH) --out build/image
+	$(BIN)/python -m tools.rig.image --arch $(ARCH) --deb build/image/palm-access_*_$(ARCH).deb
+
+image-test: image ## the amd64 image in an emulated board: provisioned by its file, serving, and through ten power cuts (an hour)
+	PALM_IMAGE_TEST=1 $(BIN)/pytest tests/packaging/image -n 0 -x -s
 
 # torch lives in an environment of its own: nothing but training needs it. TRAIN_PYTHON names another one.
 TRAIN_PYTHON ?= .venv-train/bin/python

@@ -52,12 +52,12 @@ class Authority:
     def packed(self) -> bytes:
         return pack_authority(self.file.read_bytes())
 
-    def server(self, name: str = "server") -> tuple[Path, Path]:
-        """Certificate and key files of a server at 127.0.0.1."""
+    def server(self, name: str = "server", at: str = "127.0.0.1") -> tuple[Path, Path]:
+        """Certificate and key files of a server at an address."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(at))])
         certificate = (
             _begun(subject, self.name, key)
             .add_extension(address, critical=False)

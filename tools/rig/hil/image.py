@@ -43,7 +43,18 @@ class Image:
 
 def base_archive(cache: Path, tell: Tell) -> Path:
     """Debian's part of the root as one archive; downloaded when it is not in `cache` yet."""
-    recipe = repr((SUITE, SOURCES, PACKAGES, MODULES_AT_BOOT))
+    configure = (
+        'mkdir -p "$1/etc/initramfs-tools/conf.d"; echo MODULES=list > "$1/etc/initramfs-tools/conf.d/hil"'
+    )
+    modules = f'echo {" ".join(MODULES_AT_BOOT)} | tr " " "\\n" > "$1/etc/initramfs-tools/modules"'
+    return debian_archive(cache, PACKAGES, tell, setup=f"{configure}; {modules}")
+
+
+def debian_archive(
+    cache: Path, packages: Sequence[str], tell: Tell, *, arch: str = "amd64", setup: str = "true"
+) -> Path:
+    """A root of Debian's packages as one archive; `setup` is a command before they are unpacked."""
+    recipe = repr((SUITE, SOURCES, packages, setup, arch))
     archive = cache / f"base-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.tar"
     if archive.exists():
         return archive
@@ -53,14 +64,10 @@ def base_archive(cache: Path, tell: Tell) -> Path:
     tell("downloading Debian's packages (once)")
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_suffix(".part.tar")
-    configure = (
-        'mkdir -p "$1/etc/initramfs-tools/conf.d"; echo MODULES=list > "$1/etc/initramfs-tools/conf.d/hil"'
-    )
-    modules = f'echo {" ".join(MODULES_AT_BOOT)} | tr " " "\\n" > "$1/etc/initramfs-tools/modules"'
-    _do(
+    do(
         [
             *("mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=Apt::Install-Recommends "false"'),
-            *(f"--include={','.join(PACKAGES)}", f"--setup-hook={configure}; {modules}"),
+            *(f"--architectures={arch}", f"--include={','.join(packages)}", f"--setup-hook={setup}"),
             *(SUITE, str(unfinished), *SOURCES),
         ]
     )
@@ -76,37 +83,44 @@ def make_image(cache: Path, package: Path, files: Path, tell: Tell) -> Image:
     root, disk = cache / "root", cache / "disk.img"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
-    _do(["tar", "-C", str(root), "-xf", str(archive)])
+    do(["tar", "-C", str(root), "-xf", str(archive)])
     tell(f"installing {package.name}")
-    shutil.copy(package, root / "package.deb")
-    # No service is started in there; what the package sets up, it sets up as on any machine.
-    policy = root / "usr/sbin/policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
-    _do(["chroot", str(root), "dpkg", "--install", "/package.deb"])
-    policy.unlink()
-    (root / "package.deb").unlink()
+    install_package(root, package)
     shutil.copytree(files, root, symlinks=True, dirs_exist_ok=True)
-    _do(["chroot", str(root), "chown", "-R", "palm-access:", "/var/lib/palm-access"])
-    kernel, initrd = (_only(root / "boot", name) for name in ("vmlinuz-*", "initrd.img-*"))
+    do(["chroot", str(root), "chown", "-R", "palm-access:", "/var/lib/palm-access"])
+    kernel, initrd = (only(root / "boot", name) for name in ("vmlinuz-*", "initrd.img-*"))
     image = Image(cache / "kernel", cache / "initrd", disk)
     shutil.copy(kernel, image.kernel)
     shutil.copy(initrd, image.initrd)
     tell("making the disk")
     disk.unlink(missing_ok=True)
-    _do(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", str(root), str(disk), f"{SIZE_MIB}M"])
+    do(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", str(root), str(disk), f"{SIZE_MIB}M"])
     shutil.rmtree(root)
     return image
 
 
-def _only(folder: Path, pattern: str) -> Path:
+def install_package(root: Path, package: Path) -> None:
+    """Install a package in a root, as root."""
+    shutil.copy(package, root / "package.deb")
+    # No service is started in there; what the package sets up, it sets up as on any machine.
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    do(["chroot", str(root), "dpkg", "--install", "/package.deb"])
+    policy.unlink()
+    (root / "package.deb").unlink()
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The one file of that pattern. Raises HilError."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise HilError(f"expected one {pattern} in {folder}, found {len(found)}")
     return found[0]
 
 
-def _do(command: Sequence[str]) -> None:
+def do(command: Sequence[str]) -> None:
+    """Run a program to its end. Raises HilError when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-800:]

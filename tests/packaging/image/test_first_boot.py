@@ -1,0 +1,53 @@
+"""What the first boot takes from the provisioning file, and that it runs on Debian's own Python."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.rig.image import first_boot
+from tools.rig.image.build import FIRST_BOOT
+
+
+def test_a_string_alone_is_enough() -> None:
+    assert first_boot.wanted(b'string = "PALM1ABC"\n') == [
+        *("PALM1ABC", "--camera", "/dev/palm-camera", "--link-port", "/dev/palm-validator"),
+    ]
+
+
+def test_camera_and_port_may_be_named_and_any_editor_may_write_it() -> None:
+    written = '\ufeffstring = "PALM1ABC"\r\ncamera = "/dev/video2"\r\nlink_port = "/dev/ttyUSB0"\r\n'
+    assert first_boot.wanted(written.encode()) == [
+        *("PALM1ABC", "--camera", "/dev/video2", "--link-port", "/dev/ttyUSB0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PALM1ABC\n", "expected TOML"),
+        (b"\xff\xfe", "expected TOML"),
+        (b"", "found none"),
+        (b'camera = "/dev/video0"\n', "found none"),
+        (b"string = 7\n", "each a text"),
+        (b'string = """a\nb"""\n', "each a text"),
+        (b'string = "PALM1ABC"\nserver = "https://x"\n', "found server, string"),
+        (b"#" * (first_boot.MAX_BYTES + 1), "at most"),
+    ],
+)
+def test_anything_else_is_refused_in_words(content: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        first_boot.wanted(content)
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(Path(FIRST_BOOT).read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+        )
+    }
+    assert imported <= sys.stdlib_module_names
