@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.frames import CameraFrame, as_grey
-from models.qr_code import MAX_VERSION, Modules, read_modules
-
-MAX_TEXT: Final = 512
-"""Longest text taken, in characters."""
+from models.qr_code import MAX_TEXT, MAX_VERSION, Modules, read_modules
 
 WIDEST_PX: Final = 960
 """A larger frame is made smaller first."""

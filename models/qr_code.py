@@ -16,6 +16,8 @@ from models.reed_solomon import correct
 
 Modules = NDArray[np.bool_]
 
+MAX_TEXT: Final = 512
+"""Longest text taken, in characters."""
 MAX_VERSION: Final = 20
 
 # ISO/IEC 18004:2015 table 9, versions 1 to 20, by the two bits that name the level in the format information.
