@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from device.errors import ProvisioningError
 from device.provisioning.invitation import MAX_TEXT, Invitation, read_invitation
-from models.qr import MAX_TEXT as MAX_IN_A_CODE
+from models.qr_code import MAX_TEXT as MAX_IN_A_CODE
 from tests.device.provisioning.authorities import Authority, authority
 
 __all__ = ["authority"]
