@@ -21,7 +21,7 @@ from device.provisioning.invitation import read_invitation
 from tests import REPOSITORY
 from tests.device.provisioning.authorities import Authority
 from tests.packaging.image.board import FIRMWARE, HOST, PROVISION_FILE, Board
-from tools.rig.demo.programs import Program, Stage, module, palmctl
+from tools.rig.demo.programs import Program, RunningPrograms, module, palmctl
 from tools.rig.hil.machine import QEMU
 
 IMAGE = Path(os.environ.get("PALM_IMAGE", REPOSITORY / "build/image/palm-access-amd64.img"))
@@ -46,7 +46,7 @@ class Site:
     """A service with TLS, a validator, and the cable between it and a board."""
 
     folder: Path
-    stage: Stage
+    stage: RunningPrograms
     data: Path
     tenant: str
     url: str
@@ -99,7 +99,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     (folder / "logs").mkdir()
-    stage = Stage(folder / "logs")
+    stage = RunningPrograms(folder / "logs")
     try:
         data = ("--data", str(folder / "cloud"))
         tenant = palmctl("cloud", "tenant", "create", "Metro", *data)["tenant_id"]
