@@ -8,6 +8,7 @@ among those of the distribution, which also refers to the wheel's own bill where
 
 import csv
 import io
+import json
 import posixpath
 import re
 import subprocess
@@ -126,8 +127,11 @@ def write_sbom(artefact: Artefact, out: Path) -> None:
         evidence=_files(found.files - owned),
     )
     bom.register_dependency(whole, components)
-    text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=1)
-    out.write_text(f"{text}\n")
+    bill = json.loads(make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string())
+    for component in [bill["metadata"]["component"], *bill.get("components", [])]:
+        # The library leaves occurrences in the order of a set.
+        component["evidence"]["occurrences"].sort(key=lambda one: one["location"])
+    out.write_text(f"{json.dumps(bill, indent=1, sort_keys=True)}\n")
 
 
 def components_of(found: Contents, itself: str = "") -> list[Component]:
