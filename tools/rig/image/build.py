@@ -34,6 +34,13 @@ _UNITS = (
     *("systemd-networkd.service", "systemd-resolved.service", "systemd-timesyncd.service"),
     *("palm-provision.service", "palm-grow.service"),
 )
+_MASKED = (
+    # /etc/machine-id is mounted from the state partition: nothing is to be committed.
+    "systemd-machine-id-commit.service",
+    # Nothing of the root is changed by apt or by time.
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
+    "e2scrub_reap.service",
+)
 _KEPT = ("etc/palm-access", "var/lib/palm-access", "var/lib/systemd")
 """Folders of the root that lie on the state partition, with what the packages put there."""
 _KEPT_EMPTY = ("etc/systemd/system/palmd.service.d", "etc/systemd/system/palm-syncd.service.d")
@@ -121,6 +128,7 @@ def _settle(root: Path) -> None:
     resolv.unlink(missing_ok=True)
     resolv.symlink_to("/run/systemd/resolve/stub-resolv.conf")
     do(["systemctl", f"--root={root}", "enable", *_UNITS])
+    do(["systemctl", f"--root={root}", "mask", *_MASKED])
     shutil.rmtree(root / "var/cache/apt", ignore_errors=True)
     shutil.rmtree(root / "var/lib/apt/lists", ignore_errors=True)
 

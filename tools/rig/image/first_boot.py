@@ -37,16 +37,22 @@ def main() -> int:
             "another machine, or flash the card again and provision it as a new gate."
         )
         return 1
-    with boot_partition():
+    try:
+        with boot_partition():
+            if not CONFIG.exists():
+                if not FILE.exists():
+                    say(f"NOT PROVISIONED. This board is no gate yet: {HOW}.")
+                    return 0
+                code = provision()
+                if code != 0:
+                    return code
+            if FILE.exists():  # used just now, or before the power went, or not meant for this gate
+                destroy()
+    except subprocess.CalledProcessError as error:
         if not CONFIG.exists():
-            if not FILE.exists():
-                say(f"NOT PROVISIONED. This board is no gate yet: {HOW}.")
-                return 0
-            code = provision()
-            if code != 0:
-                return code
-        if FILE.exists():  # used just now, or before the power went, or not meant for this gate
-            destroy()
+            say(f"NOT PROVISIONED. The boot partition cannot be used ({error}). On another machine: {HOW}.")
+            return 1
+        print(f"palm-access: the boot partition cannot be used: {error}", flush=True)
     # At boot, the daemons' units start only where the gate is provisioned already.
     subprocess.run(["systemctl", "start", "--no-block", "palmd", "palm-syncd"], check=False)
     say("PROVISIONED. This gate starts by itself; palmctl status and palmctl doctor say how it is.")
