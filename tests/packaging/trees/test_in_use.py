@@ -157,7 +157,7 @@ def test_08_one_that_does_not_serve_is_put_back(gate: Gate, tmp_path: Path) -> N
     assert noted["code"] == "no_start"
     assert gate.current() == SECOND
     wait_until("the gate to serve", 90, lambda: gate.status().get("serving") is True)
-    wait_until("palmd to tell it", 60, lambda: updates(gate)["failed"] is not None)
+    wait_until("palmd to tell it", 180, lambda: updates(gate)["failed"] is not None)
     gate.machine.run("palmctl", "update", "status", fails=True)
     assert not (gate.machine.root / INSTALLED / "versions" / BROKEN).exists()
     gate.pass_through()
@@ -222,4 +222,6 @@ def test_12_purged_nothing_stays(gate: Gate) -> None:
     left = machine.run("sh", "-c", f"find / -xdev {ours} {elsewhere}")
     assert left.stdout == ""
     machine.run("systemctl", "daemon-reload")
-    assert machine.run("systemctl", "list-units", "--all", "--no-legend", "palm*").stdout == ""
+    units = machine.run("systemctl", "list-units", "--all", "--no-legend", "palm*").stdout
+    # systemd of Debian 13 remembers names for a while, as not found.
+    assert [line for line in units.splitlines() if "not-found" not in line] == []
