@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
-from tools.rig.packaging.deb import PACKAGE, RELEASES, DebianRelease
+from tests.until import until
+from tools.rig.packaging.deb import PACKAGE
+from tools.rig.packaging.debian_package import RELEASES, DebianRelease
 from tools.rig.packaging.tree import own_version
 
 SOURCE = REPOSITORY
@@ -186,10 +188,8 @@ def _first_process(nspawn: "subprocess.Popen[bytes]") -> int:
 
 
 def _wait_until_up(machine: Machine) -> None:
-    deadline = time.monotonic() + _BOOTED_WITHIN_S
-    while time.monotonic() < deadline:
-        told = machine.run("systemctl", "is-system-running", fails=True).stdout.strip()
-        if told in {"running", "degraded"}:
-            return
-        time.sleep(0.5)
-    raise AssertionError("the system in the tree does not come up")
+    def up() -> bool:
+        state = machine.run("systemctl", "is-system-running", fails=True).stdout.strip()
+        return state in {"running", "degraded"}
+
+    until(up, _BOOTED_WITHIN_S, every_s=0.5)

@@ -22,7 +22,7 @@ from tools.rig.demo.programs import Program, RunningPrograms, module
 from tools.rig.demo.setting import DBD_ID, Cloud, DemoDevice, Site, start_cloud
 from tools.rig.demo.story import PLACE, DemoPerson, GateStory
 from tools.rig.demo.waiting import wait_until
-from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.debian_package import DebianRelease
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 
@@ -73,7 +73,7 @@ class Gate:
         return (self.machine.root / INSTALLED / "current").readlink().name
 
     def forget_films(self) -> None:
-        """A folder camera that is opened anew plays what it finds: the last picture is enough."""
+        """A folder camera plays what it finds when it is reopened: the last picture is enough."""
         for played in sorted(self.camera.folder.iterdir())[:-1]:
             played.unlink()
 
@@ -107,7 +107,7 @@ class Gate:
 
 @contextlib.contextmanager
 def gate_in_a_tree(release: DebianRelease, name: str, folder: Path) -> Iterator[Gate]:
-    """A booted tree without the package, a service outside, nobody before the camera."""
+    """A booted tree without the package, a service outside, an empty view."""
     (folder / "logs").mkdir()
     stage = RunningPrograms(folder / "logs")
     try:

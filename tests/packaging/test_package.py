@@ -9,7 +9,8 @@ from click import Group
 
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
-from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, RELEASES, SOURCE, Build, build
+from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
+from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.interpreters import minor_version
 from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, BuildTarget
 

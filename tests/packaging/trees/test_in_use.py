@@ -32,7 +32,7 @@ from tests.packaging.gate_in_a_tree import (
 from tools.rig.demo.programs import palmctl
 from tools.rig.demo.setting import DBD_ID
 from tools.rig.demo.waiting import wait_until
-from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.debian_package import DebianRelease
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 SECOND = "0.2.0-1"

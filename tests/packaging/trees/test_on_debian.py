@@ -25,7 +25,7 @@ from tests.packaging.debian_tree import (
 from tools.rig.demo.programs import module, palmctl
 from tools.rig.demo.setting import answers
 from tools.rig.demo.waiting import wait_until
-from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.debian_package import DebianRelease
 from tools.rig.packaging.tree import own_version
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]

@@ -18,7 +18,7 @@ from tests.packaging.debian_tree import (
     unpacked,
     version_of,
 )
-from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.debian_package import DebianRelease
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 

@@ -26,7 +26,7 @@ from tests.packaging.gate_in_a_tree import (
     wait_for_outcome,
 )
 from tools.rig.demo.waiting import wait_until
-from tools.rig.packaging.deb import RELEASES
+from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.kit_copy import PALMCTL
 
 pytestmark = DEBIAN_TREES

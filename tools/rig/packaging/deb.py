@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.rig.packaging import documents, tree
+from tools.rig.packaging.debian_package import MAINTAINER, RELEASES, pack, write_control
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.interpreters import interpreter
-from tools.rig.packaging.process import run
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget, build_own, download, install, without
 
 SOURCE = Path(__file__).parents[3]
 PACKAGE = "palm-access"
-MAINTAINER = "Palm Access Device developers <palm-access@lists.example.org>"
 WHEEL_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 # Files of systemd/ and where they go.
@@ -45,35 +44,18 @@ DEBIAN_FILES = {
     "copyright": f"/usr/share/doc/{PACKAGE}/copyright",
     "lintian-overrides": f"/usr/share/lintian/overrides/{PACKAGE}",
 }
-# More than one thread on every machine: one thread alone writes other bytes than several.
-_COMPRESSION = ("-Zxz", "-z1", "--threads-max=2")
 EXECUTABLES = frozenset(
     {Path("/usr/sbin/palm-access-rollback"), Path("/usr/libexec/palm-access/usb-gadget")}
 ) | {tree.PREFIX / "package" / "bin" / name for name in tree.PROGRAMS}
 MAINTAINER_SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 
-@dataclass(frozen=True, slots=True)
-class DebianRelease:
-    """A Debian release: its number, its suite and the minor version of its Python."""
-
-    number: int
-    suite: str
-    python: str
-
-    def version(self, own: str, revision: int) -> str:
-        """The package's version for this release; that for a newer release is the higher one."""
-        return f"{own}-{revision}~deb{self.number}u1"
-
-
-RELEASES = (DebianRelease(12, "bookworm", "3.11"), DebianRelease(13, "trixie", "3.13"))
-
 _CONTROL = """\
 Package: {package}
 Version: {version}
 Architecture: {arch}
 Maintainer: {maintainer}
-Installed-Size: {kib}
+Installed-Size: @KIB@
 Depends: {depends}
 Recommends: ca-certificates
 Section: embedded
@@ -129,46 +111,24 @@ def build(order: Build) -> Path:
         tree.compile_packages(site_packages, order.version, order.interpreter)
         tree.copy_tree(SOURCE / "systemd", root, SYSTEM_FILES)
         tree.copy_tree(Path(__file__).parent / "debian", root, DEBIAN_FILES)
-        _write_control(root, order)
-        tree.normalise(root, order.epoch, EXECUTABLES)
-        for name in MAINTAINER_SCRIPTS:
-            (root / "DEBIAN" / name).chmod(0o755)
-        part = order.path.with_suffix(".part")
-        run(
-            ["dpkg-deb", "--root-owner-group", *_COMPRESSION, "--build", root, part],
-            env={"SOURCE_DATE_EPOCH": str(order.epoch)},
-        )
-        part.rename(order.path)
-    return order.path
-
-
-def _write_control(root: Path, order: Build) -> None:
-    control = root / "DEBIAN"
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    conffiles = [path for path in files if path.is_relative_to(root / "etc")]
-    sums = "".join(
-        f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(root)}\n"
-        for path in files
-        if path not in conffiles
-    )
-    control.mkdir()
-    (control / "md5sums").write_text(sums)
-    (control / "control").write_text(
-        _CONTROL.format(
+        control = _CONTROL.format(
             package=PACKAGE,
             version=order.version,
             arch=order.target.debian_arch,
             maintainer=MAINTAINER,
             depends=f"python{order.target.python}, libc6 (>= 2.28), libstdc++6, systemd (>= 252), udev",
-            kib=sum(path.stat().st_size // 1024 + 1 for path in files),
         )
-    )
-    (control / "conffiles").write_text("".join(f"/{path.relative_to(root)}\n" for path in conffiles))
-    for name in MAINTAINER_SCRIPTS:
-        text = (Path(__file__).parent / "debian" / name).read_text()
-        (control / name).write_text(
-            text.replace("@VERSION@", order.version).replace("@PYTHON@", order.target.python)
-        )
+        scripts = {
+            name: (Path(__file__).parent / "debian" / name)
+            .read_text()
+            .replace("@VERSION@", order.version)
+            .replace("@PYTHON@", order.target.python)
+            for name in MAINTAINER_SCRIPTS
+        }
+        write_control(root, control, scripts)
+        tree.normalise(root, order.epoch, EXECUTABLES)
+        pack(root, scripts, order.epoch, order.path)
+    return order.path
 
 
 def main() -> None:

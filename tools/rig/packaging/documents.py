@@ -1,7 +1,6 @@
 """What a package says about itself: manual pages, completion, changelog, third parties."""
 
 import csv
-import gzip
 import io
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.rig.packaging import manual
+from tools.rig.packaging.debian_package import gzipped
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.tree import PREFIX, below
 
@@ -51,20 +51,20 @@ def write_all(root: Path, about: About) -> None:
     """Write every document below `root`; the installed packages are there already."""
     documents = Path("/usr/share/doc") / about.package
     for name, text in manual_pages(about.version, about.epoch).items():
-        _write(root, Path("/usr/share/man/man1") / f"{name}.gz", _gzip(text))
+        _write(root, Path("/usr/share/man/man1") / f"{name}.gz", gzipped(text))
     _write(
         root,
         Path("/usr/share/man/man8/palm-access-rollback.8.gz"),
-        _gzip((Path(__file__).parent / "debian/palm-access-rollback.8").read_text()),
+        gzipped((Path(__file__).parent / "debian/palm-access-rollback.8").read_text()),
     )
     for shell, place in COMPLETIONS.items():
         _write(root, Path(place), completion(shell).encode())
-    _write(root, documents / "changelog.gz", _gzip((about.source / "CHANGELOG.md").read_text()))
+    _write(root, documents / "changelog.gz", gzipped((about.source / "CHANGELOG.md").read_text()))
     date = datetime.fromtimestamp(about.epoch, UTC).strftime("%a, %d %b %Y %H:%M:%S +0000")
     _write(
         root,
         documents / "changelog.Debian.gz",
-        _gzip(
+        gzipped(
             f"{about.package} ({about.version}) stable; urgency=medium\n\n"
             "  * What changed is in changelog.gz.\n\n"
             f" -- {about.maintainer}  {date}\n"
@@ -163,10 +163,6 @@ def _origins(told: Message) -> list[str]:
 def _normal(name: str) -> str:
     """PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _gzip(text: str) -> bytes:
-    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 def _write(root: Path, place: Path, content: bytes) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tools.rig.packaging import tree
 from tools.rig.packaging.deb import SOURCE, WHEEL_ARCHS
+from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.process import run
 from tools.rig.packaging.release.apt import write_apt
@@ -31,8 +32,6 @@ from tools.rig.packaging.release.server_deb import ServerBuild, build_server_deb
 from tools.rig.packaging.release.signing import Signer, signer
 from tools.rig.packaging.wheels import BuildTarget
 
-DEBIAN_PYTHONS = {12: "3.11", 13: "3.13"}
-"""The Debian releases that the server's package is for, and their Python."""
 SUMS = "SHA256SUMS"
 DIRTY = "+dirty"
 
@@ -114,13 +113,13 @@ def _packages(order: Order, steps: Steps, wheels: Path, arch: str) -> list[Path]
     device = steps.folder(f"device-{arch}", lambda out: _device_debs(arch, order.epoch, out))
 
     def server(out: Path) -> None:
-        for number, python in DEBIAN_PYTHONS.items():
+        for release in RELEASES:
             build_server_deb(
                 ServerBuild(
                     source=SOURCE,
                     wheels=wheels,
-                    target=BuildTarget(arch, WHEEL_ARCHS[arch], python),
-                    version=f"{order.version}-1~deb{number}u1",
+                    target=BuildTarget(arch, WHEEL_ARCHS[arch], release.python),
+                    version=release.version(order.version),
                     epoch=order.epoch,
                     cache=order.out / "cache",
                     out=out,

@@ -3,15 +3,12 @@
 Debian's own Python makes the byte code when the package is installed, so any Python can build the package.
 """
 
-import gzip
-import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.rig.packaging import documents, tree
-from tools.rig.packaging.deb import MAINTAINER
-from tools.rig.packaging.process import run
+from tools.rig.packaging.debian_package import MAINTAINER, gzipped, pack, write_control
 from tools.rig.packaging.release.distributions import LOCK, wheel_of
 from tools.rig.packaging.release.environment import NOT_ON_A_SERVER, for_target, install_environment
 from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget
@@ -33,14 +30,12 @@ _EXECUTABLES = frozenset(
     {Path(FILES["palm-access-cloud"]), Path(FILES["backup"]), PREFIX / "bin" / "palmctl"}
 )
 _MAINTAINER_SCRIPTS = ("postinst", "prerm", "postrm")
-# More than one thread whatever the machine has: one thread alone writes other bytes than several.
-_COMPRESSION = ("-Zxz", "-z1", "--threads-max=2")
 _CONTROL = """\
 Package: {package}
 Version: {version}
 Architecture: {arch}
 Maintainer: {maintainer}
-Installed-Size: {kib}
+Installed-Size: @KIB@
 Depends: python{python}, libc6 (>= 2.28), libstdc++6, systemd (>= 252)
 Suggests: postgresql, postgresql-client
 Section: net
@@ -93,17 +88,18 @@ def build_server_deb(order: ServerBuild, lock_text: str | None = None) -> Path:
         scripts = order.source / "tools/rig/packaging/cloud/debian"
         tree.copy_tree(scripts, root, FILES)
         _write_documents(root, order, documents.locked_names(lock.read_text()))
-        _write_control(root, order, scripts)
+        control = _CONTROL.format(
+            package=PACKAGE,
+            version=order.version,
+            arch=order.target.debian_arch,
+            maintainer=MAINTAINER,
+            python=order.target.python,
+        )
+        maintaining = {name: (scripts / name).read_text() for name in _MAINTAINER_SCRIPTS}
+        write_control(root, control, maintaining)
         tree.normalise(root, order.epoch, _EXECUTABLES)
         tree.below(root, Path(FILES["server.env"])).chmod(0o600)  # it may name a database's password
-        for name in _MAINTAINER_SCRIPTS:
-            (root / "DEBIAN" / name).chmod(0o755)
-        part = order.path.with_suffix(".part")
-        run(
-            ["dpkg-deb", "--root-owner-group", *_COMPRESSION, "--build", root, part],
-            env={"SOURCE_DATE_EPOCH": str(order.epoch)},
-        )
-        part.rename(order.path)
+        pack(root, maintaining, order.epoch, order.path)
     return order.path
 
 
@@ -111,39 +107,10 @@ def _write_documents(root: Path, order: ServerBuild, locked: frozenset[str]) -> 
     folder = tree.below(root, Path("/usr/share/doc") / PACKAGE)
     for name in _PAGES:
         (folder / f"{name}.md").write_bytes((order.source / f"docs/howto/{name}.md").read_bytes())
-    (folder / "changelog.gz").write_bytes(_gzip((order.source / "CHANGELOG.md").read_bytes()))
+    (folder / "changelog.gz").write_bytes(gzipped((order.source / "CHANGELOG.md").read_text()))
     third = documents.third_parties(tree.below(root, PREFIX), locked)
     (folder / "THIRD-PARTY").write_text(third.replace("/opt/palm-access/current", str(PREFIX)))
     manual = tree.below(root, Path("/usr/share/man/man8"))
     manual.mkdir(parents=True)
     page = order.source / "tools/rig/packaging/cloud/debian/palm-access-cloud.8"
-    (manual / "palm-access-cloud.8.gz").write_bytes(_gzip(page.read_bytes()))
-
-
-def _write_control(root: Path, order: ServerBuild, scripts: Path) -> None:
-    control = root / "DEBIAN"
-    control.mkdir()
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    sums = "".join(
-        f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(root)}\n"
-        for path in files
-        if not path.is_relative_to(root / "etc")
-    )
-    (control / "md5sums").write_text(sums)
-    (control / "conffiles").write_text(f"{FILES['server.env']}\n")
-    (control / "control").write_text(
-        _CONTROL.format(
-            package=PACKAGE,
-            version=order.version,
-            arch=order.target.debian_arch,
-            maintainer=MAINTAINER,
-            python=order.target.python,
-            kib=sum(path.stat().st_size // 1024 + 1 for path in files),
-        )
-    )
-    for name in _MAINTAINER_SCRIPTS:
-        (control / name).write_bytes((scripts / name).read_bytes())
-
-
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data, compresslevel=9, mtime=0)
+    (manual / "palm-access-cloud.8.gz").write_bytes(gzipped(page.read_text()))
