@@ -2,12 +2,14 @@
 
 FAISS reads a segment again for each query and multiplies in floating point. `MatMulInteger` takes the codes
 as they lie in memory (uint8 with zero point 128) and the whole-numbered queries as int8, so both compute the
-same integers and rank alike, and 48 probes cost a seventh. A processor without 8-bit dot products may
-saturate sums: `exact_products` compares with plain arithmetic, and FAISS does all the work where they differ.
+same integers and rank alike; `python -m tools.rig.bench.gallery` compares their times. A processor without
+8-bit dot products may saturate sums: `exact_products` compares with plain arithmetic, and FAISS does all the
+work where they differ.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
@@ -39,6 +41,8 @@ def exact_products() -> Any | None:
 
     None where this processor's sums are not exact.
     """
+    # Its wheels carry telemetry, on by default; this is read when the module is imported.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -97,7 +97,8 @@ def test_many_probes_in_one_pass_choose_the_rows_that_the_scan_chooses(
     shared = rng.integers(-60, 60, 512)
     whole = (shared + rng.integers(-60, 60, (probes, 512))).astype(np.float32)
     products = exact_products()
-    assert products is not None
+    if products is None:
+        pytest.skip("this processor's 8-bit sums are not exact: the index searches by FAISS alone")
     cut = n // 3
     pooled = best_rows(
         products, [(numbers[:cut], codes[:cut]), (numbers[cut:], codes[cut:])], whole, FIRST_K
@@ -114,6 +115,17 @@ def test_many_probes_in_one_pass_choose_the_rows_that_the_scan_chooses(
             np.sort(Segment(numbers, codes).scan(whole[probe : probe + 1], FIRST_K)[0][0]).tolist()
             == best.tolist()
         )
+
+
+def test_a_processor_without_exact_8_bit_sums_finds_the_same_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    vectors, people = unit(rng, 3_000), np.arange(3_000) // 2
+    rows = Rows()
+    index = Index(CODER).with_templates(rows.put(vectors, people))
+    probes = vectors[rng.integers(0, 3_000, 24)] + 0.02 * unit(rng, 24)
+    by_products = rows.found(index, probes)
+    monkeypatch.setattr(index_module, "exact_products", lambda: None)
+    assert rows.found(index, probes) == by_products
 
 
 @settings(max_examples=60, deadline=None)
