@@ -10,6 +10,10 @@ from device.trust.credentials import UNIT_KEYS, drop_in, drop_in_path
 
 NAME = "sandbox"
 _WITHIN_S = 5.0
+_CLOSE = (
+    "systemctl revert palmd palm-syncd; if an open network stays, systemd cannot make a network namespace: "
+    "its kernel lacks CONFIG_NET_NS or its container CAP_NET_ADMIN"
+)
 _BOTH = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes"}
 EXPECTED: Mapping[str, Mapping[str, str]] = {
     "palmd.service": {**_BOTH, "PrivateNetwork": "yes", "RestrictAddressFamilies": "AF_UNIX"},
@@ -22,7 +26,7 @@ def check(case: Case) -> Finding:
         return skip(NAME, "systemd does not run this machine")
     wrong, overrides, absent = [], [], []
     for unit, expected in EXPECTED.items():
-        shown = show_unit(unit, ("LoadState", "DropInPaths", *expected))
+        shown = show_unit(unit, ("LoadState", "DropInPaths", "MainPID", *expected))
         if shown is None:
             return skip(NAME, "systemctl gives no answer", "see: systemctl status palmd")
         if shown.get("LoadState") != "loaded":
@@ -33,16 +37,33 @@ def check(case: Case) -> Finding:
             for name, want in expected.items()
             if shown.get(name) != want
         ]
+        if "PrivateNetwork" in expected and shares_network(case, shown.get("MainPID", "0")):
+            wrong.append(
+                f"{unit} has the machine's network although PrivateNetwork={shown['PrivateNetwork']}"
+            )
         overrides += [
             path for path in shown.get("DropInPaths", "").split() if not _hands_over_keys(case, unit, path)
         ]
     if absent:
         return warn(NAME, f"not installed as a unit: {', '.join(absent)}", "install the package")
     if wrong:
-        return fail(NAME, f"opened by an override: {', '.join(wrong)}", "systemctl revert palmd palm-syncd")
+        return fail(NAME, f"open: {', '.join(wrong)}", _CLOSE)
     if overrides:
         return warn(NAME, f"closed, with overrides: {', '.join(overrides)}", "systemctl cat palmd palm-syncd")
     return ok(NAME, "core without network, carrier without devices, as the package has it")
+
+
+def shares_network(case: Case, pid: str) -> bool:
+    """Whether the process is in the same network namespace as this program (namespaces(7)).
+
+    systemd 257 starts a unit without its PrivateNetwork where it cannot make a namespace. False for a process
+    that has ended ("0" is a unit without one), and where this user may not look.
+    """
+    try:
+        theirs = case.system(f"/proc/{pid}/ns/net").readlink()
+        return pid != "0" and theirs == case.system("/proc/self/ns/net").readlink()
+    except OSError:
+        return False
 
 
 def _hands_over_keys(case: Case, unit: str, path: str) -> bool:

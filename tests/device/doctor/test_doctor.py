@@ -209,6 +209,17 @@ def test_units_are_looked_at_only_where_systemd_runs(machine: Case) -> None:
     assert sandbox.check(machine).result is CheckResult.SKIP
 
 
+def test_a_process_in_the_network_of_the_machine_is_noticed(case: Case) -> None:
+    for process, namespace in (("self", 1), ("7", 1), ("8", 2)):
+        folder = case.system(f"/proc/{process}/ns")
+        folder.mkdir(parents=True)
+        (folder / "net").symlink_to(f"net:[{namespace}]")
+    assert sandbox.shares_network(case, "7")
+    assert not sandbox.shares_network(case, "8")
+    assert not sandbox.shares_network(case, "9"), "a process that has ended"
+    assert not sandbox.shares_network(case, "0")
+
+
 def test_storage_and_gallery_without_a_daemon(case: Case) -> None:
     assert storage.check(case).result in (CheckResult.OK, CheckResult.WARN)
     assert gallery.check(case).result is CheckResult.SKIP
