@@ -25,7 +25,7 @@ def device() -> None:
 @click.option("--device-id", required=True, metavar="D", help="Who the board is to be.")
 @click.option("--gate-id", required=True, metavar="G", help="The gate it stands at.")
 @click.option("--dbd-id", required=True, metavar="X", help="The validator at the other end of its cable.")
-@click.option("--passage-sensor", is_flag=True, help="The validator tells whether the person walked through.")
+@click.option("--passage-sensor", is_flag=True, help="The validator reports whether the person passed.")
 @click.option("--expires-in-s", type=click.IntRange(1, 30 * 24 * 3600), default=3600, show_default=True)
 @click.option("--url", required=True, help="Where the board finds this service: https://HOST[:PORT].")
 @click.option(

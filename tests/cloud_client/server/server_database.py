@@ -11,13 +11,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+
+from tests.until import until
 
 ENGINE = os.environ.get("PALM_TEST_ENGINE", "sqlite")
 assert ENGINE in {"sqlite", "postgresql"}, "PALM_TEST_ENGINE is sqlite or postgresql"
@@ -69,13 +70,16 @@ class Cluster:
             self._process = subprocess.Popen(
                 [*command, "-k", str(self.directory), *words], stdout=log, stderr=log, cwd=self.directory
             )
-        while True:
+
+        def answers() -> bool:
+            assert self._process.poll() is None, (self.directory / "log").read_text()
             try:
                 psycopg.connect(self.url("postgres")).close()
-                return
             except psycopg.OperationalError:
-                assert self._process.poll() is None, (self.directory / "log").read_text()
-                time.sleep(0.02)
+                return False
+            return True
+
+        until(answers, 60.0, every_s=0.02)
 
     def stop(self) -> None:
         """A fast shutdown: every session is ended."""

@@ -1,4 +1,4 @@
-"""Whom a device believes that has an authority from a provisioning string: that one, and no other."""
+"""A device that was provisioned by a string believes the authority in it, and no other."""
 
 import socket
 import ssl

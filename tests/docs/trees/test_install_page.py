@@ -23,7 +23,7 @@ from tests.docs.page_commands import DOCS, Block, Command, blocks_of, check_show
 from tests.packaging.debian_tree import DEBIAN_TREES, EACH_RELEASE, Machine, booted, package_of, unpacked
 from tools.rig.demo.programs import RunningPrograms
 from tools.rig.demo.waiting import wait_until
-from tools.rig.packaging.deb import DebianRelease
+from tools.rig.packaging.debian_package import DebianRelease
 from tools.rig.packaging.kit_copy import PALMCTL, copy_kit
 from tools.rig.virtual_camera import VirtualCamera
 

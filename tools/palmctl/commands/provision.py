@@ -55,9 +55,7 @@ _IN_THE_STRING = ("server", "device_id", "gate_id", "dbd_id", "passage_sensor", 
 @click.option("--device-id", help="Who this device is to the service.")
 @click.option("--gate-id", help="The gate it stands at.")
 @click.option("--dbd-id", help="The validator at the other end of its cable.")
-@click.option(
-    "--passage-sensor", is_flag=True, help="The validator reports whether the person walked through."
-)
+@click.option("--passage-sensor", is_flag=True, help="The validator reports whether the person passed.")
 @click.option("--config", type=_PATH, help="Configuration file to write; default as for palmd.")
 @click.option("--state-dir", type=_PATH, help="Where keys, gallery and journal go.")
 @click.option("--runtime-dir", type=_PATH, help="Where the daemons put their sockets.")
