@@ -27,7 +27,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.codes import CODE_BYTES, Coder, decode, rows_of
+from gallery.codes import COARSE_UNITS, CODE_BYTES, Coder, decode, rows_of
 from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
 from gallery.products import FROM_PROBES, best_rows, exact_products
@@ -159,14 +159,16 @@ class Index:
 
     def _pooled(self, queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         """The numbers of the best `k` rows for each query by their coarse codes, each once."""
-        whole = np.rint(queries * (127.0 / np.abs(queries).max(axis=1, keepdims=True))).astype(np.float32)
+        if not len(self):
+            return np.empty(0, dtype=np.int64)
+        scale = np.abs(queries).max(axis=1) / np.float32(127.0)
+        whole = np.rint(queries / scale[:, np.newaxis]).astype(np.float32)
         products = exact_products() if len(whole) >= FROM_PROBES else None
         if products is not None:
-            segments = ((segment.numbers, segment.coarse) for segment in self.segments)
-            return np.unique(best_rows(products, segments, whole, k))
+            segments = [(segment.numbers, segment.coarse) for segment in self.segments]
+            zero = whole @ (self.population.likeness.mean * np.float32(COARSE_UNITS))
+            return best_rows(products, segments, whole, scale=scale, zero=zero, k=k)
         scans = [segment.scan(whole, k) for segment in self.segments]
-        if not scans:
-            return np.empty(0, dtype=np.int64)
         scores = np.hstack([scores for scores, _ in scans])
         numbers = np.hstack([numbers for _, numbers in scans])
         if scores.shape[1] > k:

@@ -10,7 +10,7 @@ work where they differ.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -46,7 +46,9 @@ def exact_products() -> Any | None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    # Half of a search runs on a second core. Spinning would take that core from the camera between blocks.
+    options.intra_op_num_threads = min(2, len(os.sched_getaffinity(0)))
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_cpu_mem_arena = False  # an arena keeps what is freed
     session = onnxruntime.InferenceSession(_MODEL, options, ["CPUExecutionProvider"])
     extremes = np.array([[255, 255], [255, 0], [0, 255], [0, 0]], dtype=np.uint8)
@@ -59,33 +61,65 @@ def exact_products() -> Any | None:
     return session if np.array_equal(products, exact) else None
 
 
+_SCORE_ZERO: Final = 1 << 23
+"""Added to a score it is no longer negative: 512 products of at most 128 × 127."""
+_SCORE_BIT: Final = 32
+_QUERY_BIT: Final = 56
+
+
 def best_rows(
     session: Any,
-    segments: Iterable[tuple[NDArray[np.int64], NDArray[np.uint8]]],
+    segments: Sequence[tuple[NDArray[np.int64], NDArray[np.uint8]]],
     whole: NDArray[np.float32],
+    *,
+    scale: NDArray[np.float32],
+    zero: NDArray[np.float32],
     k: int,
 ) -> NDArray[np.int64]:
-    """The numbers of the best `k` rows for each query, as one array of any order, some of them repeated.
+    """The numbers of the rows with the best 8 `k` products, at most `k` of them for each query, rising.
 
-    `segments`: row numbers (n,) with codes (n, 512); `whole`: (p, 512) of whole numbers from −127 to 127.
+    `segments`: row numbers (n,) with codes (n, 512), at most 2³² rows in all; `whole`: (p, 512) of whole
+    numbers from −127 to 127, p at most 64. Products of different queries compare as ``(product − zero) *
+    scale``, (p,) each.
     """
     queries = np.ascontiguousarray(whole.T.astype(np.int8))
-    scores = np.empty((0, len(whole)), dtype=np.int32)
-    numbers = np.empty((0, len(whole)), dtype=np.int64)
-    for its_numbers, codes in segments:
+    # A product above its query's floor is one integer: query, score, row. Sorting it sorts by all three.
+    query_bits = np.arange(len(whole), dtype=np.int64) << _QUERY_BIT
+    floor = np.full(len(whole), -_SCORE_ZERO, dtype=np.int32)
+    kept = [np.empty(0, dtype=np.int64)]
+    new, before = 0, 0
+    for _, codes in segments:
         start = 0
         while start < len(codes):
-            end = start + (_BLOCK_ROWS if len(scores) else _FIRST_ROWS)
+            end = start + (_BLOCK_ROWS if before + start else _FIRST_ROWS)
             block = session.run(None, {"a": codes[start:end], "b": queries})[0]
-            rows = np.arange(len(block))
-            if len(scores) == k:
-                rows = np.flatnonzero((block > scores.min(axis=0)).any(axis=1))
-            scores = np.concatenate([scores, block[rows]])
-            repeated = np.repeat(its_numbers[start + rows, np.newaxis], len(whole), axis=1)
-            numbers = np.concatenate([numbers, repeated])
-            if len(scores) > k:
-                first = np.argpartition(scores, -k, axis=0)[-k:]
-                scores = np.take_along_axis(scores, first, axis=0)
-                numbers = np.take_along_axis(numbers, first, axis=0)
+            above = np.flatnonzero(block > floor)
+            row, query = np.divmod(above, len(whole))
+            score = block.ravel()[above].astype(np.int64) + _SCORE_ZERO
+            kept.append(query_bits[query] | score << _SCORE_BIT | row + (before + start))
+            new += len(above)
+            if new > 2 * k * len(whole):
+                best, floor = _best(np.concatenate(kept), k, len(whole))
+                kept, new = [best], 0
             start = end
-    return numbers.ravel()
+        before += len(codes)
+    best, _ = _best(np.concatenate(kept), k, len(whole))
+    query = best >> _QUERY_BIT
+    likeness = (_score(best) - zero[query]) * scale[query]
+    first = np.argpartition(likeness, max(len(best) - 8 * k, 0))[-8 * k :]
+    rows = best[first] & ((1 << _SCORE_BIT) - 1)
+    return np.unique(np.concatenate([numbers for numbers, _ in segments])[rows])
+
+
+def _best(products: NDArray[np.int64], k: int, queries: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The `k` highest of each query, and the score (p,) that a further one must exceed."""
+    products = np.sort(products)
+    bounds = np.searchsorted(products, np.arange(queries + 1, dtype=np.int64) << _QUERY_BIT)
+    first = np.maximum(bounds[1:] - k, bounds[:-1])
+    kept = np.concatenate([products[start:end] for start, end in zip(first, bounds[1:], strict=True)])
+    floor = np.where(bounds[1:] - bounds[:-1] >= k, _score(products[first]), -_SCORE_ZERO)
+    return kept, floor.astype(np.int32)
+
+
+def _score(products: NDArray[np.int64]) -> NDArray[np.int64]:
+    return (products >> _SCORE_BIT & (2 * _SCORE_ZERO - 1)) - _SCORE_ZERO

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import FIRST_K, MAX_PROBES, Index, NearestPerson, Segment, check_scan
+from gallery.index import FIRST_K, MAX_PROBES, Index, NearestPerson, check_scan
 from gallery.match import Match, joined
 from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.records import Position
@@ -88,33 +88,35 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6000), st.integers(FROM_PROBES, MAX_PROBES))
-def test_many_probes_in_one_pass_choose_the_rows_that_the_scan_chooses(
+def test_many_probes_in_one_pass_choose_the_rows_that_arithmetic_chooses(
     seed: int, n: int, probes: int
 ) -> None:
-    """Both add whole numbers; where two rows at the edge have one score, either may be chosen."""
+    """Where two rows at the edge have one score, either may be chosen."""
     rng = np.random.default_rng(seed)
     numbers, codes = rng.permutation(n), rng.integers(1, 256, (n, 512), dtype=np.uint8)
     shared = rng.integers(-60, 60, 512)
     whole = (shared + rng.integers(-60, 60, (probes, 512))).astype(np.float32)
+    scale, zero = rng.uniform(0.5, 1.5, probes), rng.integers(-500, 500, probes)
     products = exact_products()
     if products is None:
         pytest.skip("this processor's 8-bit sums are not exact: the index searches by FAISS alone")
     cut = n // 3
-    pooled = best_rows(
-        products, [(numbers[:cut], codes[:cut]), (numbers[cut:], codes[cut:])], whole, FIRST_K
-    ).reshape(-1, probes)
-    exact = (codes.astype(np.int64) - 128) @ whole.T.astype(np.int64)
-    score_of = np.empty_like(exact)
-    score_of[numbers] = exact
-    for probe in range(probes):
-        its = pooled[:, probe]
-        assert len(set(its.tolist())) == min(n, FIRST_K)
-        best = np.sort(exact[:, probe])[-FIRST_K:]
-        assert np.sort(score_of[its, probe]).tolist() == best.tolist()
-        assert (
-            np.sort(Segment(numbers, codes).scan(whole[probe : probe + 1], FIRST_K)[0][0]).tolist()
-            == best.tolist()
-        )
+    segments = [(numbers[:cut], codes[:cut]), (numbers[cut:], codes[cut:])]
+    chosen = best_rows(
+        products, segments, whole, scale=scale.astype(np.float32), zero=zero.astype(np.float32), k=FIRST_K
+    )
+    assert sorted(set(chosen.tolist())) == chosen.tolist()
+    exact = ((codes.astype(np.int64) - 128) @ whole.T.astype(np.int64) - zero) * scale.astype(np.float32)
+    likeness = np.empty_like(exact)
+    likeness[numbers] = exact
+    each = np.sort(exact, axis=0)[-FIRST_K:]  # of each query at most this many
+    edge = np.sort(each, axis=None)[-8 * FIRST_K :][0]
+    tolerance = 1e-3 * abs(edge) + 1e-3
+    of_chosen = np.zeros(n, dtype=bool)
+    of_chosen[chosen] = True
+    entitled = likeness >= each[0]
+    assert not (entitled & (likeness > edge + tolerance)).any(axis=1)[~of_chosen].any()
+    assert (entitled & (likeness >= edge - tolerance)).any(axis=1)[of_chosen].all()
 
 
 def test_a_processor_without_exact_8_bit_sums_finds_the_same_person(monkeypatch: pytest.MonkeyPatch) -> None:
