@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -111,18 +112,29 @@ def tenant_create(*, name: str) -> Work:
 @tenant.command("set")
 @click.option("--terms-version", metavar="V")
 @click.option("--duplicate-cosine", type=float, metavar="X")
+@click.option(
+    "--offline-after-s", type=int, metavar="N", help="A device is OFFLINE when nothing came for so long."
+)
 @of_tenant
 @on_store
 def tenant_set(
     *,
     tenant: str,
-    terms_version: str | None,
-    duplicate_cosine: float | None,
+    **settings: Any,
 ) -> Work:
     """Change a tenant's settings."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, vault, _: operator.set_tenant(tx, vault, tenant, terms_version, duplicate_cosine)
+    return lambda tx, vault, _: operator.set_tenant(tx, vault, tenant, **settings)
+
+
+@tenant.command("list")
+@on_store
+def tenant_list() -> Work:
+    """Print every tenant, the oldest first."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, __: operator.list_tenants(tx)
 
 
 @cloud.group()
@@ -141,6 +153,16 @@ def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
     from cloud_client.reference_server.ops import commands as operator
 
     return lambda tx, _, now_ms: operator.create_key(tx, environment_of(tenant, mode), list(scopes), now_ms)
+
+
+@key.command("list")
+@of_environment
+@on_store
+def key_list(*, tenant: str, mode: str) -> Work:
+    """Print the API keys of an environment, without their secrets."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, __: operator.list_keys(tx, environment_of(tenant, mode))
 
 
 @key.command("revoke")

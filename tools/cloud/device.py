@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import environment_of, of_environment, on_data, on_this_store, reported
+from tools.cloud.store import Work, environment_of, of_environment, on_data, on_store, on_this_store, reported
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.store.base import Tx
@@ -91,6 +91,17 @@ def invite(
         _show_code(printed["string"])
     for name, value in printed.items():
         click.echo(f"{name}: {value}")
+
+
+@device.command()
+@click.argument("device_id")
+@of_environment
+@on_store
+def show(*, tenant: str, mode: str, device_id: str) -> Work:
+    """Print a device, its newest report, and the totals of its counters."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, now_ms: operator.show_device(tx, environment_of(tenant, mode), device_id, now_ms)
 
 
 def _check(said: dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ def factory_ca_list() -> Work:
 @click.argument("fingerprint")
 @on_store
 def factory_ca_remove(*, fingerprint: str) -> Work:
-    """Trust it no more; devices that were attested stay so."""
+    """Trust it no more; the devices that it vouched for are not attested any more."""
     from cloud_client.reference_server.domain.devices import attestation
 
     return lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint)

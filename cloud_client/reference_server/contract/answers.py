@@ -228,7 +228,8 @@ class DeviceAnswer(AnswerObject, title="Device"):
     gate_id: GateId
     dbd_id: DbdId
     app: App
-    model_id: ModelId
+    # A device reports it, and may have a longer one than others can name.
+    model_id: Annotated[str, like("palm-gen-4")]
     gallery: GalleryOfDevice
     keys: list[KeyOfDevice]
     trust: TrustAnswer

@@ -29,6 +29,7 @@ from cloud_client.reference_server.contract.words import (
     ONBOARD_REF,
     UUID,
 )
+from link1.objects import VerdictResult
 
 MAX_SAFE_INTEGER = 2**53 - 1
 _MAX_ERRORS = 20
@@ -42,6 +43,12 @@ class Body(BaseModel):
     """A request body: no coercion, no members beyond the contract's."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class OpenBody(Body):
+    """What a device says: members of later versions are ignored, at any depth."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 def _instant(text: str) -> Any:
@@ -221,6 +228,91 @@ class Attest(Body):
 
 class Wiped(Body):
     wipe_id: Hex32
+
+
+COUNTERS: Final = frozenset(
+    {
+        *(f"verdicts.{result.decision}.{result}" for result in VerdictResult),
+        *(f"latency_ms.le_{bound}" for bound in (50, 100, 200, 500, 1000, "inf")),
+        *("pad.fail", "frames", "cable.resets", "uploads.failed", "evidence.bad_signature"),
+    }
+)
+"""The counters that a report may carry; others are ignored."""
+_MAX_COUNTERS = 128
+
+
+def _known_counters(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    if len(value) > _MAX_COUNTERS:
+        raise PydanticCustomError("too_long", "counters")
+    return {name: value[name] for name in value if name in COUNTERS}
+
+
+Whole = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+ReportText = Annotated[str, _pattern("[A-Za-z0-9._:+~/-]{1,128}")]
+HealthWord = Annotated[str, _pattern("[A-Z0-9_]{1,32}"), like("CAMERA_FAULT")]
+
+
+class AppOfReport(OpenBody):
+    pkg: Annotated[ReportText, like("palm-access-device")]
+    version: Annotated[ReportText, like("0.1.0")]
+
+
+class GalleryOfReport(OpenBody):
+    stream: Annotated[ReportText, like("acme:test")]
+    epoch: Whole
+    seq: Whole
+
+
+class LinkOfReport(OpenBody):
+    up: bool
+    dbd_id: Annotated[ReportText, like("dbd-2")] | None
+
+
+class QueuesOfReport(OpenBody):
+    verdicts: Whole
+    mail: Whole
+
+
+class BoardOfReport(OpenBody):
+    temperature_c: Annotated[int, Field(ge=-100, le=200)] | None
+    storage_free_mib: Whole | None
+    memory_free_mib: Whole | None
+
+
+class CameraOfReport(OpenBody):
+    fps: Whole
+
+
+class UpdateOfReport(OpenBody):
+    kind: Literal["app", "model"]
+    name: Annotated[ReportText, like("palm-access-device")]
+    release_seq: Whole
+    state: Literal["receiving", "verified", "trial", "running", "failed", "withdrawn"]
+    code: Absent[Annotated[str, _pattern("[a-z0-9_]{1,32}"), like("self_test")]] = None
+
+
+class ReportBody(OpenBody, title="DeviceReport"):
+    """How a device is (device surface §3, Reports)."""
+
+    v: Annotated[int, Field(ge=1, le=1)]  # a literal would take true and 1.0
+    boot_id: Hex32
+    at_ms: Millis
+    uptime_s: Whole
+    serving: bool
+    app: AppOfReport
+    model_id: Annotated[ReportText, like("palm-gen-4")]
+    thr_id: Annotated[ReportText, like("palm-gen-4-t1")]
+    config_seq: Whole
+    health: Annotated[list[HealthWord], Field(max_length=32)]
+    gallery: GalleryOfReport | None
+    link: LinkOfReport
+    queues: QueuesOfReport
+    board: BoardOfReport
+    camera: CameraOfReport | None
+    counters: Annotated[dict[str, Whole], BeforeValidator(_known_counters), like({"frames": 1200})]
+    updates: Annotated[list[UpdateOfReport], Field(max_length=8)]
 
 
 class VerdictBatch(Body):

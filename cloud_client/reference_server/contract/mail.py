@@ -5,23 +5,29 @@ whom, and what is inside is judged record by record. What a device puts inside a
 later versions; what an operator sends may not.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from cloud_client.contract import NAME_64
 from cloud_client.reference_server.contract.bodies import (
     MAX_SAFE_INTEGER,
     Absent,
+    AppOfReport,
     Body,
     Hex32,
     Hex64,
     Kid,
     Millis,
     Name64,
+    OpenBody,
+    ReportBody,
+    ReportText,
     StreamName,
     ThresholdsId,
     like,
+    read_model,
 )
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from link1.canonical import b64_decode, b64_encode
@@ -94,28 +100,22 @@ class SubmitOutbox(Body):
     records: Annotated[list[OutboxRecordBody], Field(min_length=1, max_length=MAX_RECORDS)]
 
 
-class Inside(Body):
-    """A body that a device has sealed."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class RefusedRecordBody(Inside, title="RefusedRecord"):
+class RefusedRecordBody(OpenBody, title="RefusedRecord"):
     seq: Seq
     code: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,32}$")]
 
 
-class ReportedGallery(Inside):
+class ReportedGallery(OpenBody):
     stream: Annotated[StreamName, StringConstraints(pattern=f"^{NAME_64.pattern}$")]
     epoch: Count
     seq: Count
 
 
-class ReportedMail(Inside):
+class ReportedMail(OpenBody):
     in_applied_seq: Count
 
 
-class DeviceReport(Inside):
+class DeviceReport(OpenBody):
     health: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]{1,32}$")]], Field(max_length=_MAX_LISTED)
     ]
@@ -123,9 +123,25 @@ class DeviceReport(Inside):
     # A totem has no gallery.
     gallery: ReportedGallery | None
     mail: ReportedMail
+    app: Absent[AppOfReport] = None
+    model_id: Absent[ReportText] = None
 
 
-class WipeDone(Inside):
+@dataclass(frozen=True, slots=True)
+class MailedReport:
+    """A report by mail; ``complete`` where it has a boot_id, and so every member of a report by route."""
+
+    mailed: DeviceReport
+    complete: ReportBody | None
+
+
+def read_report(value: object) -> MailedReport:
+    """The body of ``svc.device.report``. Problem 422."""
+    complete = isinstance(value, dict) and "boot_id" in value
+    return MailedReport(read_model(DeviceReport, value), read_model(ReportBody, value) if complete else None)
+
+
+class WipeDone(OpenBody):
     wipe_id: Hex32
 
 

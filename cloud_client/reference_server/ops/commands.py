@@ -14,6 +14,8 @@ from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS, UUID, Scope, SessionStatus
 from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.devices import reports
+from cloud_client.reference_server.domain.devices.records import device_object, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.people import enrollments, sessions, subjects
 from cloud_client.reference_server.domain.people import status as standing
@@ -28,6 +30,7 @@ from link1.keys import PublicKey
 _KEY_ID_LETTERS = string.digits + string.ascii_lowercase
 _SECRET_LETTERS = string.digits + string.ascii_letters
 _NAME_CHARACTERS = 200
+MAX_OFFLINE_AFTER_S = 365 * 24 * 3600
 
 Printed = dict[str, Any]
 
@@ -41,21 +44,46 @@ def create_tenant(tx: Tx, vault: Vault, name: str, now_ms: int) -> Printed:
     return {"tenant_id": tenant_id}
 
 
+def list_tenants(tx: Tx) -> Printed:
+    """``tenant list``."""
+    rows = tx.all("SELECT tenant_id, name, created_ms FROM tenants ORDER BY created_ms, tenant_id")
+    return {
+        "tenants": [
+            {"tenant_id": row["tenant_id"], "name": row["name"], "created_at_ms": row["created_ms"]}
+            for row in rows
+        ]
+    }
+
+
 def set_tenant(
-    tx: Tx, vault: Vault, tenant_id: str, terms_version: str | None, duplicate_cosine: float | None
+    tx: Tx,
+    vault: Vault,
+    tenant_id: str,
+    *,
+    terms_version: str | None,
+    duplicate_cosine: float | None,
+    offline_after_s: int | None,
 ) -> Printed:
     """``tenant set``."""
+    if offline_after_s is not None and not 1 <= offline_after_s <= MAX_OFFLINE_AFTER_S:
+        raise OperatorError(f"--offline-after-s lies between 1 and {MAX_OFFLINE_AFTER_S}")
     if terms_version is not None and not NAME_64.fullmatch(terms_version):
         raise OperatorError("a terms_version has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     if duplicate_cosine is not None and not -1 <= duplicate_cosine <= 1:
         raise OperatorError("a duplicate cosine lies between -1 and 1")
     tenant = tenants.change(
-        tx, vault, tenant_id, terms_version=terms_version, duplicate_cosine=duplicate_cosine
+        tx,
+        vault,
+        tenant_id,
+        terms_version=terms_version,
+        duplicate_cosine=duplicate_cosine,
+        offline_after_s=offline_after_s,
     )
     return {
         "tenant_id": tenant.tenant_id,
         "terms_version": tenant.terms_version,
         "duplicate_cosine": tenant.duplicate_cosine,
+        "offline_after_s": tenant.offline_after_s,
     }
 
 
@@ -77,6 +105,37 @@ def create_key(tx: Tx, environment: Environment, scopes: list[str], now_ms: int)
         **environment.params,
     )
     return {"key_id": key_id, "api_key": f"svc_{environment.mode}_{key_id}_{secret}"}
+
+
+def list_keys(tx: Tx, environment: Environment) -> Printed:
+    """``key list``: no secret is in it."""
+    _known(tx, environment)
+    rows = tx.all(
+        """SELECT key_id, scopes, created_ms, revoked_ms FROM api_keys
+           WHERE tenant_id = :tenant_id AND livemode = :livemode ORDER BY created_ms, key_id""",
+        **environment.params,
+    )
+    return {
+        "keys": [
+            {
+                "key_id": row["key_id"],
+                "scopes": row["scopes"].split(),
+                "created_at_ms": row["created_ms"],
+                "revoked_at_ms": row["revoked_ms"],
+            }
+            for row in rows
+        ]
+    }
+
+
+def show_device(tx: Tx, environment: Environment, device_id: str, now_ms: int) -> Printed:
+    """``device show``: the Device of the contract, and what the device reported last."""
+    _known(tx, environment)
+    try:
+        row = row_by_id(tx, environment, device_id)
+    except Problem:
+        raise OperatorError("no such device in this environment: look at --tenant and --mode") from None
+    return {"device": device_object(tx, row, now_ms).plain(), **reports.shown_report(tx, row)}
 
 
 def revoke_key(tx: Tx, tenant_id: str, key_id: str, now_ms: int) -> Printed:

@@ -418,7 +418,111 @@ _LISTS = (
         SELECT 'seal_cpf' WHERE EXISTS (SELECT 1 FROM subjects WHERE cpf_ct IS NOT NULL)""",
 )
 
-MIGRATIONS: Final = ((*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS), _MAIL, _DBD_WINDOWS, _LISTS)
+_FLEET = (
+    "ALTER TABLE tenants ADD COLUMN offline_after_s BIGINT NOT NULL DEFAULT 900",
+    # When something that the device signed came last, by each way. `health` has the device's own words only.
+    "ALTER TABLE devices ADD COLUMN network_ms BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE devices ADD COLUMN mail_ms BIGINT NOT NULL DEFAULT 0",
+    "UPDATE devices SET network_ms = last_seen_ms",
+    # Attested until then, by the leaf key and under the CA named. Who was attested before has to be again:
+    # until when is not known.
+    "ALTER TABLE devices ADD COLUMN attested_ms BIGINT",
+    "ALTER TABLE devices ADD COLUMN attested_until_ms BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE devices ADD COLUMN attested_leaf BLOB",
+    "ALTER TABLE devices ADD COLUMN attested_ca TEXT",
+    "ALTER TABLE devices DROP COLUMN attest_level",
+    "ALTER TABLE devices DROP COLUMN attest_verified",
+    "CREATE INDEX devices_leaf ON devices (attested_leaf) WHERE attested_leaf IS NOT NULL",
+    # The newest report of a device. `earlier_boots` are the boot_ids before the report's, the latest first;
+    # `boot_counters` the last values since its boot, `counters` the totals; `stopped_ms` when it first said
+    # that it does not serve any more; `app_seq` and `model_seq` the highest release that ran or failed.
+    """CREATE TABLE device_reports (
+        tenant_id TEXT NOT NULL,
+        device_id TEXT NOT NULL,
+        report TEXT,
+        received_ms BIGINT,
+        stopped_ms BIGINT,
+        earlier_boots TEXT NOT NULL,
+        boot_counters TEXT NOT NULL,
+        counters TEXT NOT NULL,
+        app_seq BIGINT NOT NULL DEFAULT 0,
+        model_seq BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (tenant_id, device_id),
+        FOREIGN KEY (tenant_id, device_id) REFERENCES devices)""",
+    """CREATE TABLE releases (
+        tenant_id TEXT NOT NULL REFERENCES tenants,
+        livemode INTEGER NOT NULL,
+        release_seq BIGINT NOT NULL,
+        kind TEXT NOT NULL,
+        model_id TEXT,
+        manifest TEXT NOT NULL,
+        created_ms BIGINT NOT NULL,
+        PRIMARY KEY (tenant_id, livemode, release_seq))""",
+    """CREATE TABLE release_chunks (
+        tenant_id TEXT NOT NULL,
+        livemode INTEGER NOT NULL,
+        release_seq BIGINT NOT NULL,
+        chunk_index INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (tenant_id, livemode, release_seq, chunk_index),
+        FOREIGN KEY (tenant_id, livemode, release_seq) REFERENCES releases)""",
+    # `wave` counts from 1; `looked_ms` is when the rollout was judged last.
+    """CREATE TABLE rollouts (
+        tenant_id TEXT NOT NULL,
+        livemode INTEGER NOT NULL,
+        release_seq BIGINT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT,
+        waves TEXT NOT NULL,
+        wave INTEGER NOT NULL,
+        opened_ms BIGINT NOT NULL,
+        looked_ms BIGINT NOT NULL,
+        soak_s BIGINT NOT NULL,
+        silence_s BIGINT NOT NULL,
+        mail_after_s BIGINT NOT NULL,
+        PRIMARY KEY (tenant_id, livemode, release_seq),
+        FOREIGN KEY (tenant_id, livemode, release_seq) REFERENCES releases)""",
+    # Who was offered a release, in which wave. `state` is what the device reports of it, `took_ms` since
+    # when it reports any; `mailed` counts the records of it that were put into the device's inbox.
+    """CREATE TABLE rollout_devices (
+        tenant_id TEXT NOT NULL,
+        livemode INTEGER NOT NULL,
+        release_seq BIGINT NOT NULL,
+        device_id TEXT NOT NULL,
+        wave INTEGER NOT NULL,
+        state TEXT,
+        took_ms BIGINT,
+        served_before INTEGER NOT NULL DEFAULT 0,
+        left_out INTEGER NOT NULL DEFAULT 0,
+        mailed INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (tenant_id, livemode, release_seq, device_id),
+        FOREIGN KEY (tenant_id, livemode, release_seq) REFERENCES rollouts,
+        FOREIGN KEY (tenant_id, device_id) REFERENCES devices)""",
+    "CREATE INDEX rollout_devices_device ON rollout_devices (tenant_id, device_id)",
+    # Verdicts while a release is rolled out, by the hour they were decided in: of devices that had taken it
+    # (`took` 1), and of the others.
+    """CREATE TABLE rollout_verdicts (
+        tenant_id TEXT NOT NULL,
+        livemode INTEGER NOT NULL,
+        release_seq BIGINT NOT NULL,
+        hour BIGINT NOT NULL,
+        took INTEGER NOT NULL,
+        decided BIGINT NOT NULL,
+        accepted BIGINT NOT NULL,
+        PRIMARY KEY (tenant_id, livemode, release_seq, hour, took),
+        FOREIGN KEY (tenant_id, livemode, release_seq) REFERENCES rollouts)""",
+    # Mail that carries a release, so that what is halted can be taken back.
+    "ALTER TABLE inbox ADD COLUMN release_seq BIGINT",
+    "CREATE INDEX inbox_release ON inbox (tenant_id, release_seq) WHERE release_seq IS NOT NULL",
+)
+
+MIGRATIONS: Final = (
+    (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
+    _MAIL,
+    _DBD_WINDOWS,
+    _LISTS,
+    _FLEET,
+)
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {
     "sqlite": {},

@@ -94,7 +94,8 @@ def admit_device(tx: Tx, verified: VerifiedRequest, now_ms: int, *, for_revoked:
     device = _admitted(tx, verified.kid, now_ms, for_revoked=for_revoked)
     spend_nonce(tx, verified, now_ms)
     tx.run(
-        "UPDATE devices SET last_seen_ms = :now_ms WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        """UPDATE devices SET last_seen_ms = :now_ms, network_ms = :now_ms
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         now_ms=now_ms,
         tenant_id=device.environment.tenant_id,
         device_id=device.device_id,

@@ -73,12 +73,12 @@ class Filled:
         )
         tx.run(
             f"""{numbers} INSERT INTO devices (tenant_id, device_id, livemode, kind, status, gate_id, dbd_id,
-                    passage_sensor, app_pkg, app_version, model_id, seal_pub, attest_level, attest_verified,
-                    health, last_seen_ms, registered_ms, registration_no)
+                    passage_sensor, app_pkg, app_version, model_id, seal_pub, health,
+                    last_seen_ms, registered_ms, registration_no)
                 SELECT :tenant_id, 'dev-' || CAST(i AS TEXT), 0, 'access',
                        CASE WHEN i % 2 = 0 THEN 'active' ELSE 'revoked' END,
                        CASE WHEN i % 2 = 0 THEN 'even' ELSE 'odd' END, 'd1', 0, 'p', '1', 'm',
-                       person_key_ct, 'none', 0, '[]', i, i, 1
+                       person_key_ct, '[]', i, i, 1
                 FROM n, (SELECT * FROM subjects LIMIT 1) AS one""",
             tenant_id=self.tenant_id,
         )

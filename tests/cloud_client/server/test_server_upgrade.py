@@ -17,7 +17,40 @@ from tests.cloud_client.server.server_harness import Cloud, code_of, decision
 from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
+_BACK_TO_4 = (
+    *(
+        f"DROP TABLE {table}"
+        for table in (
+            "rollout_verdicts",
+            "rollout_devices",
+            "rollouts",
+            "release_chunks",
+            "releases",
+            "device_reports",
+        )
+    ),
+    "DROP INDEX inbox_release",
+    "ALTER TABLE inbox DROP COLUMN release_seq",
+    "DROP INDEX devices_leaf",
+    *(
+        f"ALTER TABLE devices DROP COLUMN {name}"
+        for name in (
+            "attested_ms",
+            "attested_until_ms",
+            "attested_leaf",
+            "attested_ca",
+            "network_ms",
+            "mail_ms",
+        )
+    ),
+    "ALTER TABLE devices ADD COLUMN attest_level TEXT NOT NULL DEFAULT 'x509'",
+    "ALTER TABLE devices ADD COLUMN attest_verified INTEGER NOT NULL DEFAULT 1",
+    """UPDATE devices SET health = '["KEY_UNATTESTED", "CABLE_DOWN"]'""",
+    "ALTER TABLE tenants DROP COLUMN offline_after_s",
+    "DELETE FROM schema_version WHERE version > 4",
+)
 _BACK = (
+    *_BACK_TO_4,
     "DROP TABLE upgrade_steps",
     "DROP INDEX verdicts_changes",
     "DROP INDEX templates_removed",
@@ -94,6 +127,12 @@ def test_an_upgrade_with_people_and_verdicts(tmp_path: Path, engine: str) -> Non
     assert [record["verdict_seq"] for record in new] == [3]
     erased = partner.send("DELETE", f"/v1/subjects/{with_cpf['subject_id']}").json()
     assert "cpf_ciphertext" in erased["signed_receipt"]["receipt"]["erased"]
+    # A device that was attested then has to be again; what it says of itself is kept.
+    (listed,) = partner.get("/v1/devices")["data"]
+    assert listed["health"] == ["CABLE_DOWN", "KEY_UNATTESTED"]
+    assert listed["trust"] == {"attest_level": "none", "verified": False}
+    cloud.clock.forward(s=900)
+    assert "OFFLINE" in partner.get("/v1/devices")["data"][0]["health"]
     cloud.close()
 
 

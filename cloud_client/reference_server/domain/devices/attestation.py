@@ -12,8 +12,8 @@ What does not verify is one answer, whatever the reason.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -24,12 +24,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import Field
 
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Attest, Body, read_model
 from cloud_client.reference_server.contract.mail import base64_of
 from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
-from cloud_client.reference_server.domain.devices.records import UNATTESTED, row_by_id
+from cloud_client.reference_server.domain.devices.records import is_attested, row_by_id, trust_of
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import b64_decode
@@ -40,6 +42,8 @@ PREFIX: Final = b"svc.device.attest.v1\x00"
 MAX_CHAIN: Final = 4
 _MAX_CERTIFICATE_BYTES: Final = 4096
 _MAX_SIGNATURE_BYTES: Final = 256
+_GOOD_FOR_MS: Final = 90 * DAY_MS
+_DUE_AFTER_MS: Final = 30 * DAY_MS
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1)
 _UNDERSTOOD: Final = frozenset(
     {x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid}
@@ -65,13 +69,22 @@ def attest_device(call: Call, tx: Tx) -> ApiAnswer:
     if body.level == "none":
         if body.evidence is not None:
             raise invalid("/evidence", "type")
-        return _attested(tx, device, "none", verified=False)
+        return _attested(tx, device, None, call.now_ms)
     evidence = _evidence(body.evidence)
     try:
-        _verify(call, tx, device, evidence)
+        proof = _verify(call, tx, device, evidence)
     except _NotVerified:
         raise invalid("/evidence", "not_verified") from None
-    return _attested(tx, device, "x509", verified=True)
+    if _vouches_for_another(tx, device, proof.leaf):
+        raise Problem(ProblemCode.DEVICE_STATE_CONFLICT)
+    return _attested(tx, device, proof, call.now_ms)
+
+
+def is_due(tx: Tx, device: Row, now_ms: int) -> bool:
+    """Whether the device should attest its keys: it could and is not verified, or did long ago."""
+    if is_attested(device, now_ms):
+        return bool(now_ms - device["attested_ms"] >= _DUE_AFTER_MS)
+    return tx.exists("SELECT 1 FROM factory_cas")
 
 
 def key_digest(verdict: bytes, http: bytes, seal: bytes) -> bytes:
@@ -121,21 +134,47 @@ def remove_factory_ca(tx: Tx, fingerprint: str) -> dict[str, Any]:
         "DELETE FROM factory_cas WHERE fingerprint = :fingerprint", fingerprint=fingerprint.lower()
     ):
         raise OperatorError("no such factory CA: `factory-ca list` prints the fingerprint to give here")
+    tx.run(
+        "UPDATE devices SET attested_until_ms = 0 WHERE attested_ca = :fingerprint",
+        fingerprint=fingerprint.lower(),
+    )
     return {"fingerprint": fingerprint.lower()}
 
 
-def _attested(tx: Tx, device: Row, level: str, *, verified: bool) -> ApiAnswer:
-    health = set(json.loads(device["health"])) - {UNATTESTED}
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What verified evidence says: whose leaf key (SHA-256), under which CA, and until when."""
+
+    leaf: bytes
+    ca: str
+    until_ms: int
+
+
+def _attested(tx: Tx, device: Row, proof: _Proof | None, now_ms: int) -> ApiAnswer:
     tx.run(
-        """UPDATE devices SET attest_level = :level, attest_verified = :verified, health = :health
+        """UPDATE devices SET attested_ms = :at_ms, attested_until_ms = :until_ms, attested_leaf = :leaf,
+                  attested_ca = :ca
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        level=level,
-        verified=int(verified),
-        health=json.dumps(sorted(health if verified else health | {UNATTESTED})),
+        at_ms=None if proof is None else now_ms,
+        until_ms=0 if proof is None else proof.until_ms,
+        leaf=None if proof is None else proof.leaf,
+        ca=None if proof is None else proof.ca,
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
     )
-    return ApiAnswer(200, shown.Attestation(trust=shown.TrustAnswer(attest_level=level, verified=verified)))
+    return ApiAnswer(200, shown.Attestation(trust=trust_of(attested=proof is not None)))
+
+
+def _vouches_for_another(tx: Tx, device: Row, leaf: bytes) -> bool:
+    """Whether the leaf has attested another device, of any tenant, which is not wiped."""
+    return tx.exists(
+        """SELECT 1 FROM devices
+           WHERE attested_leaf = :leaf AND status <> 'wiped'
+             AND NOT (tenant_id = :tenant_id AND device_id = :device_id)""",
+        leaf=leaf,
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
 
 
 def _evidence(value: object) -> X509Evidence:
@@ -146,7 +185,7 @@ def _evidence(value: object) -> X509Evidence:
         raise Problem(problem.code, errors=errors) from None
 
 
-def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> None:
+def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> _Proof:
     now = datetime.fromtimestamp(call.now_ms / 1000, UTC)
     try:
         chain = [x509.load_der_x509_certificate(b64_decode(text)) for text in evidence.chain_b64]
@@ -154,15 +193,24 @@ def _verify(call: Call, tx: Tx, device: Row, evidence: X509Evidence) -> None:
             x509.load_der_x509_certificate(row["certificate"])
             for row in tx.all("SELECT certificate FROM factory_cas ORDER BY fingerprint")
         ]
-        _check_path(chain, roots, now)
+        path = _checked_path(chain, roots, now)
         message = PREFIX + _digest_of(tx, device) + _spent_challenge(tx, device, call.now_ms)
         _check_signature(chain[0], message, b64_decode(evidence.sig_b64))
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, KeyFormatError, SignatureError):
         raise _NotVerified from None
+    leaf_key = path[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    expires_ms = min(int(certificate.not_valid_after_utc.timestamp()) for certificate in path) * 1000
+    return _Proof(
+        leaf=hashlib.sha256(leaf_key).digest(),
+        ca=path[-1].fingerprint(SHA256()).hex(),
+        until_ms=min(expires_ms, call.now_ms + _GOOD_FOR_MS),
+    )
 
 
-def _check_path(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], now: datetime) -> None:
-    """Each certificate is issued by the next, the last by a configured CA, and all may do what they do."""
+def _checked_path(
+    chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], now: datetime
+) -> list[x509.Certificate]:
+    """The path from the leaf to a configured CA: each is issued by the next, and may do what it does."""
     if len(chain) > 1 and chain[-1] in roots:
         chain = chain[:-1]
     leaf = chain[0]
@@ -183,6 +231,7 @@ def _check_path(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certific
             raise _NotVerified
         if any(item.critical and item.oid not in _UNDERSTOOD for item in certificate.extensions):
             raise _NotVerified
+    return [*chain, above]
 
 
 def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:

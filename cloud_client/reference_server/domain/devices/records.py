@@ -18,7 +18,9 @@ from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
 
 UNATTESTED: Final = "KEY_UNATTESTED"
-"""The one health word that the service knows better than the device."""
+OFFLINE: Final = "OFFLINE"
+_OF_THE_SERVICE: Final = frozenset({UNATTESTED, OFFLINE})
+"""The health words that the service knows better than the device."""
 _FILTERS: Final = ("status", "gate_id", "kind")
 
 
@@ -27,7 +29,7 @@ def list_devices(call: Call, tx: Tx) -> ApiAnswer:
     after = read_cursor(call, "devices", max_age_ms=None)
     filters = {name: value for name in _FILTERS if (value := call.query[name]) is not None}
     listed = Listed("devices", "devices", "registered_ms", "device_id", shown.DevicePage, filters)
-    return list_page(call, tx, listed, after, lambda row: device_object(tx, row))
+    return list_page(call, tx, listed, after, lambda row: device_object(tx, row, call.now_ms))
 
 
 def revoke_device(call: Call, tx: Tx) -> ApiAnswer:
@@ -53,7 +55,7 @@ def revoke_device(call: Call, tx: Tx) -> ApiAnswer:
         mail = InboxMail(MailKind.DEVICE_REVOKE, status)
         mail_inbox.announce_wipe(tx, call.vault, row, mail, now_ms=call.now_ms)
     revoked = row_by_id(tx, call.environment, row["device_id"])
-    return ApiAnswer(200, device_object(tx, revoked), wakes=(row["tenant_id"], row["device_id"]))
+    return ApiAnswer(200, device_object(tx, revoked, call.now_ms), wakes=(row["tenant_id"], row["device_id"]))
 
 
 def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
@@ -76,7 +78,45 @@ def row_by_id(tx: Tx, environment: Environment, device_id: str) -> Row:
     return own_row(tx, environment, "devices", ProblemCode.DEVICE_NOT_FOUND, device_id=device_id)
 
 
-def device_object(tx: Tx, row: Row) -> shown.DeviceAnswer:
+def heard_by_mail(tx: Tx, device: Row, now_ms: int) -> None:
+    """Something that the device has signed came by mail."""
+    tx.run(
+        "UPDATE devices SET mail_ms = :now_ms WHERE tenant_id = :tenant_id AND device_id = :device_id",
+        now_ms=now_ms,
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
+
+
+def is_attested(row: Row, now_ms: int) -> bool:
+    """Whether a certificate chain vouches for the device's keys now."""
+    return bool(now_ms < row["attested_until_ms"])
+
+
+def offline_after_ms(tx: Tx, tenant_id: str) -> int:
+    """How long nothing may come from a device before it counts as offline, in milliseconds."""
+    after_s: int = tx.scalar(
+        "SELECT offline_after_s FROM tenants WHERE tenant_id = :tenant_id", tenant_id=tenant_id
+    )
+    return after_s * 1000
+
+
+def health_of(row: Row, now_ms: int, offline_ms: int) -> list[str]:
+    """The health words of a device: its own, and those that are the service's alone."""
+    words = set(json.loads(row["health"])) - _OF_THE_SERVICE
+    if not is_attested(row, now_ms):
+        words.add(UNATTESTED)
+    if now_ms - max(row["network_ms"], row["mail_ms"]) >= offline_ms:
+        words.add(OFFLINE)
+    return sorted(words)
+
+
+def trust_of(*, attested: bool) -> shown.TrustAnswer:
+    """How far a device's keys are vouched for."""
+    return shown.TrustAnswer(attest_level="x509" if attested else "none", verified=attested)
+
+
+def device_object(tx: Tx, row: Row, now_ms: int) -> shown.DeviceAnswer:
     """The Device of the contract."""
     keys = tx.all(
         """SELECT purpose, kid FROM device_keys
@@ -96,6 +136,6 @@ def device_object(tx: Tx, row: Row) -> shown.DeviceAnswer:
             seq=row["acked_seq"],
         ),
         keys=[shown.KeyOfDevice.of(key, alg="ed25519") for key in keys],
-        trust=shown.TrustAnswer.of(row, verified=row["attest_verified"]),
-        health=json.loads(row["health"]),
+        trust=trust_of(attested=is_attested(row, now_ms)),
+        health=health_of(row, now_ms, offline_after_ms(tx, row["tenant_id"])),
     )

@@ -1,7 +1,6 @@
 """``POST /v1/devices/register``: a device with a provisioning token brings its keys."""
 
 import hashlib
-import json
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
@@ -10,8 +9,9 @@ from cloud_client.reference_server.contract.problems import Problem, invalid, un
 from cloud_client.reference_server.contract.words import MAX_JSON_BYTES, DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.devices import reports
 from cloud_client.reference_server.domain.devices.attestation import key_digest
-from cloud_client.reference_server.domain.devices.records import UNATTESTED, device_object, row_by_id
+from cloud_client.reference_server.domain.devices.records import device_object, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.tenancy import signers, tenants
@@ -147,16 +147,19 @@ def _store(
 ) -> None:
     tx.run(
         """INSERT INTO devices (tenant_id, device_id, livemode, kind, status, gate_id, dbd_id,
-                                passage_sensor, app_pkg, app_version, model_id, seal_pub, attest_level,
-                                attest_verified, health, last_seen_ms, registered_ms, registration_no)
+                                passage_sensor, app_pkg, app_version, model_id, seal_pub, health,
+                                last_seen_ms, network_ms, registered_ms, registration_no)
            VALUES (:tenant_id, :device_id, :livemode, :kind, 'active', :gate_id, :dbd_id, :passage_sensor,
-                   :app_pkg, :app_version, :model_id, :seal_pub, 'none', 0, :health, :now_ms, :now_ms, 1)
+                   :app_pkg, :app_version, :model_id, :seal_pub, '[]',
+                   :now_ms, :now_ms, :now_ms, 1)
            ON CONFLICT (tenant_id, device_id) DO UPDATE SET
                kind = excluded.kind, status = 'active', gate_id = excluded.gate_id, dbd_id = excluded.dbd_id,
                passage_sensor = excluded.passage_sensor, app_pkg = excluded.app_pkg,
                app_version = excluded.app_version, model_id = excluded.model_id, seal_pub = excluded.seal_pub,
-               attest_level = 'none', attest_verified = 0, health = excluded.health, acked_epoch = 0,
+               attested_ms = NULL, attested_until_ms = 0, attested_leaf = NULL,
+               attested_ca = NULL, health = excluded.health, acked_epoch = 0,
                acked_seq = 0, synced_ms = NULL, last_seen_ms = excluded.last_seen_ms,
+               network_ms = excluded.network_ms, mail_ms = 0,
                registered_ms = excluded.registered_ms, registration_no = devices.registration_no + 1,
                revoked_ms = NULL, revoke_reason = NULL, wipe_id = NULL""",
         device_id=body.device_id,
@@ -168,7 +171,6 @@ def _store(
         app_version=body.app.version,
         model_id=body.model_id,
         seal_pub=seal_pub.raw,
-        health=json.dumps([UNATTESTED]),
         now_ms=now_ms,
         **environment.params,
     )
@@ -184,7 +186,9 @@ def _store(
             tenant_id=environment.tenant_id,
             device_id=body.device_id,
         )
-    mail_inbox.open_box(tx, row_by_id(tx, environment, body.device_id))
+    device = row_by_id(tx, environment, body.device_id)
+    mail_inbox.open_box(tx, device)
+    reports.forget(tx, device)
     if body.kind == "access":
         gallery_log.adopt_model(tx, environment, body.model_id)
 
@@ -196,7 +200,7 @@ def _registered(
     seal_key = signers.seal_key(tx, vault, now_ms).public
     dbd_key = device_config.dbd_key_at(tx, environment, row["dbd_id"], now_ms)
     return shown.RegistrationAnswer(
-        device=device_object(tx, row),
+        device=device_object(tx, row, now_ms),
         tenant_id=row["tenant_id"],
         roots=[key_object(vault.root.public)],
         keys=signers.published(tx, now_ms),

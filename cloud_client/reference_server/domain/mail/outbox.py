@@ -7,18 +7,19 @@ happen in the transaction that answers. So `acked_upto_seq` never covers what co
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.bodies import Body, VerdictBatch, read_model
-from cloud_client.reference_server.contract.mail import DeviceReport, SubmitOutbox, WipeDone
+from cloud_client.reference_server.contract.bodies import VerdictBatch, read_model
+from cloud_client.reference_server.contract.mail import MailedReport, SubmitOutbox, WipeDone, read_report
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
-from cloud_client.reference_server.domain.devices.records import UNATTESTED, mark_wiped, row_by_id
-from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.devices import reports
+from cloud_client.reference_server.domain.devices.records import heard_by_mail, mark_wiped, row_by_id
 from cloud_client.reference_server.domain.mail import gallery as mail_gallery
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind, OutboxKind
@@ -31,10 +32,11 @@ from link1.errors import SealError
 from link1.keys import PublicKey, SealKey
 from link1.sealed import check_outbox_record, open_record
 
-_CONTENTS: Final[Mapping[OutboxKind, type[Body]]] = {
-    OutboxKind.VERDICTS_BATCH: VerdictBatch,
-    OutboxKind.DEVICE_REPORT: DeviceReport,
-    OutboxKind.DEVICE_WIPED: WipeDone,
+Content = VerdictBatch | MailedReport | WipeDone
+_CONTENTS: Final[Mapping[OutboxKind, Callable[[object], Content]]] = {
+    OutboxKind.VERDICTS_BATCH: partial(read_model, VerdictBatch),
+    OutboxKind.DEVICE_REPORT: read_report,
+    OutboxKind.DEVICE_WIPED: partial(read_model, WipeDone),
 }
 
 
@@ -64,7 +66,9 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
     filling = None
     if report is not None:
         environment, now_ms = call.environment, call.now_ms
-        filling = mail_gallery.answer_report(tx, call.vault, environment, device, report, now_ms=now_ms)
+        filling = mail_gallery.answer_report(
+            tx, call.vault, environment, device, report.mailed, now_ms=now_ms
+        )
     return ApiAnswer(
         200,
         shown.OutboxResult(
@@ -87,14 +91,14 @@ class _Reader:
     now_ms: int
     seal_keys: list[SealKey]
 
-    def open(self, record: JsonObject, ciphertext: bytes) -> tuple[OutboxKind, Body]:
+    def open(self, record: JsonObject, ciphertext: bytes) -> tuple[OutboxKind, Content]:
         """What is inside a record. SealError ``malformed`` when that is nothing we know."""
         refusal = SealError("malformed", "no seal key of the service opens the record")
         for key in self.seal_keys:
             try:
                 word, body = open_record(record, ciphertext, key)
                 kind = OutboxKind(word)
-                return kind, read_model(_CONTENTS[kind], body)
+                return kind, _CONTENTS[kind](body)
             except SealError as error:
                 refusal = error
             except (ValueError, Problem):
@@ -138,6 +142,7 @@ def _take(reader: _Reader, device_id: str, record: JsonObject) -> bool:
         now_ms=reader.now_ms,
         **where,
     )
+    heard_by_mail(tx, device, reader.now_ms)
     return True
 
 
@@ -156,7 +161,7 @@ def _signer(tx: Tx, device: Row) -> PublicKey:
     return PublicKey(row["pub"])
 
 
-def _apply_in_order(reader: _Reader, device: Row) -> DeviceReport | None:
+def _apply_in_order(reader: _Reader, device: Row) -> MailedReport | None:
     """Apply what has come without a gap; the latest report that was in it."""
     tx = reader.tx
     where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
@@ -176,7 +181,7 @@ def _apply_in_order(reader: _Reader, device: Row) -> DeviceReport | None:
             continue
         record: JsonObject = json.loads(row["record"])
         content = _apply(reader, device, record)
-        report = content if isinstance(content, DeviceReport) else report
+        report = content if isinstance(content, MailedReport) else report
         tx.run(
             """UPDATE outbox SET record = NULL
                WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
@@ -192,47 +197,40 @@ def _apply_in_order(reader: _Reader, device: Row) -> DeviceReport | None:
     return report
 
 
-def _apply(reader: _Reader, device: Row, record: JsonObject) -> Body:
+def _apply(reader: _Reader, device: Row, record: JsonObject) -> Content:
     """Do what a record says; its contents."""
     ciphertext = b64_decode(record["ct_b64"])  # checked when it came
     _, content = reader.open(record, ciphertext)
     if isinstance(content, VerdictBatch):
         # Item by item as on the device's own route; what is refused there is no concern of the mail.
         uploads.take_batch(reader.tx, reader.environment, device["device_id"], content, reader.now_ms)
-    elif isinstance(content, DeviceReport):
+    elif isinstance(content, MailedReport):
         _apply_report(reader, device, content, record["post"]["created_ms"])
     return content
 
 
-def _apply_report(reader: _Reader, device: Row, report: DeviceReport, created_ms: int) -> None:
-    tx, environment = reader.tx, reader.environment
-    health = set(report.health) - {UNATTESTED}
-    if not device["attest_verified"]:
-        health.add(UNATTESTED)
+def _apply_report(reader: _Reader, device: Row, report: MailedReport, created_ms: int) -> None:
+    tx, mailed = reader.tx, report.mailed
+    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
     tx.run(
-        """UPDATE devices SET health = :health,
+        """UPDATE devices SET
                   last_seen_ms = CASE WHEN last_seen_ms < :seen_ms THEN :seen_ms ELSE last_seen_ms END
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        health=json.dumps(sorted(health)),
         seen_ms=min(created_ms, reader.now_ms),
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **where,
     )
     tx.run(
         """UPDATE mail_boxes SET refused = :refused
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-        refused=json.dumps([item.model_dump() for item in report.refused]),
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        refused=json.dumps([item.model_dump() for item in mailed.refused]),
+        **where,
     )
-    mail_inbox.acknowledge(tx, device, report.mail.in_applied_seq, reader.now_ms)
-    if report.gallery is not None and report.gallery.stream == environment.stream:
-        state = gallery_log.state_of_stream(tx, environment)
-        # A device cannot have applied what does not exist yet, and only a snapshot repairs another epoch.
-        exists = report.gallery.epoch == state.epoch and report.gallery.seq <= state.seq
-        if device["kind"] == "access" and exists:
-            position = (report.gallery.epoch, report.gallery.seq)
-            gallery_log.acknowledge(tx, device["tenant_id"], device["device_id"], position, reader.now_ms)
+    mail_inbox.acknowledge(tx, device, mailed.mail.in_applied_seq, reader.now_ms)
+    if report.complete is not None:
+        reports.take(tx, reader.environment, device, report.complete, reader.now_ms)
+        return
+    reports.acknowledge(tx, reader.environment, device, mailed.gallery, reader.now_ms)
+    reports.show(tx, device, mailed.health, mailed.app, mailed.model_id)
 
 
 def _digest(record: JsonObject) -> bytes:

@@ -22,6 +22,7 @@ class Tenant:
     key: bytes
     terms_version: str
     duplicate_cosine: float
+    offline_after_s: int
 
     def subject_ref(self, subject_id: str) -> str:
         """The pseudonym of a person: 32 hex of HMAC-SHA256(tenant key, the 36 characters of subject_id)."""
@@ -58,26 +59,35 @@ def create(tx: Tx, vault: Vault, tenant_id: str, name: str, now_ms: int) -> None
 def load(tx: Tx, vault: Vault, tenant_id: str) -> Tenant:
     """A tenant by its id. OperatorError when there is none (requests have proved theirs before)."""
     row = tx.one(
-        "SELECT tenant_key_ct, terms_version, duplicate_cosine FROM tenants WHERE tenant_id = :tenant_id",
+        """SELECT tenant_key_ct, terms_version, duplicate_cosine, offline_after_s FROM tenants
+           WHERE tenant_id = :tenant_id""",
         tenant_id=tenant_id,
     )
     if row is None:
         raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
     key = vault.kms.unwrap(row["tenant_key_ct"], tenant_id.encode())
-    return Tenant(tenant_id, key, row["terms_version"], row["duplicate_cosine"])
+    return Tenant(tenant_id, key, row["terms_version"], row["duplicate_cosine"], row["offline_after_s"])
 
 
 def change(
-    tx: Tx, vault: Vault, tenant_id: str, *, terms_version: str | None, duplicate_cosine: float | None
+    tx: Tx,
+    vault: Vault,
+    tenant_id: str,
+    *,
+    terms_version: str | None,
+    duplicate_cosine: float | None,
+    offline_after_s: int | None,
 ) -> Tenant:
     """Change settings that are given; the tenant as it is then."""
     load(tx, vault, tenant_id)
     tx.run(
         """UPDATE tenants SET terms_version = coalesce(:terms_version, terms_version),
-               duplicate_cosine = coalesce(:duplicate_cosine, duplicate_cosine)
+               duplicate_cosine = coalesce(:duplicate_cosine, duplicate_cosine),
+               offline_after_s = coalesce(:offline_after_s, offline_after_s)
            WHERE tenant_id = :tenant_id""",
         terms_version=terms_version,
         duplicate_cosine=duplicate_cosine,
+        offline_after_s=offline_after_s,
         tenant_id=tenant_id,
     )
     return load(tx, vault, tenant_id)

@@ -267,6 +267,7 @@ class Api:
             key=key,
             body=body,
             now_ms=call.now_ms,
+            newest_only=operation.newest_key_only,
         )
 
         def work(tx: Tx) -> ApiAnswer:
@@ -343,7 +344,7 @@ def charges_of(caller: Caller, operation: Operation, query: bytes) -> list[Charg
             rate, who = Rate.DEVICE, f"{caller.environment.tenant_id}:{caller.device_id}"
         case PartnerCaller():
             rate, who = Rate.KEY_WRITE if operation.writes else Rate.KEY_READ, caller.key_id
-    charges = [Charge(rate, who, 1.0 if b"cursor=" in query else operation.first_page_cost)]
+    charges = [Charge(rate, who, 1.0 if b"cursor=" in query else operation.cost)]
     if operation.limits:
         tenant = f"{caller.environment.tenant_id}:{caller.environment.mode}"
         charges += [Charge(limit, tenant if limit.of_tenant else who) for limit in operation.limits]

@@ -36,11 +36,21 @@ class Claim:
 
 
 def claim(
-    tx: Tx, vault: Vault, *, credential: str, method: str, path: str, key: str, body: bytes, now_ms: int
+    tx: Tx,
+    vault: Vault,
+    *,
+    credential: str,
+    method: str,
+    path: str,
+    key: str,
+    body: bytes,
+    now_ms: int,
+    newest_only: bool,
 ) -> Claim | ApiAnswer:
     """Claim a request, or the recorded answer of the first request with the key.
 
-    Problem 409 while the first is running, 422 when its body was different.
+    ``newest_only`` forgets the earlier requests of the scope. Problem 409 while the first is running,
+    422 when its body was different.
     """
     scope_hash = vault.mac("idempotency-scope", credential.encode(), method.encode(), path.encode())
     key_mac = vault.mac("idempotency-key", key.encode())
@@ -56,6 +66,12 @@ def claim(
         now_ms=now_ms,
     )
     if inserted:
+        if newest_only:
+            tx.run(
+                "DELETE FROM idempotency WHERE scope_hash = :scope_hash AND key_mac <> :key_mac",
+                scope_hash=scope_hash,
+                key_mac=key_mac,
+            )
         return mine
     row = tx.one(
         """SELECT body_mac, started_ms, answer_ct FROM idempotency

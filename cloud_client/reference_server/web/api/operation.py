@@ -112,7 +112,9 @@ class Operation:
     keyed: Keyed = Keyed.NO
     limits: tuple[Rate, ...] = ()
     """Rate limits in addition to that of its surface."""
-    first_page_cost: float = 1.0
+    newest_key_only: bool = False
+    """Of the Idempotency-Keys of a caller only the newest is remembered."""
+    cost: float = 1.0
     """What a request without a cursor costs at the limit of its surface."""
     located: bool = False
     """Its answer says in ``Location`` where what was made is."""

@@ -6,8 +6,8 @@ from cloud_client.contract import DEFAULT_DELTA_PAGE, MAX_WAIT_S, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER, integer
-from cloud_client.reference_server.contract.words import MAX_BULK_JSON_BYTES, MAX_DELTA_PAGE
-from cloud_client.reference_server.domain.devices import attestation, registration
+from cloud_client.reference_server.contract.words import MAX_BULK_JSON_BYTES, MAX_DELTA_PAGE, MAX_REPORT_BYTES
+from cloud_client.reference_server.domain.devices import attestation, registration, reports
 from cloud_client.reference_server.domain.devices import gallery as gallery_routes
 from cloud_client.reference_server.domain.devices import status as device_routes
 from cloud_client.reference_server.domain.people import enrollments
@@ -36,6 +36,7 @@ DEVICE_OPERATIONS: Final = (
         attestation.attest_device,
         {200: shown.Attestation},
         Surface.DEVICE,
+        problems=(ProblemCode.DEVICE_STATE_CONFLICT,),
         bodies=(bodies.Attest,),
         limits=(Rate.ATTESTATION,),
         keyed=Keyed.REQUIRED,
@@ -49,6 +50,20 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         waits=True,
         for_revoked=True,
+    ),
+    Operation(
+        "reportDevice",
+        "POST /v1/devices/self/report",
+        "Report how the device is",
+        reports.report_device,
+        {204: None},
+        Surface.DEVICE,
+        bodies=(bodies.ReportBody,),
+        limits=(Rate.REPORT,),
+        keyed=Keyed.REQUIRED,
+        newest_key_only=True,
+        max_bytes=MAX_REPORT_BYTES,
+        max_values=MAX_REPORT_BYTES,
     ),
     Operation(
         "acknowledgeWipe",
@@ -71,7 +86,7 @@ DEVICE_OPERATIONS: Final = (
         Surface.DEVICE,
         problems=(ProblemCode.CURSOR_EXPIRED,),
         query=(CURSOR_PARAMETER,),
-        first_page_cost=5.0,
+        cost=5.0,
         waits=True,
         access_only=True,
     ),

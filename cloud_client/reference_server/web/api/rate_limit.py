@@ -37,6 +37,7 @@ class Rate(Enum):
     KEY_WRITE = ("key_write", 40, 20)
     SESSIONS_OF_TENANT = ("sessions_of_tenant", 60, 60 / 60, True)
     DEVICE = ("device", 20, 10)
+    REPORT = ("report", 6, 1 / 5)
     REDEEM_OF_DEVICE = ("redeem_of_device", 10, 10 / 600)
     REDEEM_OF_TENANT = ("redeem_of_tenant", 60, 60 / 60, True)
     REGISTRATION = ("registration", 10, 10 / 60)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS, DeviceStatusWord, SessionStatus
+from cloud_client.reference_server.domain.devices.records import health_of, offline_after_ms
 from cloud_client.reference_server.domain.people import sessions
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
@@ -121,7 +122,8 @@ def devices(
         **_slice(number),
         **_since(environment, now_ms, unwell=unwell),
     )
-    return _page(rows, number, lambda row: _device_line(row, now_ms))
+    offline_ms = offline_after_ms(tx, environment.tenant_id)
+    return _page(rows, number, lambda row: _device_line(row, now_ms, offline_ms))
 
 
 def device_counts(tx: Tx, environment: Environment, now_ms: int) -> dict[str, int]:
@@ -142,7 +144,7 @@ def _since(environment: Environment, now_ms: int, *, unwell: bool) -> dict[str, 
     return environment.params | ({"out_of_touch_ms": now_ms - OUT_OF_TOUCH_MS} if unwell else {})
 
 
-def _device_line(row: Row, now_ms: int) -> DeviceLine:
+def _device_line(row: Row, now_ms: int, offline_ms: int) -> DeviceLine:
     access = row["kind"] == "access"
     same_epoch = row["acked_epoch"] == row["stream_epoch"]
     lag = max(0, row["stream_seq"] - row["acked_seq"]) if same_epoch else None
@@ -158,7 +160,7 @@ def _device_line(row: Row, now_ms: int) -> DeviceLine:
         about=about,
         lag=lag,
         gallery=_gallery_words(lag, row) if access else "holds none",
-        health=json.loads(row["health"]),
+        health=health_of(row, now_ms, offline_ms),
         last_seen_ms=row["last_seen_ms"],
         synced_ms=row["synced_ms"],
     )
