@@ -56,6 +56,7 @@ class ProblemCode(StrEnum):
     VERDICT_NOT_FOUND = "verdict_not_found"
     ENROLLMENT_SESSION_NOT_FOUND = "enrollment_session_not_found"
     ERASURE_RECEIPT_NOT_FOUND = "erasure_receipt_not_found"
+    UPDATE_NOT_FOUND = "update_not_found"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     EXTERNAL_REF_CONFLICT = "external_ref_conflict"

@@ -33,6 +33,7 @@ class Kind(Enum):
     TRUST_BUNDLE = ("bundle_obj", "svc.trust.bundle.v1")
     CONFIG = ("config_obj", "svc.config.v1")
     UPDATE_MANIFEST = ("manifest_obj", "svc.update.manifest.v1")
+    UPDATE_OFFER = ("offer_obj", "svc.update.offer.v1")
 
     def __init__(self, member: str, prefix: str) -> None:
         self.member = member

@@ -182,7 +182,7 @@ def release_of(gate: Gate, folder: Path, seq: int) -> str:
     """A signed release of that environment, on a stick; its path in the tree."""
     out = gate.machine.root / "root" / f"release-{seq}.palm"
     words = ("--kind", "app", "--from", str(folder), "--release-seq", str(seq), "--out", str(out))
-    made = module("tools.palmctl.main", "cloud", "release", *gate.cloud.place, *words)
+    made = module("tools.palmctl.main", "cloud", "release", "create", *gate.cloud.place, *words)
     subprocess.run(made, check=True, timeout=900)
     return f"/root/{out.name}"
 

@@ -82,7 +82,7 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     place = ("--tenant", operate("tenant", "create", "Metro")["tenant_id"], "--mode", "test")
     stick = tmp_path / "palm.palm"
     told = operate(
-        "release", *place, "--kind", "model", "--from", str(tmp_path / "model"), "--out", str(stick)
+        "release", "create", *place, "--kind", "model", "--from", str(tmp_path / "model"), "--out", str(stick)
     )
     root = PublicKey.from_b64(operate("root", "show")["pub_b64"])
     release = read_release(stick)

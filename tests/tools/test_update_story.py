@@ -126,7 +126,7 @@ def test_a_model_is_released_and_its_epoch_begun(tmp_path: Path) -> None:
 
         republish(shipped_model_dir(), NEW_MODEL, tmp_path / "model")
         released = palmctl(
-            "cloud", "release", *cloud.place, "--kind", "model", "--from", str(tmp_path / "model"),
+            "cloud", "release", "create", *cloud.place, "--kind", "model", "--from", str(tmp_path / "model"),
             "--device-id", "palm-1",
         )  # fmt: skip
         assert released["name"] == NEW_MODEL

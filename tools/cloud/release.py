@@ -1,4 +1,4 @@
-"""`palmctl cloud release`: a release packed, signed by the bundle signer, and queued or written to a file."""
+"""`palmctl cloud release`: releases packed and signed, and rolled out to devices in waves."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,15 @@ import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_store
 
+_MAX_SEQ = 2**53 - 1
 
-@click.command()
+
+@click.group()
+def release() -> None:
+    """Software and models for devices: make a release, and roll it out in waves."""
+
+
+@release.command("create")
 @click.option("--kind", type=click.Choice(["app", "model"]), required=True)
 @click.option(
     "--from",
@@ -21,7 +28,9 @@ from tools.cloud.store import Work, environment_of, of_environment, on_store
 @click.option("--version", "version_", metavar="V", help="[default: what the software says of itself]")
 @click.option("--min-app-version", default="0.0.1", show_default=True, metavar="V")
 @click.option(
-    "--release-seq", type=click.IntRange(1), help="Higher than any before.  [default: seconds of now]"
+    "--release-seq",
+    type=click.IntRange(1, _MAX_SEQ),
+    help="Above every other of the environment.  [default: seconds of now]",
 )
 @click.option(
     "--device-id", "device_ids", multiple=True, metavar="D", help="Queue it to this device by mail."
@@ -29,7 +38,7 @@ from tools.cloud.store import Work, environment_of, of_environment, on_store
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a file for a stick.")
 @of_environment
 @on_store
-def release(
+def release_create(
     *,
     tenant: str,
     mode: str,
@@ -42,34 +51,39 @@ def release(
     device_ids: tuple[str, ...],
     out: Path | None,
 ) -> Work:
-    """Make a release of a model or of the software.
+    """Make a release of a model or of the software; nobody is offered it yet.
 
-    It is packed, signed, and put into the inboxes of the devices named (manifest first, then its chunks), or
-    written to a file for `palmctl update apply`, or both. A model of another model_id takes effect together
-    with a gallery epoch made with it: follow with `palmctl cloud epoch new --model-id ID`.
+    Follow with `palmctl cloud release rollout`, which offers it in waves. Where devices are named it is put
+    into their inboxes at once (manifest first, then its chunks); --out writes a file for `palmctl update
+    apply`. A model of another model_id takes effect together with a gallery epoch made with it: follow with
+    `palmctl cloud epoch new --model-id ID`.
     """
+    from cloud_client.reference_server.domain.devices import releases
+    from cloud_client.reference_server.ops import commands as operator
     from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
     from tools.cloud.pack_release import chunk_bodies, manifest_obj
     from tools.palmctl.release_file import write_release
 
-    if not device_ids and out is None:
-        raise click.UsageError("name at least one --device-id, or --out for a file")
     payload, own_name, own_version = _packed(kind, folder)
 
     def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
         environment = environment_of(tenant, mode)
+        operator.check_environment(tx, environment)
         obj = manifest_obj(
             payload,
             kind=ReleaseKind(kind),
             name=name or own_name,
             version=version_ or own_version,
             min_app_version=min_app_version,
-            release_seq=release_seq or now_ms // 1000,
+            release_seq=releases.next_seq(tx, environment, release_seq, now_ms),
         )
+        model_id = own_name if kind == "model" else None
+        signed = sending.sign_manifest(tx, vault, obj, now_ms)
+        releases.create(tx, environment, obj, payload, model_id=model_id, now_ms=now_ms)
         if out is not None:
-            write_release(out, sending.sign_manifest(tx, vault, obj, now_ms), payload)
+            write_release(out, signed, payload)
         devices = []
         for device_id in device_ids:
             content = canonical_bytes(obj)
@@ -89,6 +103,119 @@ def release(
             devices.append({"device_id": device_id, "first_seq": first["seq"], "last_seq": last["seq"]})
         told = {key: obj[key] for key in ("kind", "name", "version", "size", "sha256", "chunk_count")}
         return {"release_seq": obj["release_seq"], **told, "devices": devices, "out": out and str(out)}
+
+    return work
+
+
+class _Waves(click.ParamType):
+    name = "waves"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        words = str(value).split(",")
+        if not all(word.isascii() and word.isdigit() and len(word) <= 3 for word in words):
+            self.fail("expected whole percentages with commas between them, like 1,10,50,100", param, ctx)
+        return tuple(int(word) for word in words)
+
+
+_SEQ = click.argument("release_seq", type=click.IntRange(1, _MAX_SEQ))
+_SECONDS = click.IntRange(0, 365 * 24 * 3600)
+
+
+@release.command("rollout")
+@_SEQ
+@click.option(
+    "--waves", type=_Waves(), default="1,10,50,100", show_default=True, help="Percent of the devices."
+)
+@click.option(
+    "--soak-s", type=_SECONDS, default=3600, show_default=True, help="A wave is open at least so long."
+)
+@click.option(
+    "--silence-s", type=_SECONDS, default=900, show_default=True, help="A device may be silent for so long."
+)
+@click.option(
+    "--mail-after-s", type=_SECONDS, default=3600, show_default=True,
+    help="A device that mail reaches and that was not on the network for so long is sent it by mail.",
+)  # fmt: skip
+@of_environment
+@on_store
+def release_rollout(*, tenant: str, mode: str, release_seq: int, **plan: Any) -> Work:
+    """Offer a release to the devices of an environment, wave by wave."""
+    from cloud_client.reference_server.domain.devices import rollouts
+
+    environment = environment_of(tenant, mode)
+
+    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
+        rollouts.start(tx, environment, release_seq, rollouts.Plan(**plan), now_ms)
+        return rollouts.status(tx, environment, release_seq, now_ms)
+
+    return work
+
+
+@release.command("status")
+@_SEQ
+@click.option("--devices", is_flag=True, help="Name the devices.")
+@of_environment
+@on_store
+def release_status(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+    """Print how far a rollout is."""
+    from cloud_client.reference_server.domain.devices import rollouts
+
+    environment = environment_of(tenant, mode)
+    return lambda tx, _, now_ms: rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
+
+
+@release.command("pause")
+@_SEQ
+@click.option("--devices", is_flag=True, help="Name the devices.")
+@of_environment
+@on_store
+def release_pause(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+    """Offer a release to nobody new until `release resume`."""
+    from cloud_client.reference_server.domain.devices import rollouts
+
+    environment = environment_of(tenant, mode)
+
+    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
+        rollouts.pause(tx, environment, release_seq)
+        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
+
+    return work
+
+
+@release.command("resume")
+@_SEQ
+@click.option("--devices", is_flag=True, help="Name the devices.")
+@of_environment
+@on_store
+def release_resume(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+    """Go on with a rollout that is paused or halted; devices that are bad now are left out of all counts."""
+    from cloud_client.reference_server.domain.devices import rollouts
+
+    environment = environment_of(tenant, mode)
+
+    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
+        rollouts.resume(tx, environment, release_seq, now_ms)
+        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
+
+    return work
+
+
+@release.command("halt")
+@_SEQ
+@click.option("--devices", is_flag=True, help="Name the devices.")
+@of_environment
+@on_store
+def release_halt(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+    """Offer a release to no device any more, and take back what is not delivered."""
+    from cloud_client.reference_server.domain.devices import rollouts
+
+    environment = environment_of(tenant, mode)
+
+    def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
+        rollouts.halt(tx, vault, environment, release_seq, now_ms)
+        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
 
     return work
 

@@ -419,6 +419,19 @@ class SignedDeviceStatus(AnswerObject):
     sig_b64: Annotated[str, like(SIGNATURE["sig_b64"])]
 
 
+class UpdatesAnswer(AnswerObject, title="Updates"):
+    data: Annotated[list[Signed], like([{"manifest_obj": {}, "signer_cert_b64": ""} | SIGNATURE])]
+    offer: Annotated[Signed, like({"offer_obj": {}} | SIGNATURE)]
+    next_after_s: Annotated[int, like(900)]
+    attest_due: bool
+
+
+class UpdateChunk(AnswerObject):
+    release_seq: Annotated[int, like(1790000000)]
+    index: int
+    data_b64: Annotated[str, like("AAAA")]
+
+
 class SnapshotPageAnswer(PageAnswer, title="SnapshotPage"):
     head: Annotated[Signed, like({"gallery_head": {}} | SIGNATURE)]
     data: list[dict[str, Any]]

@@ -34,6 +34,7 @@ KINDS: Final[Mapping[Code, ProblemKind]] = {
     Code.VERDICT_NOT_FOUND: ProblemKind(404, "No such verdict"),
     Code.ENROLLMENT_SESSION_NOT_FOUND: ProblemKind(404, "No such enrollment session"),
     Code.ERASURE_RECEIPT_NOT_FOUND: ProblemKind(404, "No such erasure receipt"),
+    Code.UPDATE_NOT_FOUND: ProblemKind(404, "No such update for this device"),
     Code.ROUTE_NOT_FOUND: ProblemKind(404, "No such route"),
     Code.METHOD_NOT_ALLOWED: ProblemKind(405, "The route does not take this method"),
     Code.EXTERNAL_REF_CONFLICT: ProblemKind(409, "external_ref is already used"),

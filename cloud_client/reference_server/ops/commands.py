@@ -89,7 +89,7 @@ def set_tenant(
 
 def create_key(tx: Tx, environment: Environment, scopes: list[str], now_ms: int) -> Printed:
     """``key create``: the only time the secret is seen."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     known = {scope.value for scope in Scope}
     if not scopes or not set(scopes) <= known:
         raise OperatorError(f"give at least one --scope out of {', '.join(sorted(known))}")
@@ -109,7 +109,7 @@ def create_key(tx: Tx, environment: Environment, scopes: list[str], now_ms: int)
 
 def list_keys(tx: Tx, environment: Environment) -> Printed:
     """``key list``: no secret is in it."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     rows = tx.all(
         """SELECT key_id, scopes, created_ms, revoked_ms FROM api_keys
            WHERE tenant_id = :tenant_id AND livemode = :livemode ORDER BY created_ms, key_id""",
@@ -130,7 +130,7 @@ def list_keys(tx: Tx, environment: Environment) -> Printed:
 
 def show_device(tx: Tx, environment: Environment, device_id: str, now_ms: int) -> Printed:
     """``device show``: the Device of the contract, and what the device reported last."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     try:
         row = row_by_id(tx, environment, device_id)
     except Problem:
@@ -154,7 +154,7 @@ def revoke_key(tx: Tx, tenant_id: str, key_id: str, now_ms: int) -> Printed:
 
 def create_token(tx: Tx, environment: Environment, device_id: str, expires_in_s: int, now_ms: int) -> Printed:
     """``token create``: a provisioning token for one device_id."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     if not NAME_64.fullmatch(device_id) or device_id in RESERVED_DEVICE_IDS:
         raise OperatorError(
             "a device_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : - "
@@ -175,7 +175,7 @@ def create_token(tx: Tx, environment: Environment, device_id: str, expires_in_s:
 
 def add_dbd(tx: Tx, environment: Environment, dbd_id: str, pub_b64: str, now_ms: int) -> Printed:
     """``dbd add``: a validator's key."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     if not NAME_64.fullmatch(dbd_id):
         raise OperatorError("a dbd_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     try:
@@ -246,7 +246,7 @@ def reject_session(tx: Tx, environment: Environment, session_id: str, now_ms: in
 
 def new_epoch(tx: Tx, environment: Environment, model_id: str) -> Printed:
     """``epoch new``: devices take the gallery again, by snapshot."""
-    _known(tx, environment)
+    check_environment(tx, environment)
     if not NAME_64.fullmatch(model_id):
         raise OperatorError("a model_id has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     state = gallery_log.new_epoch(tx, environment, model_id)
@@ -266,7 +266,8 @@ def show_root(vault: Vault) -> Printed:
     return {"pub_b64": vault.root.public.b64, "kid": vault.root.kid}
 
 
-def _known(tx: Tx, environment: Environment) -> None:
+def check_environment(tx: Tx, environment: Environment) -> None:
+    """OperatorError when there is no such tenant."""
     if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=environment.tenant_id):
         raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
 

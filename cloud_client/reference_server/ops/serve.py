@@ -17,9 +17,11 @@ from starlette.types import ASGIApp
 from cloud_client.reference_server.contract.times import NowMs, system_now_ms
 from cloud_client.reference_server.contract.words import DEFAULT_PORT
 from cloud_client.reference_server.domain.call import Service
+from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.gallery.palm_index import PalmIndex
 from cloud_client.reference_server.domain.gallery.waiters import Waiters
 from cloud_client.reference_server.domain.tenancy import persons, signers
+from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError, ServerError, StoreUnavailable
 from cloud_client.reference_server.ops import retention
 from cloud_client.reference_server.store.async_store import AsyncStore
@@ -223,7 +225,10 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
     local = (bind is None or bind.is_local) and not options.behind_tls_proxy
     admin_app = make_admin_app(api.service, api.store, metrics, OPERATIONS, local=local)
     connections = Connections(places(raise_descriptor_limit()))
-    sweeper = asyncio.create_task(_sweep_regularly(api), name="sweeper")
+    tasks = [
+        asyncio.create_task(_sweep_regularly(api), name="sweeper"),
+        asyncio.create_task(_move_rollouts(api), name="rollouts"),
+    ]
     try:
         tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
         async with listening(bind, admin_app, **tls) as admin_url:
@@ -245,9 +250,9 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
     finally:
         for one in sockets:
             one.close()
-        sweeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sweeper
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         api.store.close()
 
 
@@ -278,6 +283,24 @@ async def _sweep_regularly(api: Api) -> None:
         except StoreUnavailable as error:
             log.warning("sweep not done, tried again later: %s", error)
         await asyncio.sleep(SWEEP_EVERY_S)
+
+
+async def _move_rollouts(api: Api) -> None:
+    while True:
+        await asyncio.sleep(rollouts.LOOK_EVERY_MS / 1000)
+        try:
+            for environment in await api.store.read(rollouts.environments):
+                await _move_those_of(api, environment)
+        except StoreUnavailable as error:
+            log.warning("rollouts are not looked at, tried again: %s", error)
+
+
+async def _move_those_of(api: Api, environment: Environment) -> None:
+    def work(tx: Tx) -> bool:
+        return rollouts.tick(tx, api.service.vault, environment, api.service.now_ms())
+
+    while await api.store.write(work, lock=environment.tenant_id):
+        pass
 
 
 def run(options: ServeOptions, ready: Ready) -> None:

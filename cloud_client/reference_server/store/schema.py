@@ -475,6 +475,7 @@ _FLEET = (
         reason TEXT,
         waves TEXT NOT NULL,
         wave INTEGER NOT NULL,
+        started_ms BIGINT NOT NULL,
         opened_ms BIGINT NOT NULL,
         looked_ms BIGINT NOT NULL,
         soak_s BIGINT NOT NULL,
@@ -482,6 +483,8 @@ _FLEET = (
         mail_after_s BIGINT NOT NULL,
         PRIMARY KEY (tenant_id, livemode, release_seq),
         FOREIGN KEY (tenant_id, livemode, release_seq) REFERENCES releases)""",
+    """CREATE INDEX rollouts_under_way ON rollouts (tenant_id, livemode)
+        WHERE state IN ('running', 'paused')""",
     # Who was offered a release, in which wave. `state` is what the device reports of it, `took_ms` since
     # when it reports any; `mailed` counts the records of it that were put into the device's inbox.
     """CREATE TABLE rollout_devices (

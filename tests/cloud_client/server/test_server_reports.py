@@ -107,7 +107,7 @@ def places() -> list[tuple[str, Any]]:
         ("board", {"temperature_c": 201, "storage_free_mib": 1, "memory_free_mib": 1}),
         ("board", {"temperature_c": -101, "storage_free_mib": 1, "memory_free_mib": 1}),
         ("board", {"temperature_c": None, "storage_free_mib": None}), ("camera", {"fps": None}),
-        ("camera", {}),        ("counters", []), ("counters", {"frames": -1}), ("counters", {"frames": "1"}),
+        ("camera", {}), ("counters", []), ("counters", {"frames": -1}), ("counters", {"frames": "1"}),
         ("counters", {f"c{i}": 0 for i in range(129)}), ("updates", [{}]),
     ]  # fmt: skip
     update = {"kind": "app", "name": "n", "release_seq": 1, "state": "running"}

@@ -53,7 +53,7 @@ def check(folder: Path | None, as_json: bool) -> None:
 def install(file: Path, config: Path | None, as_json: bool) -> None:
     """Hand the signed model in FILE to the daemon, which judges it as it judges mail.
 
-    `palmctl cloud release --kind model` makes such a file. A model with another model_id waits for a
+    `palmctl cloud release create --kind model` makes such a file. A model with another model_id waits for a
     gallery epoch made with it, and both come into force together. The same as `palmctl update apply`, for
     models only.
     """

@@ -9,7 +9,7 @@ from cloud_client.reference_server.contract.problems import Problem, invalid, un
 from cloud_client.reference_server.contract.words import MAX_JSON_BYTES, DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
-from cloud_client.reference_server.domain.devices import reports
+from cloud_client.reference_server.domain.devices import reports, rollouts
 from cloud_client.reference_server.domain.devices.attestation import key_digest
 from cloud_client.reference_server.domain.devices.records import device_object, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
@@ -189,6 +189,8 @@ def _store(
     device = row_by_id(tx, environment, body.device_id)
     mail_inbox.open_box(tx, device)
     reports.forget(tx, device)
+    rollouts.forget(tx, device)
+    rollouts.admit(tx, environment)
     if body.kind == "access":
         gallery_log.adopt_model(tx, environment, body.model_id)
 

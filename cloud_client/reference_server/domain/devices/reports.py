@@ -10,6 +10,7 @@ from typing import Any, Final
 from cloud_client.reference_server.contract.bodies import MAX_SAFE_INTEGER, AppOfReport, ReportBody
 from cloud_client.reference_server.contract.mail import ReportedGallery
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
+from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy.callers import Environment
@@ -41,6 +42,8 @@ def take(tx: Tx, environment: Environment, device: Row, report: ReportBody, now_
         return
     show(tx, device, report.health, report.app, report.model_id)
     _store(tx, device, held, report, now_ms)
+    served = held is not None and held["report"] is not None and held["stopped_ms"] is None
+    rollouts.note_report(tx, environment, device, report, served=served, now_ms=now_ms)
 
 
 def show(

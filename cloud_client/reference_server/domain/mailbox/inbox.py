@@ -66,13 +66,14 @@ def post(tx: Tx, vault: Vault, device: Row, mail: InboxMail, *, now_ms: int) -> 
     )
     record, ciphertext = _sealed(tx, vault, device, int(seq), mail, now_ms=now_ms)
     tx.run(
-        """INSERT INTO inbox (tenant_id, device_id, seq, kind, record, ct, body, created_ms)
-           VALUES (:tenant_id, :device_id, :seq, :kind, :record, :ct, :body, :now_ms)""",
+        """INSERT INTO inbox (tenant_id, device_id, seq, kind, record, ct, body, release_seq, created_ms)
+           VALUES (:tenant_id, :device_id, :seq, :kind, :record, :ct, :body, :release_seq, :now_ms)""",
         seq=seq,
         kind=mail.kind.value,
         record=json.dumps(record),
         ct=ciphertext,
         body=None if mail.kept_body is None else json.dumps(mail.kept_body),
+        release_seq=mail.release_seq,
         now_ms=now_ms,
         **_of(device),
     )
@@ -84,13 +85,14 @@ def replace(tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now
     record, ciphertext = _sealed(tx, vault, device, seq, mail, now_ms=now_ms)
     tx.run(
         """UPDATE inbox SET kind = :kind, record = :record, ct = :ct, body = :body,
-                  reissues = reissues + 1
+                  release_seq = :release_seq, reissues = reissues + 1
            WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq = :seq""",
         seq=seq,
         kind=mail.kind.value,
         record=json.dumps(record),
         ct=ciphertext,
         body=None if mail.kept_body is None else json.dumps(mail.kept_body),
+        release_seq=mail.release_seq,
         **_of(device),
     )
 

@@ -46,6 +46,16 @@ class InboxMail:
     body: JsonObject
 
     @property
+    def release_seq(self) -> int | None:
+        """Of which release it is a part."""
+        match self.kind:
+            case MailKind.UPDATE_MANIFEST:
+                return int(self.body["manifest_obj"]["release_seq"])
+            case MailKind.UPDATE_CHUNK:
+                return int(self.body["release_seq"])
+        return None
+
+    @property
     def kept_body(self) -> JsonObject | None:
         return self.body if self.kind.is_kept else None
 

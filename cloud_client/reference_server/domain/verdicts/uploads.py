@@ -19,13 +19,14 @@ from cloud_client.reference_server.contract.times import LATEST_MS
 from cloud_client.reference_server.contract.words import BatchCode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
+from cloud_client.reference_server.domain.devices import rollouts
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.verdicts.reconcile import Facts, reconcile
 from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
-from link1.objects import PREV_REF_OF_FIRST, Decision, Passage, Verdict
+from link1.objects import PREV_REF_OF_FIRST, Decision, Passage, Verdict, VerdictDecision
 from link1.signed import Kind, object_ref, signer_kid_of, verify_object
 
 _ITEM_MEMBERS = frozenset({"signed_verdict", "signed_decision", "signed_passage", "outcome_unknown"})
@@ -191,6 +192,14 @@ def _insert(take: _Upload, verdict_id: str, verdict: Verdict, wrapper: JsonObjec
         subject_id=subject_id,
         now_ms=take.now_ms,
         **take.environment.params,
+    )
+    rollouts.count_verdict(
+        tx,
+        take.environment,
+        take.device_id,
+        decided_ms=verdict.decided_at_ms,
+        accepted=verdict.decision is VerdictDecision.ACCEPT,
+        now_ms=take.now_ms,
     )
     _link_chain(take, wrapper["signer_kid"], verdict.verdict_seq)
 

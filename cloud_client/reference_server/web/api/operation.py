@@ -60,6 +60,8 @@ PATHS: Final[Mapping[str, PathRule]] = {
     "session_id": PathRule(UUID, ProblemCode.ENROLLMENT_SESSION_NOT_FOUND, lower=True),
     "receipt_id": PathRule(UUID, ProblemCode.ERASURE_RECEIPT_NOT_FOUND, lower=True),
     "device_id": PathRule(NAME_64, ProblemCode.DEVICE_NOT_FOUND),
+    "release_seq": PathRule(re.compile("[1-9][0-9]{0,15}"), ProblemCode.UPDATE_NOT_FOUND),
+    "index": PathRule(re.compile("0|[1-9][0-9]{0,8}"), ProblemCode.UPDATE_NOT_FOUND),
     "verdict_id": PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND),
     "purpose": PathRule(
         re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND

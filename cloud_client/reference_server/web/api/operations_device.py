@@ -7,7 +7,7 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER, integer
 from cloud_client.reference_server.contract.words import MAX_BULK_JSON_BYTES, MAX_DELTA_PAGE, MAX_REPORT_BYTES
-from cloud_client.reference_server.domain.devices import attestation, registration, reports
+from cloud_client.reference_server.domain.devices import attestation, registration, reports, updates
 from cloud_client.reference_server.domain.devices import gallery as gallery_routes
 from cloud_client.reference_server.domain.devices import status as device_routes
 from cloud_client.reference_server.domain.people import enrollments
@@ -64,6 +64,24 @@ DEVICE_OPERATIONS: Final = (
         newest_key_only=True,
         max_bytes=MAX_REPORT_BYTES,
         max_values=MAX_REPORT_BYTES,
+    ),
+    Operation(
+        "listUpdates",
+        "GET /v1/devices/self/updates",
+        "What the device is offered now",
+        updates.list_updates,
+        {200: shown.UpdatesAnswer},
+        Surface.DEVICE,
+    ),
+    Operation(
+        "getUpdateChunk",
+        "GET /v1/updates/{release_seq}/chunks/{index}",
+        "A chunk of a release that the device was offered",
+        updates.get_chunk,
+        {200: shown.UpdateChunk},
+        Surface.DEVICE,
+        cost=0.2,
+        lists=True,
     ),
     Operation(
         "acknowledgeWipe",
