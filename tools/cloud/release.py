@@ -1,11 +1,18 @@
 """`palmctl cloud release`: releases packed and signed, and rolled out to devices in waves."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.cloud.store import Work, environment_of, of_environment, on_store
+from tools.cloud.store import Command, Work, environment_of, of_environment, on_store
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.domain.tenancy.callers import Environment
+    from cloud_client.reference_server.store.base import Tx
+    from cloud_client.reference_server.store.vault import Vault
 
 _MAX_SEQ = 2**53 - 1
 
@@ -107,117 +114,105 @@ def release_create(
     return work
 
 
-class _Waves(click.ParamType):
-    name = "waves"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        words = str(value).split(",")
-        if not all(word.isascii() and word.isdigit() and len(word) <= 3 for word in words):
-            self.fail("expected whole percentages with commas between them, like 1,10,50,100", param, ctx)
-        return tuple(int(word) for word in words)
+def _waves(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) <= 3 for word in words):
+        raise click.BadParameter("expected whole percentages with commas between them, like 1,10,50,100")
+    return tuple(int(word) for word in words)
 
 
-_SEQ = click.argument("release_seq", type=click.IntRange(1, _MAX_SEQ))
 _SECONDS = click.IntRange(0, 365 * 24 * 3600)
 
 
+def _of_rollout(move: Callable[..., None]) -> Command:
+    """A command that moves a rollout and prints how far it is then."""
+
+    @click.argument("release_seq", type=click.IntRange(1, _MAX_SEQ))
+    @click.option("--devices", is_flag=True, help="Name the devices.")
+    @of_environment
+    @on_store
+    @wraps(move)
+    def command(*, tenant: str, mode: str, release_seq: int, devices: bool, **given: Any) -> Work:
+        from cloud_client.reference_server.domain.devices import rollouts
+
+        environment = environment_of(tenant, mode)
+
+        def work(tx: "Tx", vault: "Vault", now_ms: int) -> dict[str, Any]:
+            move(tx, vault, environment, release_seq, now_ms, **given)
+            return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
+
+        return work
+
+    return command
+
+
 @release.command("rollout")
-@_SEQ
 @click.option(
-    "--waves", type=_Waves(), default="1,10,50,100", show_default=True, help="Percent of the devices."
+    "--waves",
+    callback=_waves,
+    default="1,10,50,100",
+    show_default=True,
+    metavar="P,…",
+    help="Percent of devices.",
 )
 @click.option(
-    "--soak-s", type=_SECONDS, default=3600, show_default=True, help="A wave is open at least so long."
+    "--soak-s", type=_SECONDS, default=3600, show_default=True, help="How long a wave is open at least."
 )
 @click.option(
     "--silence-s", type=_SECONDS, default=900, show_default=True, help="A device may be silent for so long."
 )
 @click.option(
-    "--mail-after-s", type=_SECONDS, default=3600, show_default=True,
-    help="A device that mail reaches and that was not on the network for so long is sent it by mail.",
-)  # fmt: skip
-@of_environment
-@on_store
-def release_rollout(*, tenant: str, mode: str, release_seq: int, **plan: Any) -> Work:
+    "--mail-after-s",
+    type=_SECONDS,
+    default=3600,
+    show_default=True,
+    help="A device that mail reaches, and that was not on the network for so long, is sent it by mail.",
+)
+@_of_rollout
+def release_rollout(
+    tx: "Tx", _: "Vault", environment: "Environment", release_seq: int, now_ms: int, /, **plan: Any
+) -> None:
     """Offer a release to the devices of an environment, wave by wave."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    environment = environment_of(tenant, mode)
-
-    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
-        rollouts.start(tx, environment, release_seq, rollouts.Plan(**plan), now_ms)
-        return rollouts.status(tx, environment, release_seq, now_ms)
-
-    return work
+    rollouts.start(tx, environment, release_seq, rollouts.Plan(**plan), now_ms)
 
 
 @release.command("status")
-@_SEQ
-@click.option("--devices", is_flag=True, help="Name the devices.")
-@of_environment
-@on_store
-def release_status(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+@_of_rollout
+def release_status(*_: object) -> None:
     """Print how far a rollout is."""
-    from cloud_client.reference_server.domain.devices import rollouts
-
-    environment = environment_of(tenant, mode)
-    return lambda tx, _, now_ms: rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
 
 
 @release.command("pause")
-@_SEQ
-@click.option("--devices", is_flag=True, help="Name the devices.")
-@of_environment
-@on_store
-def release_pause(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+@_of_rollout
+def release_pause(tx: "Tx", _: "Vault", environment: "Environment", release_seq: int, __: int, /) -> None:
     """Offer a release to nobody new until `release resume`."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    environment = environment_of(tenant, mode)
-
-    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
-        rollouts.pause(tx, environment, release_seq)
-        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
-
-    return work
+    rollouts.pause(tx, environment, release_seq)
 
 
 @release.command("resume")
-@_SEQ
-@click.option("--devices", is_flag=True, help="Name the devices.")
-@of_environment
-@on_store
-def release_resume(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+@_of_rollout
+def release_resume(
+    tx: "Tx", _: "Vault", environment: "Environment", release_seq: int, now_ms: int, /
+) -> None:
     """Go on with a rollout that is paused or halted; devices that are bad now are left out of all counts."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    environment = environment_of(tenant, mode)
-
-    def work(tx: Any, _: Any, now_ms: int) -> dict[str, Any]:
-        rollouts.resume(tx, environment, release_seq, now_ms)
-        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
-
-    return work
+    rollouts.resume(tx, environment, release_seq, now_ms)
 
 
 @release.command("halt")
-@_SEQ
-@click.option("--devices", is_flag=True, help="Name the devices.")
-@of_environment
-@on_store
-def release_halt(*, tenant: str, mode: str, release_seq: int, devices: bool) -> Work:
+@_of_rollout
+def release_halt(
+    tx: "Tx", vault: "Vault", environment: "Environment", release_seq: int, now_ms: int, /
+) -> None:
     """Offer a release to no device any more, and take back what is not delivered."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    environment = environment_of(tenant, mode)
-
-    def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
-        rollouts.halt(tx, vault, environment, release_seq, now_ms)
-        return rollouts.status(tx, environment, release_seq, now_ms, with_devices=devices)
-
-    return work
+    rollouts.halt(tx, vault, environment, release_seq, now_ms)
 
 
 def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:

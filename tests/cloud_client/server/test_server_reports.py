@@ -12,32 +12,10 @@ from cloud_client.reference_server.contract.bodies import MAX_SAFE_INTEGER
 from cloud_client.reference_server.ops import commands as operator
 from link1.canonical import JsonObject
 from tests.cloud_client.server.mail_harness import Mailbox
+from tests.cloud_client.server.rollout_harness import report
 from tests.cloud_client.server.server_harness import Cloud, Partner, SimDevice, Tenant, code_of
 
 PATH = "/v1/devices/self/report"
-BOOT = "0" * 31 + "1"
-
-
-def report(**changes: Any) -> JsonObject:
-    return {
-        "v": 1,
-        "boot_id": BOOT,
-        "at_ms": 1_790_000_000_000,
-        "uptime_s": 60,
-        "serving": True,
-        "app": {"pkg": "palm-access-device", "version": "0.2.0+x~1/y"},
-        "model_id": "palm-gen-5",
-        "thr_id": "palm-gen-5-t1",
-        "config_seq": 3,
-        "health": ["CAMERA_FAULT"],
-        "gallery": None,
-        "link": {"up": True, "dbd_id": "d1"},
-        "queues": {"verdicts": 0, "mail": 0},
-        "board": {"temperature_c": 41, "storage_free_mib": 9000, "memory_free_mib": None},
-        "camera": {"fps": 15},
-        "counters": {"frames": 10},
-        "updates": [],
-    } | changes
 
 
 def sent(device: SimDevice, **changes: Any) -> None:

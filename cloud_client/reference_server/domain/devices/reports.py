@@ -108,7 +108,7 @@ def _is_newer(held: Row, report: ReportBody) -> bool:
     if held["report"] is None:
         return True
     newest = json.loads(held["report"])
-    return newest["boot_id"] != report.boot_id or newest["uptime_s"] <= report.uptime_s
+    return bool(newest["boot_id"] != report.boot_id or newest["uptime_s"] <= report.uptime_s)
 
 
 def _store(tx: Tx, device: Row, held: Row | None, report: ReportBody, now_ms: int) -> None:

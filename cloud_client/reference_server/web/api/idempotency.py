@@ -45,7 +45,7 @@ def claim(
     key: str,
     body: bytes,
     now_ms: int,
-    newest_only: bool,
+    newest_only: bool = False,
 ) -> Claim | ApiAnswer:
     """Claim a request, or the recorded answer of the first request with the key.
 
