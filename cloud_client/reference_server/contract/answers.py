@@ -419,7 +419,7 @@ class SignedDeviceStatus(AnswerObject):
     sig_b64: Annotated[str, like(SIGNATURE["sig_b64"])]
 
 
-class UpdatesAnswer(AnswerObject, title="Updates"):
+class OfferedUpdates(AnswerObject, title="Updates"):
     data: Annotated[list[Signed], like([{"manifest_obj": {}, "signer_cert_b64": ""} | SIGNATURE])]
     offer: Annotated[Signed, like({"offer_obj": {}} | SIGNATURE)]
     next_after_s: Annotated[int, like(900)]

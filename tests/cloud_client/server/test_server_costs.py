@@ -14,6 +14,7 @@ from cloud_client.http_signature import new_nonce
 from cloud_client.reference_server.contract.bodies import VerdictBatch, read_model
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.strict_json import read_body
+from cloud_client.reference_server.contract.words import MAX_REPORT_BYTES
 from cloud_client.reference_server.web.api.operation import MAX_VALUES, MAX_VALUES_OF_A_BATCH
 from cloud_client.reference_server.web.api.operations import OPERATIONS
 from tests.cloud_client.server.server_database import on_sqlite
@@ -86,4 +87,6 @@ def test_real_bodies_are_well_within_the_bounds() -> None:
     assert len(content) - len(content.translate(None, b",[{")) < MAX_VALUES_OF_A_BATCH / 2
     bounds = {operation.operation_id: operation.max_values for operation in OPERATIONS}
     assert bounds.pop("uploadVerdicts") == MAX_VALUES_OF_A_BATCH
+    # What a report must not have is ignored, so that only its size bounds it.
+    assert bounds.pop("reportDevice") == MAX_REPORT_BYTES
     assert set(bounds.values()) == {MAX_VALUES}

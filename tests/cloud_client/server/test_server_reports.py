@@ -248,6 +248,7 @@ def test_the_gallery_is_acknowledged_and_never_falls(device: SimDevice, partner:
 
     assert after(stream=stream, epoch=1, seq=1) == (1, 1)
     assert after(stream="other", epoch=1, seq=2) == (1, 1)
+    assert after(stream="~/+" * 42, epoch=1, seq=2) == (1, 1)
     assert after(stream=stream, epoch=2, seq=0) == (1, 1)
     assert after(stream=stream, epoch=1, seq=99) == (1, 1)
     assert after(stream=stream, epoch=1, seq=0) == (1, 1)

@@ -7,7 +7,12 @@ A report by mail that is complete goes the same way.
 import json
 from typing import Any, Final
 
-from cloud_client.reference_server.contract.bodies import MAX_SAFE_INTEGER, AppOfReport, ReportBody
+from cloud_client.reference_server.contract.bodies import (
+    MAX_SAFE_INTEGER,
+    AppOfReport,
+    GalleryOfReport,
+    ReportBody,
+)
 from cloud_client.reference_server.contract.mail import ReportedGallery
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import rollouts
@@ -29,14 +34,7 @@ def report_device(call: Call, tx: Tx) -> ApiAnswer:
 
 def take(tx: Tx, environment: Environment, device: Row, report: ReportBody, now_ms: int) -> None:
     """Take a complete report; of an older one than the newest held, only the acknowledgement."""
-    gallery = report.gallery
-    acknowledge(
-        tx,
-        environment,
-        device,
-        None if gallery is None else ReportedGallery(**gallery.model_dump()),
-        now_ms,
-    )
+    acknowledge(tx, environment, device, report.gallery, now_ms)
     held = held_of(tx, device)
     if held is not None and not _is_newer(held, report):
         return
@@ -63,7 +61,11 @@ def show(
 
 
 def acknowledge(
-    tx: Tx, environment: Environment, device: Row, gallery: ReportedGallery | None, now_ms: int
+    tx: Tx,
+    environment: Environment,
+    device: Row,
+    gallery: GalleryOfReport | ReportedGallery | None,
+    now_ms: int,
 ) -> None:
     """What the device has applied of the gallery; nothing where that cannot be."""
     if gallery is None or device["kind"] != "access" or gallery.stream != environment.stream:

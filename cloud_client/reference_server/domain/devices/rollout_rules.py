@@ -22,7 +22,7 @@ SHARE_DIFFERENCE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class OfferedDevice:
     """A device that a release was offered to."""
 
     wave: int
@@ -92,7 +92,7 @@ def _rank(release_seq: int, device_id: str) -> bytes:
     return hashlib.sha256(f"{release_seq}\0{device_id}".encode()).digest()
 
 
-def standing(member: Member, now_ms: int, silence_ms: int) -> Standing:
+def standing(member: OfferedDevice, now_ms: int, silence_ms: int) -> Standing:
     """How a device is at ``now_ms``."""
     heard = now_ms - member.heard_ms < silence_ms
     if member.state is None:

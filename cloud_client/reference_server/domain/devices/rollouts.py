@@ -15,8 +15,8 @@ from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.rollout_rules import (
     Halt,
-    Member,
     Next,
+    OfferedDevice,
     Share,
     Standing,
     first_of,
@@ -363,9 +363,9 @@ def _members(tx: Tx, rollout: Row) -> list[Row]:
     )
 
 
-def _member(row: Row, rollout: Row) -> Member:
+def _member(row: Row, rollout: Row) -> OfferedDevice:
     waits = rollout["kind"] == "model" and rollout["model_id"] != row["model_id"]
-    return Member(
+    return OfferedDevice(
         wave=row["wave"],
         state=row["state"],
         holds=row["state"] == "running" or (waits and row["state"] == "verified"),

@@ -29,7 +29,7 @@ def list_updates(call: Call, tx: Tx) -> ApiAnswer:
     }
     return ApiAnswer(
         200,
-        shown.UpdatesAnswer(
+        shown.OfferedUpdates(
             data=[
                 device_config.sign_bundle(tx, call.vault, Kind.UPDATE_MANIFEST, manifest, call.now_ms)
                 for manifest in manifests

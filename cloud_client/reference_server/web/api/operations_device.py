@@ -70,7 +70,7 @@ DEVICE_OPERATIONS: Final = (
         "GET /v1/devices/self/updates",
         "What the device is offered now",
         updates.list_updates,
-        {200: shown.UpdatesAnswer},
+        {200: shown.OfferedUpdates},
         Surface.DEVICE,
     ),
     Operation(
