@@ -191,6 +191,22 @@ class CloudClient:
         """POST /v1/enrollment-sessions/redeem: a short code for the session's token."""
         return await self._post("/v1/enrollment-sessions/redeem", body, idempotency_key)
 
+    async def report(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/devices/self/report."""
+        return await self._post("/v1/devices/self/report", body, idempotency_key)
+
+    async def updates(self) -> Answer:
+        """GET /v1/devices/self/updates: the releases offered to this device, and the signed offer."""
+        return await self._get("/v1/devices/self/updates")
+
+    async def update_chunk(self, release_seq: int, index: int) -> Answer:
+        """GET /v1/updates/{release_seq}/chunks/{index}; 404 `update_not_found` when it is not offered."""
+        return await self._get(f"/v1/updates/{release_seq}/chunks/{index}")
+
+    async def attest(self, body: bytes, idempotency_key: str) -> Answer:
+        """POST /v1/devices/attest."""
+        return await self._post("/v1/devices/attest", body, idempotency_key)
+
     async def wiped(self, body: bytes, idempotency_key: str) -> Answer:
         """POST /v1/devices/self/wiped: 204 once; 401 when it had arrived before."""
         return await self._post("/v1/devices/self/wiped", body, idempotency_key)

@@ -38,6 +38,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
+from device.core.device_reports import DeviceReports
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
 from device.journal.journal import Journal
@@ -47,22 +48,31 @@ from device.platform.ipc import Packet, reply
 from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
+from device.updates.desk import UpdateDesk
+from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES
+from device.updates.offer import OfferReader
 from device.values.carrier import (
     WIPED_CODE,
     BatchAnswered,
     BatchAsked,
     BatchOffered,
+    ChunkWanted,
     CloudState,
     ErrandAnswered,
     ErrandAsked,
     ErrandOffered,
     GalleryPosition,
     HelloAnswer,
+    OfferTaken,
+    ReleaseGone,
+    ReportAsked,
     ServiceTime,
     SnapshotPageTaken,
     StatusTaken,
+    UpdateChunkTaken,
     WipeConfirmed,
 )
+from device.values.report import DeviceReport
 from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
@@ -77,6 +87,9 @@ _MAX_BATCH_ANSWER_BYTES: Final = 32 * 1024
 """An answer about 100 items has under 8 KiB. The journal's thread parses it, where a verdict may wait."""
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _MAX_SERVICE_KEYS: Final = 64
+_MAX_OFFER_BYTES: Final = 4 * MAX_MANIFEST_BYTES
+_MAX_CHUNK_ANSWER_BYTES: Final = 2 * MAX_CHUNK_BYTES
+"""A chunk in base64 has a third more."""
 SEQ_CONFLICT: Final = "seq_conflict"
 """The service's code for a verdict_seq that it knows with another content (device surface §3)."""
 _MAX_DETAIL_CHARACTERS: Final = 200
@@ -138,9 +151,17 @@ class Errands:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateParcels:
+    """Takes releases from the network. `desk` returns None once a wipe has begun."""
+
+    desk: Callable[[], UpdateDesk | None]
+    offers: OfferReader
+
+
+@dataclass(frozen=True, slots=True)
 class CarrierParts:
     """What the API works with. `gallery` returns None while there is none to serve (wiped, model
-    mismatch)."""
+    mismatch). Without `reports` or `updates` their operations are refused."""
 
     device_id: str
     model_id: str
@@ -157,6 +178,8 @@ class CarrierParts:
     redeems: Errands
     wipe_id: Callable[[], str | None] = lambda: None
     """Of a completed wipe that is not yet reported to the service."""
+    reports: DeviceReports | None = None
+    updates: UpdateParcels | None = None
 
 
 class CarrierApi:
@@ -170,6 +193,7 @@ class CarrierApi:
         """Since the start: code → how many items the service refused with it. The journal keeps them."""
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
+        self._reported: tuple[object, ...] = ()
         self._waiting_ops: dict[str, _Op] = {
             "verdicts.next": self._verdicts_next,
             "enrolment.next": partial(self._errand_next, parts.enrolments),
@@ -189,6 +213,14 @@ class CarrierApi:
             "time": self._time,
             "link_state": self._link_state,
         }
+        if (reports := parts.reports) is not None:
+            self._waiting_ops["report.next"] = partial(self._report_next, reports)
+        if (updates := parts.updates) is not None:
+            self._shielded_ops |= {
+                "updates": partial(self._updates, updates),
+                "updates.chunk": partial(self._updates_chunk, updates),
+                "updates.gone": partial(self._updates_gone, updates),
+            }
 
     def verdict_waiting(self) -> None:
         """The journal has a new entry for upload: a verdict, a decision, a passage, an outcome."""
@@ -354,6 +386,35 @@ class CarrierApi:
         self._parts.events.link_state(CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
         return reply()
 
+    async def _report_next(self, reports: DeviceReports, request: Packet) -> Packet:
+        async def news() -> DeviceReport | None:
+            report = reports.now()
+            return report if report.news != self._reported else None
+
+        asked = ReportAsked.from_obj(request.header)
+        report = await _wait_for(reports.changed, news, asked.wait_ms) or reports.now()
+        self._reported = report.news
+        return reply(json.dumps(report.to_obj(), separators=(",", ":")).encode("ascii"))
+
+    async def _updates(self, parcels: UpdateParcels, request: Packet) -> Packet:
+        desk = _accepting(parcels)
+        answer = read_strict(request.payload, max_bytes=_MAX_OFFER_BYTES)
+        newest = None if desk.state is None else desk.state.offer
+        offered = parcels.offers.read(answer, newest)
+        await desk.take_offer(offered)
+        return reply_with(OfferTaken(offered.next_after_s, await _wanted(desk)))
+
+    async def _updates_chunk(self, parcels: UpdateParcels, request: Packet) -> Packet:
+        desk = _accepting(parcels)
+        body = await asyncio.to_thread(read_strict, request.payload, max_bytes=_MAX_CHUNK_ANSWER_BYTES)
+        await desk.take_chunk(body)
+        return reply_with(UpdateChunkTaken(await _wanted(desk)))
+
+    async def _updates_gone(self, parcels: UpdateParcels, request: Packet) -> Packet:
+        desk = _accepting(parcels)
+        await desk.withdraw(ReleaseGone.from_obj(request.header).release_seq)
+        return reply_with(UpdateChunkTaken(await _wanted(desk)))
+
     def _serving_gallery(self) -> Gallery:
         gallery = self._parts.gallery()
         if gallery is None:
@@ -386,6 +447,18 @@ async def _wait_for(
                 await waiting.wait()
         except TimeoutError:
             return None
+
+
+def _accepting(parcels: UpdateParcels) -> UpdateDesk:
+    desk = parcels.desk()
+    if desk is None:
+        raise IpcRefused(WIPED_CODE, "this device accepts no updates now")
+    return desk
+
+
+async def _wanted(desk: UpdateDesk) -> ChunkWanted | None:
+    wanted = await desk.wanted_chunk()
+    return None if wanted is None else ChunkWanted(*wanted)
 
 
 def _position(gallery: Gallery) -> GalleryPosition:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -140,6 +140,8 @@ class Gate:
 
     def __init__(self, parts: GateParts, host: GateHost) -> None:
         self.latencies = Latencies()
+        self.counters = Counter({"pad.fail": 0, "cable.resets": 0})
+        """Since the start: `verdicts.DECISION.RESULT`, `pad.fail`, `cable.resets`."""
         self._parts = parts
         self._host = host
         self._end = parts.end
@@ -256,6 +258,8 @@ class Gate:
         self._on_its_way = {stored.ref: way}
         self._last = LastVerdict(stored.seq, stored.ref)
         pad = outcome.pad
+        self.counters[f"verdicts.{outcome.result.decision}.{outcome.result}"] += 1
+        self.counters["pad.fail"] += pad.res == "fail"
         self._last_said = VerdictSummary(
             verdict_seq=stored.seq,
             verdict_ref=stored.ref,
@@ -330,6 +334,7 @@ class Gate:
 
     def _down(self, event: Down) -> None:
         self._session += 1
+        self.counters["cable.resets"] += 1
         self._validator_kid = None
         self._parts.mail.session_ended()
         self._health.report(

@@ -21,9 +21,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from device import APP_PACKAGE
 from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
-from device.core.carrier_api import CarrierApi, CarrierParts, Errands
+from device.core.carrier_api import CarrierApi, CarrierParts, Errands, UpdateParcels
 from device.core.control_api import control_operations
 from device.core.core import Core, CoreParts
+from device.core.device_reports import DeviceReports, ReportParts
 from device.core.gate import Gate, GateHost, GateParts, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, WatchedThread
@@ -47,7 +48,7 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import ConfigError, DeviceError, JournalError, NotProvisioned
 from device.health import Health, HealthWord
-from device.journal.mail import MailPosition, OutboxEntry
+from device.journal.mail import OutboxEntry
 from device.mail.apply import ApplyParts, MailApply
 from device.mail.desk import MailDesk, MailParts
 from device.mail.outbox import ReportedState, Sender
@@ -62,6 +63,7 @@ from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
+from device.updates.offer import OfferReader
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
 from device.vision.recognition import Recogniser
@@ -323,6 +325,29 @@ def compose(
         at_least_ms=lambda: opened.trust.status_at_ms,
         known_ms=lambda: known_time_ms(opened.gallery, clock),
     )
+    reports = DeviceReports(
+        ReportParts(
+            app_version=app_version,
+            model_id=opened.model_id,
+            state_dir=config.device.state_dir,
+            pinned=opened.pinned,
+            pinning=pinning,
+            health=health,
+            hardware=hardware,
+            end=end,
+            gallery=gallery,
+            updates=opened.updates,
+            clock=clock,
+            gate=lambda: gate,
+            frames=lambda: capture.counters.frames,
+            mail=lambda: mail.position,
+            uploads_waiting=lambda: store_watch.uploads_waiting,
+            refused_uploads=lambda: carrier.refused_uploads,
+        )
+    )
+    # The cable's state changes with a health word.
+    signals.health_changed.subscribe(reports.changed.set)
+    opened.updates.when_changed(reports.changed.set)
     apply = MailApply(
         ApplyParts(
             device_id=opened.trust.device_id,
@@ -345,7 +370,7 @@ def compose(
             end=end,
             clock=clock,
             online=lambda: link.online,
-            report=lambda position: _reported_state(opened, health, gallery, position),
+            report=lambda position: ReportedState(reports.now(), position.refused),
             kick=signals.cable_queued,
             store_failed=store_failed,
             wipe_collected=wipe.collected,
@@ -368,6 +393,15 @@ def compose(
             events=news,
             enrolments=enrolments,
             redeems=redeems,
+            reports=reports,
+            updates=UpdateParcels(
+                desk=lambda: None if wipe.begun else opened.updates,
+                offers=OfferReader(
+                    opened.trust.device_id,
+                    key_of=lambda kid: opened.trust.status_key(kid, known_time_ms(opened.gallery, clock)),
+                    now_ms=lambda: known_time_ms(opened.gallery, clock),
+                ),
+            ),
         )
     )
 
@@ -563,13 +597,6 @@ def _recogniser(opened: Opened, pinning: Pinning) -> Recogniser:
         LivenessCheck(opened.pad_network),
         agree_cosine=opened.agree_cosine,
     )
-
-
-def _reported_state(
-    opened: Opened, health: Health, gallery: ServedGallery, position: MailPosition
-) -> ReportedState:
-    mark = None if opened.trust.gallery is None else gallery.mark()
-    return ReportedState(tuple(str(word) for word in health.words), mark, position.refused)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,9 @@ async def open_device(
     journal = await journal_thread.do(lambda: _open_journal(config, trust, keys, clock))
     mail = await journal_thread.do(journal.mail.position)
     facts = await gallery_thread.do(lambda: gallery_facts(config, keys.data_key, trust.gallery))
-    model, updates = await journal_thread.do(lambda: open_models(config, facts))
+    # The gallery, which knows the time best, opens with the model; the service was heard at the latest then.
+    now_ms = max(clock.wall_ms(), pinned.service_ms)
+    model, updates = await journal_thread.do(lambda: open_models(config, facts, now_ms))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     bulk_turn = BulkTurn()
     gallery: Gallery | None = None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from device.errors import IpcRefused, StateError, TrustError, UpdateRefused
 from device.platform.ipc import Packet
 from device.updates.desk import UpdateDesk
-from device.updates.manifest import MAX_MANIFEST_BYTES
-from device.updates.state import SHIPPED, GalleryFacts, UpdateState
+from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
+from device.updates.state import SHIPPED, GalleryFacts, ModelSlot, ReleaseNote, UpdateState
 from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
 from device.values.status import (
     FailedRelease,
@@ -15,6 +15,7 @@ from device.values.status import (
     ModelStatus,
     ReceivingStatus,
     ReleaseStatus,
+    ReportedRelease,
     UpdatesInForce,
     UpdatesStatus,
 )
@@ -88,8 +89,39 @@ def updates_status(desk: UpdateDesk) -> UpdatesStatus:
         failed=None
         if failed is None
         else FailedRelease(failed.release_seq, str(failed.kind), failed.version, failed.code),
+        releases=release_states(desk),
     )
     return UpdatesStatus(usable=True, software=desk.software, state=in_force)
+
+
+def release_states(desk: UpdateDesk) -> tuple[ReportedRelease, ...]:
+    """The releases that this device holds, runs, or has given up, as it reports them."""
+    state = desk.state
+    if state is None:
+        return ()
+    found = []
+    if (installed := state.installed) is not None:
+        found.append(_reported(installed, "running"))
+    if (app := state.app) is not None:
+        found.append(_reported(app, "trial" if desk.software == app.version else "verified"))
+    if (model := state.slot(state.model)) is not None:
+        found.append(_reported_model(model, "running" if state.trial is None else "trial"))
+    if state.waiting is not None and (waiting := state.slot(state.waiting)) is not None:
+        found.append(_reported_model(waiting, "verified"))
+    if (receiving := state.receiving) is not None:
+        found.append(_reported(receiving, "verified" if desk.is_verified else "receiving"))
+    found += [_reported(note, "withdrawn") for note in state.withdrawn]
+    if (failed := state.failed) is not None:
+        found.append(_reported(failed, "failed", failed.code))
+    return tuple(found)
+
+
+def _reported(release: Manifest | ReleaseNote, state: str, code: str = "") -> ReportedRelease:
+    return ReportedRelease(str(release.kind), release.name, release.release_seq, state, code)
+
+
+def _reported_model(slot: ModelSlot, state: str) -> ReportedRelease:
+    return ReportedRelease(str(ReleaseKind.MODEL), slot.name, slot.release_seq, state)
 
 
 def _slot(state: UpdateState, release_seq: int | None) -> ModelOnDisk | None:

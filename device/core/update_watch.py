@@ -127,6 +127,8 @@ class UpdateWatch:
         if state is None or state.app is None:
             return
         outcome = await asyncio.to_thread(_read_outcome, self._outcome)
+        if outcome.get("trial"):
+            return  # it is running, and may be taken back
         if outcome.get("release_seq") == state.app.release_seq and isinstance(outcome.get("code"), str):
             await self._desk.app_outcome(state.app.release_seq, outcome["code"][:32])
 

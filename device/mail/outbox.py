@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Final
 
 from device.journal.mail import InboxRefusal, OutboxEntry
+from device.values.report import DeviceReport
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SealPublicKey, SigningKey
-from link1.objects import GalleryMark
 from link1.sealed import OUTBOX_CT_MAX_BYTES, SERVICE_ID, seal_record
 
 REPORT_EVERY_MS: Final = 30_000
@@ -71,21 +71,21 @@ def fitting(items: Sequence[JsonObject]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReportedState:
-    """The content of a report; `gallery` is None for a device without one."""
+    """The content of a report by mail: what is reported by network too, and the record that was refused."""
 
-    health: tuple[str, ...]
-    gallery: GalleryMark | None
+    report: DeviceReport
     refused: InboxRefusal | None
+
+    @property
+    def news(self) -> tuple[object, ...]:
+        """A report is due soon after a change of this."""
+        return self.report.news, self.report.gallery, self.refused
 
     def to_body(self, in_applied_seq: int) -> JsonObject:
         """The body of `svc.device.report`."""
-        mark, refused = self.gallery, self.refused
-        return {
-            "health": list(self.health),
+        refused = self.refused
+        return self.report.to_obj() | {
             "refused": [] if refused is None else [{"seq": refused.seq, "code": refused.code}],
-            "gallery": None
-            if mark is None
-            else {"stream": mark.stream, "epoch": mark.epoch, "seq": mark.seq},
             "mail": {"in_applied_seq": in_applied_seq},
         }
 
@@ -94,7 +94,7 @@ class ReportClock:
     """When a report is due: soon after a change or a request, else every `REPORT_EVERY_MS`."""
 
     def __init__(self) -> None:
-        self._last: ReportedState | None = None
+        self._last: tuple[object, ...] = ()
         self._last_ms: int | None = None
         self._wanted = True
 
@@ -107,13 +107,13 @@ class ReportClock:
         if self._last_ms is None:
             return True
         age_ms = now_ms - self._last_ms
-        if self._wanted or state != self._last:
+        if self._wanted or state.news != self._last:
             return age_ms >= REPORT_APART_MS
         return age_ms >= REPORT_EVERY_MS
 
     def made(self, state: ReportedState, now_ms: int) -> None:
         """A report of `state` is in the outbox."""
-        self._last, self._last_ms, self._wanted = state, now_ms, False
+        self._last, self._last_ms, self._wanted = state.news, now_ms, False
 
 
 class OutboxWindow:

@@ -40,7 +40,7 @@ MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """The largest body of the device surface; a full page of 500 deltas has 1.6 MiB."""
 
 MAX_CONNECTIONS: Final = 16
-"""To one socket. The carrier holds seven, a screen and a technician one or two each."""
+"""To one socket. The carrier holds nine, a screen and a technician one or two each."""
 
 _PREFIX = struct.Struct(">II")
 _CREDENTIALS = struct.Struct("iII")

@@ -22,10 +22,13 @@ which Python keeps in its own pools. Therefore a process that has no more use fo
 import ctypes
 import errno
 import os
+import re
 import resource
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+_AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
 _M_MMAP_THRESHOLD: Final = -3
@@ -81,3 +84,12 @@ def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
         return True, ""
     number = ctypes.get_errno()
     return False, errno.errorcode.get(number, str(number))
+
+
+def available_mib(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """How much memory programs can still get, in MiB; None where the kernel does not say."""
+    try:
+        found = _AVAILABLE.search(meminfo.read_text(encoding="ascii"))
+    except OSError:
+        return None
+    return None if found is None else int(found[1]) // 1024

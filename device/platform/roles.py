@@ -63,6 +63,12 @@ OPERATIONS: Final[Mapping[SocketRole, frozenset[str]]] = {
             "keys",
             "time",
             "link_state",
+            "report.next",
+            "updates",
+            "updates.chunk",
+            "updates.gone",
+            "attest",
+            "attested",
         }
     ),
     SocketRole.TECHNICIAN: _SCREEN

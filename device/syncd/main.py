@@ -27,6 +27,7 @@ from device.platform.clock import Clock, SystemClock
 from device.platform.logs import limit_repeats
 from device.platform.memory import guard_memory
 from device.syncd.enrolment_tasks import EnrolmentTask, RedeemTask
+from device.syncd.fleet_tasks import ReportTask, UpdatesTask
 from device.syncd.tasks import (
     CoreLine,
     DeviceWiped,
@@ -68,6 +69,8 @@ async def carry(
         StatusTask(context),
         KeysTask(context),
         LinkStateTask(context),
+        ReportTask(context),
+        UpdatesTask(context),
     ]
     try:
         async with asyncio.TaskGroup() as group:

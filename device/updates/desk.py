@@ -1,4 +1,4 @@
-"""Receives releases from every carrier: the validator's mail, or a technician's stick.
+"""Receives releases from every carrier: the network, the validator's mail, or a technician's stick.
 
     manifest → verified, release_seq on the disk → space allocated
     chunk    → at its place on the disk → acknowledged
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from device.errors import StateError, UpdateRefused
+from device.errors import StateError, TrustError, UpdateRefused
 from device.platform.threads import StoreThread
 from device.updates.manifest import (
     APP_NAME,
@@ -27,6 +27,7 @@ from device.updates.manifest import (
     read_manifest,
 )
 from device.updates.models import OpenedUpdates, self_test
+from device.updates.offer import OfferAnswer
 from device.updates.state import (
     GalleryFacts,
     UpdateState,
@@ -36,10 +37,13 @@ from device.updates.state import (
     given_up,
     model_for,
     model_tested,
+    newly_offered,
     offered,
     proved,
+    refused_offer,
     returned,
     rolled_back,
+    withdrawn,
 )
 from link1.canonical import JsonObject
 from link1.keys import PublicKey
@@ -75,6 +79,10 @@ class UpdateDesk:
         """The running version: of the package (0.2.0-1), or of the program (0.2.0) without a package."""
         self.have = 0
         """Chunks of the release being received that are on the disk."""
+        self.is_verified = False
+        """Whether the release being received is whole, and waits only for an offer that names it."""
+        self._fetched = -1
+        self._subscribers: list[Callable[[], None]] = []
 
     @property
     def state(self) -> UpdateState | None:
@@ -92,6 +100,10 @@ class UpdateDesk:
         if state is None or self._parts.model_pinned:
             return shipped_id
         return state.model_id(state.model, shipped_id)
+
+    def when_changed(self, call: Callable[[], None]) -> None:
+        """Have `call` called after each change of the state."""
+        self._subscribers.append(call)
 
     async def start(self) -> None:
         """Continue what an earlier start began."""
@@ -128,22 +140,39 @@ class UpdateDesk:
 
     async def take_manifest(self, wrapper: JsonObject) -> Manifest:
         """A signed manifest. Raises TrustError, UpdateRefused, StateError."""
-        parts = self._parts
-        manifest = read_manifest(wrapper, roots=parts.roots(), now_ms=parts.now_ms())
+        manifest = self._read(wrapper)
+        finishing, state = self._finishing, self._state
+        receiving = None if state is None else state.receiving
+        if finishing is not None and receiving is not None and receiving.kind is not manifest.kind:
+            await asyncio.wait([finishing])  # mail brings one release after the other: the whole one counts
         async with self._changing:
-            before = self._usable()
-            after = offered(before, manifest)
-            if after == before:
-                return manifest
-            self._check_wanted(manifest)
+            await self._take(manifest, by_network=False)
+        return manifest
+
+    def _read(self, wrapper: JsonObject) -> Manifest:
+        return read_manifest(wrapper, roots=self._parts.roots(), now_ms=self._parts.now_ms())
+
+    async def _take(self, manifest: Manifest, *, by_network: bool) -> None:
+        before = self._usable()
+        after = offered(before, manifest, by_network=by_network)
+        if after.receiving is before.receiving:
             await self._put(after)
-            self.have = 0
-            await self._thread.do(lambda: self._store.tidy(after))
-            try:
-                await self._thread.do(lambda: self._store.begin(manifest))
-            except UpdateRefused as refused:
-                await self._put(given_up(after, refused.code))
-                raise
+            self._finish_if_whole()
+            return
+        try:
+            self._check_wanted(manifest)
+        except UpdateRefused as refused:
+            if by_network:
+                await self._put(refused_offer(before, manifest, refused.code))
+            raise
+        await self._put(after)
+        self._begin_again()
+        await self._thread.do(lambda: self._store.tidy(after))
+        try:
+            await self._thread.do(lambda: self._store.begin(manifest))
+        except UpdateRefused as refused:
+            await self._put(given_up(after, refused.code))
+            raise
         _log.info(
             "release %d (%s %s) is being received: %d chunks",
             manifest.release_seq,
@@ -151,7 +180,71 @@ class UpdateDesk:
             manifest.version,
             manifest.chunk_count,
         )
-        return manifest
+
+    # Offers by network
+
+    async def take_offer(self, answer: OfferAnswer) -> None:
+        """A verified offer: drop what it does not name, and begin with the first release that is new.
+
+        A manifest that no root vouches for is left out. A release that cannot be taken has failed, because
+        its sender sees only reports. Raises UpdateRefused while no update is accepted, StateError.
+        """
+        async with self._changing:
+            before = self._usable()
+            await self._drop(newly_offered(before, answer.offer))
+            self._finish_if_whole()
+            for manifest in self._vouched(answer):
+                state = self._usable()
+                if state.receiving is not None or state.app is not None:
+                    return  # one after the other, each to its end
+                try:
+                    await self._take(manifest, by_network=True)
+                except UpdateRefused as refused:
+                    _log.error("release %d is rejected: %s", manifest.release_seq, refused)
+
+    def _vouched(self, answer: OfferAnswer) -> list[Manifest]:
+        """The manifests that a root vouches for and the offer names, by release_seq."""
+        found = []
+        for wrapper in answer.manifests:
+            try:
+                manifest = self._read(wrapper)
+            except (TrustError, UpdateRefused) as error:
+                _log.error("an offered release is rejected: %s", error)
+                continue
+            if manifest.release_seq in answer.offer.release_seqs:
+                found.append(manifest)
+        return sorted(found, key=lambda manifest: manifest.release_seq)
+
+    async def wanted_chunk(self) -> tuple[int, int] | None:
+        """The release_seq and index of the chunk to fetch next; None when none is missing, or the service
+        does not offer the release. Raises StateError."""
+        state = self._state
+        manifest = None if state is None else state.receiving
+        if state is None or manifest is None or state.offer is None or self.have == manifest.chunk_count:
+            return None
+        if manifest.release_seq not in state.offer.release_seqs:
+            return None
+        index = await self._thread.do(lambda: self._store.missing(manifest, self._fetched))
+        return None if index is None else (manifest.release_seq, index)
+
+    async def withdraw(self, release_seq: int) -> None:
+        """The service has halted a release: it is dropped unless it is in force. Raises UpdateRefused,
+        StateError."""
+        async with self._changing:
+            await self._drop(withdrawn(self._usable(), release_seq))
+
+    async def _drop(self, after: UpdateState) -> None:
+        """Save a state from which releases may be missing."""
+        before = self._usable()
+        await self._put(after)
+        if after.receiving is not before.receiving:
+            self._begin_again()
+        if after.withdrawn != before.withdrawn:
+            await self._thread.do(lambda: self._store.tidy(after))
+            _log.warning("release %d is withdrawn by the service", after.withdrawn[-1].release_seq)
+
+    def _begin_again(self) -> None:
+        self.have, self.is_verified, self._fetched = 0, False, -1
 
     def _check_wanted(self, manifest: Manifest) -> None:
         if manifest.kind is ReleaseKind.APP and manifest.name != APP_NAME:
@@ -175,7 +268,12 @@ class UpdateDesk:
                 return
             if self.have < manifest.chunk_count:
                 self.have = await self._thread.do(lambda: self._store.take(manifest, chunk))
-        if self.have == manifest.chunk_count:
+                self._fetched = chunk.index
+        self._finish_if_whole()
+
+    def _finish_if_whole(self) -> None:
+        manifest = None if self._state is None else self._state.receiving
+        if manifest is not None and self.have == manifest.chunk_count:
             self._finish(manifest)
 
     def _finish(self, manifest: Manifest) -> None:
@@ -185,31 +283,52 @@ class UpdateDesk:
     async def _verify(self, manifest: Manifest) -> None:
         """All chunks are present: verify the whole, and put it where it waits for its turn."""
         try:
-            change = await self._thread.do(lambda: self._prepared(manifest))
+            payload = await self._thread.do(lambda: self._store.check_whole(manifest))
+            model_id = await self._thread.do(lambda: self._tested(manifest, payload))
         except UpdateRefused as refused:
             _log.error("release %d is rejected: %s", manifest.release_seq, refused)
-            change = partial(given_up, code=refused.code)
+            await self._settle(manifest, partial(given_up, code=refused.code))
         except StateError as error:
             _log.error("release %d: %s; the next start tries again", manifest.release_seq, error)
-            return
+        else:
+            if model_id is None:
+                await self._settle(manifest, partial(app_verified, manifest=manifest), payload)
+            else:
+                await self._settle(manifest, partial(model_tested, manifest=manifest, model_id=model_id))
+
+    def _tested(self, manifest: Manifest, payload: Path) -> str | None:
+        """On the update's thread: the model_id of a model, now in its slot; None for software.
+
+        Raises UpdateRefused, StateError."""
+        if manifest.kind is ReleaseKind.APP:
+            return None
+        return self._parts.test_model(self._store.unpack_model(manifest, payload))
+
+    async def _settle(
+        self, manifest: Manifest, change: Callable[[UpdateState], UpdateState], app: Path | None = None
+    ) -> None:
+        """Save the change, unless the release was withdrawn or replaced meanwhile. `app`: verified software,
+        which takes effect from here on."""
         async with self._changing:
             state = self._usable()
             if state.receiving is not manifest:
-                return  # a newer release arrived meanwhile
-            after = change(state)
-            await self._put(after)
-            await self._thread.do(lambda: self._store.tidy(after))
+                return
+            if app is not None and not state.may_switch(manifest.release_seq, self._parts.now_ms()):
+                _log.info("release %d is whole and waits for an offer", manifest.release_seq)
+                self.is_verified = True
+                self._changed()
+                return
+            try:
+                if app is not None:
+                    await self._thread.do(lambda: self._store.hand_over_app(manifest, app))
+                after = change(state)
+                await self._put(after)
+                await self._thread.do(lambda: self._store.tidy(after))
+            except StateError as error:
+                _log.error("release %d: %s; the next start tries again", manifest.release_seq, error)
+                return
         if after.failed is None:
             _log.info("release %d is verified and waits for its turn", manifest.release_seq)
-
-    def _prepared(self, manifest: Manifest) -> Callable[[UpdateState], UpdateState]:
-        """On the update's thread: the change of the state. Raises UpdateRefused, StateError."""
-        payload = self._store.check_whole(manifest)
-        if manifest.kind is ReleaseKind.APP:
-            self._store.hand_over_app(manifest, payload)
-            return partial(app_verified, manifest=manifest)
-        folder = self._store.unpack_model(manifest, payload)
-        return partial(model_tested, manifest=manifest, model_id=self._parts.test_model(folder))
 
     # Models and software in force
 
@@ -218,7 +337,8 @@ class UpdateDesk:
         state = self._state
         if state is None or self._parts.model_pinned:
             return False
-        return model_for(state, facts, self._parts.opened.shipped_id) != state.model
+        now_ms = self._parts.now_ms()
+        return model_for(state, facts, self._parts.opened.shipped_id, now_ms) != state.model
 
     async def prove(self) -> None:
         """The model on trial serves. Raises StateError."""
@@ -254,6 +374,11 @@ class UpdateDesk:
         if state != self._state:
             await self._thread.do(lambda: self._store.save(state))
             self._state = state
+            self._changed()
+
+    def _changed(self) -> None:
+        for call in self._subscribers:
+            call()
 
 
 def _installed_version() -> str:

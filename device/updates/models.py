@@ -60,8 +60,10 @@ def gallery_facts(
     return GalleryFacts(*found) if found is not None else GalleryFacts(registered[1], None)
 
 
-def open_models(config: DeviceConfig, facts: GalleryFacts | None) -> tuple[OpenedModel, OpenedUpdates]:
-    """Settle the outcome of a trial, and open the model that belongs to the gallery.
+def open_models(
+    config: DeviceConfig, facts: GalleryFacts | None, now_ms: int
+) -> tuple[OpenedModel, OpenedUpdates]:
+    """Settle the outcome of a trial, and open the model that belongs to the gallery. `now_ms`: epoch.
 
     A model on trial that cannot be opened is replaced by the previous one at once. With `[model] dir` in the
     configuration that folder is used, regardless of updates.
@@ -71,7 +73,7 @@ def open_models(config: DeviceConfig, facts: GalleryFacts | None) -> tuple[Opene
     try:
         state = store.load(facts.epoch if facts is not None else 0)
         if config.model.dir is None:
-            state = _settled(store, state, starting(state, facts, shipped_id))
+            state = _settled(store, state, starting(state, facts, shipped_id, now_ms))
         opened, state = _open(config, store, state)
         store.tidy(state)
     except StateError as error:

@@ -6,11 +6,13 @@ replaced as a whole.
                          └─▶ failed, not tried again     a model: for its         └─▶ failed, not tried again;
                                                          gallery epoch                the previous one is back
 
-1. `release_seq` never decreases, and is on the disk before anything of its release is used.
+1. The release_seq of a kind never decreases, and is on the disk before anything of its release is used.
 2. A waiting model takes effect only together with a gallery of its model_id (device surface §6). The content
    of the gallery determines the model (`model_for`), so the gallery's transaction is the one durable step
    that switches both: after a power cut at any point, the next start chooses the same model.
 3. A model on trial that was started before, and ended without proving itself, gives way to the previous one.
+4. A release that came by network takes effect only while an offer of the last day names it (`may_switch`).
+   When the service offers it no longer, it is withdrawn, and may be taken again.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from device.errors import UpdateRefused
 from device.updates.manifest import Manifest, ReleaseKind, read_again
 from link1 import members
 from link1.canonical import JsonObject
-from link1.members import NAME, WORD
+from link1.members import NAME
 
 SHIPPED: Final = 0
 """Takes the place of a release_seq for the model that came with the software."""
@@ -29,7 +31,10 @@ STARTS_WHERE_THE_OLD_ONE_SERVES: Final = 1
 STARTS_WHERE_IT_DOES_NOT: Final = 3
 """With the gallery of a new epoch the previous model recognises no one, and a power cut does not prove a
 fault."""
+OFFER_HOLDS_MS: Final = 24 * 3600 * 1000
+"""How long a release that came by network may take effect after the offer that names it was issued."""
 _MAX_SLOTS: Final = 8
+_MAX_OFFERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class ModelSlot:
     release_seq: int
     version: str
     model_id: str
+    name: str = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +57,22 @@ class ModelTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedUpdate:
-    """The newest release that failed; reported until a newer one is accepted."""
+class ReleaseNote:
+    """A release of which only its state is left to report; `code` says why it failed."""
 
     release_seq: int
     kind: ReleaseKind
     version: str
-    code: str
+    code: str = ""
+    name: str = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The releases that the service offers to this device, and when it said so (epoch ms)."""
+
+    issued_at_ms: int
+    release_seqs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +86,14 @@ class GalleryFacts:
 @dataclass(frozen=True, slots=True)
 class UpdateState:
     """See the module. `receiving` and `app` are manifests; `model`, `previous` and `waiting` name slots by
-    release_seq. `home_epoch`: the last gallery epoch known to fit the model in force."""
+    release_seq. `home_epoch`: the last gallery epoch known to fit the model in force. `app_seq`, `model_seq`:
+    the highest release_seq accepted of each kind. `installed`: the software that came as a release.
+    `failed`: the newest release that failed, until a newer one of its kind is in place. `withdrawn`: the
+    release of each kind that was dropped before it took effect. `offer`: the newest one. `by_network`: the
+    releases that need it."""
 
-    release_seq: int = 0
+    app_seq: int = 0
+    model_seq: int = 0
     receiving: Manifest | None = None
     app: Manifest | None = None
     slots: tuple[ModelSlot, ...] = ()
@@ -82,7 +102,31 @@ class UpdateState:
     waiting: int | None = None
     home_epoch: int = 0
     trial: ModelTrial | None = None
-    failed: FailedUpdate | None = None
+    failed: ReleaseNote | None = None
+    installed: ReleaseNote | None = None
+    withdrawn: tuple[ReleaseNote, ...] = ()
+    offer: Offer | None = None
+    by_network: tuple[int, ...] = ()
+
+    @property
+    def release_seq(self) -> int:
+        """The highest of both kinds."""
+        return max(self.app_seq, self.model_seq)
+
+    def newest(self, kind: ReleaseKind) -> int:
+        """The highest release_seq accepted of a kind."""
+        return self.app_seq if kind is ReleaseKind.APP else self.model_seq
+
+    def may_switch(self, release_seq: int, now_ms: int) -> bool:
+        """Whether a release may take effect at `now_ms` (epoch)."""
+        if release_seq not in self.by_network:
+            return True
+        offer = self.offer
+        return (
+            offer is not None
+            and release_seq in offer.release_seqs
+            and now_ms - offer.issued_at_ms <= OFFER_HOLDS_MS
+        )
 
     def slot(self, release_seq: int) -> ModelSlot | None:
         return next((slot for slot in self.slots if slot.release_seq == release_seq), None)
@@ -95,7 +139,9 @@ class UpdateState:
     def to_obj(self) -> JsonObject:
         return {
             "v": 1,
-            "release_seq": self.release_seq,
+            "release_seq": self.release_seq,  # all that the software before this one knows
+            "app_seq": self.app_seq,
+            "model_seq": self.model_seq,
             "receiving": self.receiving and self.receiving.wrapper,
             "app": self.app and self.app.wrapper,
             "slots": [asdict(slot) for slot in self.slots],
@@ -105,6 +151,11 @@ class UpdateState:
             "home_epoch": self.home_epoch,
             "trial": self.trial and asdict(self.trial),
             "failed": self.failed and asdict(self.failed),
+            "installed": self.installed and asdict(self.installed),
+            "withdrawn": [asdict(note) for note in self.withdrawn],
+            "offer": self.offer
+            and {"issued_at_ms": self.offer.issued_at_ms, "release_seqs": list(self.offer.release_seqs)},
+            "by_network": list(self.by_network),
         }
 
     @classmethod
@@ -112,8 +163,18 @@ class UpdateState:
         """Raises FormatError, UpdateRefused."""
         members.version_1(obj)
         slots = tuple(_slot(item) for item in members.array(obj, "slots", 0, _MAX_SLOTS))
+        # Earlier software wrote one release_seq for both kinds, and none of the members that follow.
+        obj = {
+            "app_seq": members.integer(obj, "release_seq"),
+            "model_seq": members.integer(obj, "release_seq"),
+            "installed": None,
+            "withdrawn": [],
+            "offer": None,
+            "by_network": [],
+        } | obj
         return cls(
-            release_seq=members.integer(obj, "release_seq"),
+            app_seq=members.integer(obj, "app_seq"),
+            model_seq=members.integer(obj, "model_seq"),
             receiving=_manifest(obj, "receiving"),
             app=_manifest(obj, "app"),
             slots=slots,
@@ -122,44 +183,90 @@ class UpdateState:
             waiting=_optional_integer(obj, "waiting"),
             home_epoch=members.integer(obj, "home_epoch"),
             trial=None if members.member(obj, "trial") is None else _trial(members.nested(obj, "trial")),
-            failed=None if members.member(obj, "failed") is None else _failed(members.nested(obj, "failed")),
+            failed=_optional_note(obj, "failed"),
+            installed=_optional_note(obj, "installed"),
+            withdrawn=tuple(_note(item) for item in members.array(obj, "withdrawn", 0, len(ReleaseKind))),
+            offer=None
+            if members.member(obj, "offer") is None
+            else read_offered(members.nested(obj, "offer")),
+            by_network=_release_seqs(obj, "by_network"),
         )
 
 
-def offered(state: UpdateState, manifest: Manifest) -> UpdateState:
+def offered(state: UpdateState, manifest: Manifest, *, by_network: bool = False) -> UpdateState:
     """A verified manifest has arrived; the same value when it is being received or was received before.
 
-    Raises UpdateRefused.
+    What another carrier brings needs no offer. Raises UpdateRefused.
     """
-    if manifest.release_seq < state.release_seq:
+    seq, newest = manifest.release_seq, state.newest(manifest.kind)
+    if seq < newest:
         raise UpdateRefused(
             "release_rollback",
-            f"release {manifest.release_seq} is older than release {state.release_seq}, which was accepted "
-            "before; give the release a higher release_seq",
+            f"release {seq} is older than release {newest}, which was accepted before; give the release a "
+            "higher release_seq",
         )
-    if manifest.release_seq == state.release_seq:
+    if seq == newest and all(seq != note.release_seq for note in state.withdrawn):
         known = state.receiving
-        if known is not None and known.sha256 != manifest.sha256:
+        if known is not None and known.release_seq == seq and known.sha256 != manifest.sha256:
             raise UpdateRefused(
                 "release_conflict",
-                f"another release {manifest.release_seq} is being received; give this one a higher "
-                "release_seq",
+                f"another release {seq} is being received; give this one a higher release_seq",
             )
-        return state
-    return replace(state, release_seq=manifest.release_seq, receiving=manifest)
+        return state if by_network else _needs_no_offer(state, seq)
+    if state.receiving is not None:
+        # The service offers it again; a carrier without an offer brings one release after the other.
+        state = withdrawn(state, state.receiving.release_seq)
+    state = _accepted(_needs_no_offer(state, seq), manifest)
+    return replace(
+        state, receiving=manifest, by_network=(*state.by_network, seq) if by_network else state.by_network
+    )
+
+
+def refused_offer(state: UpdateState, manifest: Manifest, code: str) -> UpdateState:
+    """A release that was offered by network cannot be taken; its release_seq is used."""
+    return replace(_accepted(state, manifest), failed=_note_of(manifest, code))
+
+
+def newly_offered(state: UpdateState, offer: Offer) -> UpdateState:
+    """The service has signed a new offer: what came by network and is not in it is withdrawn."""
+    for release_seq in state.by_network:
+        if release_seq not in offer.release_seqs:
+            state = withdrawn(state, release_seq)
+    return replace(state, offer=offer)
+
+
+def withdrawn(state: UpdateState, release_seq: int) -> UpdateState:
+    """A release that has not taken effect is dropped."""
+    slot, receiving = state.slot(release_seq), state.receiving
+    if receiving is not None and receiving.release_seq == release_seq:
+        note = _note_of(receiving)
+        state = replace(state, receiving=None)
+    elif slot is not None and state.waiting == release_seq:
+        note = ReleaseNote(release_seq, ReleaseKind.MODEL, slot.version, name=slot.name)
+        state = replace(state, waiting=None, slots=tuple(held for held in state.slots if held is not slot))
+    else:
+        return _needs_no_offer(state, release_seq)
+    others = tuple(other for other in state.withdrawn if other.kind is not note.kind)
+    return replace(_needs_no_offer(state, release_seq), withdrawn=(*others, note))
 
 
 def model_tested(state: UpdateState, manifest: Manifest, model_id: str) -> UpdateState:
     """The received model is in its slot and has passed its self-test: it waits."""
-    slot = ModelSlot(manifest.release_seq, manifest.version, model_id)
+    slot = ModelSlot(manifest.release_seq, manifest.version, model_id, manifest.name)
     keep = {state.model, state.previous}
     slots = tuple(held for held in state.slots if held.release_seq in keep)
-    return replace(state, receiving=None, slots=(*slots, slot), waiting=slot.release_seq, failed=None)
+    return replace(
+        _failure_over(state, ReleaseKind.MODEL),
+        receiving=None,
+        slots=(*slots, slot),
+        waiting=slot.release_seq,
+    )
 
 
 def app_verified(state: UpdateState, manifest: Manifest) -> UpdateState:
     """The received software is complete: `palm-update.service` continues."""
-    return replace(state, receiving=None, app=manifest, failed=None)
+    state = _needs_no_offer(_failure_over(state, ReleaseKind.APP), manifest.release_seq)
+    return replace(state, receiving=None, app=manifest)
 
 
 def app_settled(state: UpdateState, code: str) -> UpdateState:
@@ -167,8 +274,9 @@ def app_settled(state: UpdateState, code: str) -> UpdateState:
     app = state.app
     if app is None:
         return state
-    failed = FailedUpdate(app.release_seq, app.kind, app.version, code) if code else state.failed
-    return replace(state, app=None, failed=failed)
+    if code:
+        return replace(state, app=None, failed=_note_of(app, code))
+    return replace(state, app=None, installed=_note_of(app))
 
 
 def given_up(state: UpdateState, code: str) -> UpdateState:
@@ -176,14 +284,15 @@ def given_up(state: UpdateState, code: str) -> UpdateState:
     manifest = state.receiving
     if manifest is None:
         return state
-    failed = FailedUpdate(manifest.release_seq, manifest.kind, manifest.version, code)
-    return replace(state, receiving=None, failed=failed)
+    state = _needs_no_offer(state, manifest.release_seq)
+    return replace(state, receiving=None, failed=_note_of(manifest, code))
 
 
-def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> int:
-    """The model that belongs to the gallery; `facts` is None for a device without one."""
+def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int) -> int:
+    """The model that belongs to the gallery at `now_ms` (epoch); `facts` is None for a device without one."""
     present = state.model_id(state.model, shipped_id)
-    waiting = state.slot(state.waiting) if state.waiting is not None else None
+    held_back = state.waiting is not None and not state.may_switch(state.waiting, now_ms)
+    waiting = state.slot(state.waiting) if state.waiting is not None and not held_back else None
     if waiting is not None:
         if facts is None or waiting.model_id == (facts.model_id or present):
             return waiting.release_seq
@@ -192,22 +301,26 @@ def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -
             return waiting.release_seq
     if facts is None or facts.model_id in (None, present):
         return state.model
-    fitting = [slot.release_seq for slot in state.slots if slot.model_id == facts.model_id]
+    fitting = [
+        slot.release_seq
+        for slot in state.slots
+        if slot.model_id == facts.model_id and not (held_back and slot.release_seq == state.waiting)
+    ]
     if shipped_id == facts.model_id:
         fitting.append(SHIPPED)
     return max(fitting, default=state.model)
 
 
-def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> UpdateState:
-    """The state at a start: a failed trial is settled, and the model fits the gallery."""
+def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int) -> UpdateState:
+    """The state at a start: a failed trial is settled, and the model fits the gallery. `now_ms`: epoch."""
     trial = state.trial
     if trial is not None and trial.starts >= _starts_allowed(state, trial, shipped_id):
         state = returned(state, "died_on_trial")
-    wanted = model_for(state, facts, shipped_id)
+    wanted = model_for(state, facts, shipped_id, now_ms)
     switches = wanted != state.model
     if switches:
         state = replace(
-            state,
+            _needs_no_offer(state, wanted),
             model=wanted,
             previous=state.model,
             waiting=None if state.waiting == wanted else state.waiting,
@@ -246,7 +359,13 @@ def returned(state: UpdateState, code: str) -> UpdateState:
         previous=None,
         trial=None,
         slots=tuple(held for held in state.slots if held is not slot),
-        failed=FailedUpdate(trial.release_seq, ReleaseKind.MODEL, slot.version if slot else "", code),
+        failed=ReleaseNote(
+            trial.release_seq,
+            ReleaseKind.MODEL,
+            slot.version if slot else "",
+            code,
+            slot.name if slot else "model",
+        ),
     )
 
 
@@ -277,10 +396,53 @@ def _optional_integer(obj: Mapping[str, Any], name: str) -> int | None:
     return None if members.member(obj, name) is None else members.integer(obj, name)
 
 
+def read_offered(obj: Mapping[str, Any]) -> Offer:
+    """`issued_at_ms` and `release_seqs` of an offer. Raises FormatError."""
+    return Offer(members.integer(obj, "issued_at_ms"), _release_seqs(obj, "release_seqs"))
+
+
+def _release_seqs(obj: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    seqs = members.array(obj, name, 0, _MAX_OFFERED)
+    return tuple(members.integer({name: seq}, name, 1) for seq in seqs)
+
+
+def _accepted(state: UpdateState, manifest: Manifest) -> UpdateState:
+    """The release_seq is used, and what the release before it of this kind came to is no longer reported."""
+    seq = manifest.release_seq
+    state = replace(
+        state, withdrawn=tuple(note for note in state.withdrawn if note.kind is not manifest.kind)
+    )
+    if manifest.kind is ReleaseKind.APP:
+        return replace(state, app_seq=seq)
+    return replace(state, model_seq=seq)
+
+
+def _needs_no_offer(state: UpdateState, release_seq: int) -> UpdateState:
+    if release_seq not in state.by_network:
+        return state
+    return replace(state, by_network=tuple(seq for seq in state.by_network if seq != release_seq))
+
+
+def _failure_over(state: UpdateState, kind: ReleaseKind) -> UpdateState:
+    over = state.failed is not None and state.failed.kind is kind
+    return replace(state, failed=None) if over else state
+
+
+def _note_of(manifest: Manifest, code: str = "") -> ReleaseNote:
+    return ReleaseNote(manifest.release_seq, manifest.kind, manifest.version, code, manifest.name)
+
+
+def _optional_note(obj: Mapping[str, Any], name: str) -> ReleaseNote | None:
+    return None if members.member(obj, name) is None else _note(members.nested(obj, name))
+
+
 def _slot(item: object) -> ModelSlot:
     obj = members.nested({"slot": item}, "slot")
     return ModelSlot(
-        members.integer(obj, "release_seq", 1), str(obj.get("version")), members.text(obj, "model_id", NAME)
+        members.integer(obj, "release_seq", 1),
+        str(obj.get("version")),
+        members.text(obj, "model_id", NAME),
+        str(obj.get("name", "model")),
     )
 
 
@@ -292,9 +454,12 @@ def _trial(obj: JsonObject) -> ModelTrial:
     )
 
 
-def _failed(obj: JsonObject) -> FailedUpdate:
-    kind = ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind)))
-    version = str(members.member(obj, "version"))
-    return FailedUpdate(
-        members.integer(obj, "release_seq", 1), kind, version, members.text(obj, "code", WORD)
+def _note(item: object) -> ReleaseNote:
+    obj = members.nested({"note": item}, "note")
+    return ReleaseNote(
+        members.integer(obj, "release_seq", 1),
+        ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind))),
+        str(members.member(obj, "version")),
+        str(obj.get("code", "")),
+        str(obj.get("name", "release")),
     )

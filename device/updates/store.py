@@ -16,6 +16,7 @@ import shutil
 import struct
 import threading
 import zlib
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -129,6 +130,12 @@ class UpdateStore:
     def chunks_here(self, manifest: Manifest) -> frozenset[int]:
         """The chunks that are present. Raises StateError."""
         return frozenset(self._indices(manifest))
+
+    def missing(self, manifest: Manifest, after: int) -> int | None:
+        """The next chunk that is not present, from the one after `after` on. Raises StateError."""
+        here = self._indices(manifest)
+        indices = chain(range(after + 1, manifest.chunk_count), range(after + 1))
+        return next((index for index in indices if index not in here), None)
 
     def take(self, manifest: Manifest, chunk: PayloadChunk) -> int:
         """Write a chunk to its place; it is on the disk when this returns. Returns how many are present.

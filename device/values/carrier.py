@@ -104,10 +104,57 @@ class ErrandAnswered(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportAsked(WireObject):
+    """`report.next`: the report, as soon as there is news or after `wait_ms`."""
+
+    wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWanted(WireObject):
+    """A chunk of a release to fetch next."""
+
+    release_seq: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferTaken(WireObject):
+    """The answer to `updates`. `next_after_s`: when to ask the service again."""
+
+    next_after_s: int
+    chunk: ChunkWanted | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateChunkTaken(WireObject):
+    """The answer to `updates.chunk` and `updates.gone`."""
+
+    chunk: ChunkWanted | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseGone(WireObject):
+    """`updates.gone`: the service has no chunks of this release for this device."""
+
+    release_seq: Annotated[int, Between(1)]
+
+
+@dataclass(frozen=True, slots=True)
 class StatusTaken(WireObject):
-    """The answer to `status`. `wiped`: the wipe_id to confirm to the service."""
+    """The answer to `status`. `wiped`: the wipe_id to confirm to the service. `attest`: an attestation with
+    the challenge of this status is due."""
 
     wiped: str | None
+    attest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttestAnswered(WireObject):
+    """`attested`: the service's answer to an attestation. `code`: of a refusal, empty with status 200."""
+
+    status: Annotated[int, Between(100, 599)]
+    code: str
 
 
 @dataclass(frozen=True, slots=True)

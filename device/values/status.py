@@ -139,14 +139,28 @@ class FailedRelease(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedRelease(WireObject):
+    """A release in a report to the service. `state`: receiving, verified, trial, running, failed, withdrawn.
+    `code` says why it failed."""
+
+    kind: str
+    name: str
+    release_seq: int
+    state: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatesInForce(WireObject):
-    """The state of updates. `app_waiting`: software that waits to be installed."""
+    """The state of updates. `app_waiting`: software that waits to be installed. `releases`: as in a report to
+    the service."""
 
     release_seq: int
     receiving: ReceivingStatus | None
     app_waiting: ReleaseStatus | None
     model: ModelStatus
     failed: FailedRelease | None
+    releases: tuple[ReportedRelease, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

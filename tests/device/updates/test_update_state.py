@@ -55,46 +55,46 @@ def waiting(model_id: str = NEW) -> UpdateState:
     ],
 )
 def test_the_model_follows_the_gallery(facts: GalleryFacts | None, model: int) -> None:
-    assert model_for(waiting(), facts, OLD) == model
+    assert model_for(waiting(), facts, OLD, 0) == model
 
 
 def test_a_model_of_the_same_id_needs_no_epoch() -> None:
-    assert model_for(waiting(OLD), GalleryFacts(1, OLD), OLD) == 7
+    assert model_for(waiting(OLD), GalleryFacts(1, OLD), OLD, 0) == 7
 
 
 def test_a_new_epoch_with_the_old_model_brings_the_old_model_back() -> None:
-    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD))
+    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD, 0))
     assert (state.model, state.previous, state.home_epoch) == (7, SHIPPED, 2)
-    assert model_for(state, GalleryFacts(3, OLD), OLD) == SHIPPED
-    assert model_for(state, GalleryFacts(3, None), OLD) == 7
+    assert model_for(state, GalleryFacts(3, OLD), OLD, 0) == SHIPPED
+    assert model_for(state, GalleryFacts(3, None), OLD, 0) == 7
 
 
 def test_one_that_dies_on_trial_gives_way_at_the_next_start() -> None:
     facts = GalleryFacts(1, OLD)
-    state = starting(waiting(OLD), facts, OLD)
+    state = starting(waiting(OLD), facts, OLD, 0)
     assert state.trial is not None
     assert state.model == 7
-    state = starting(state, facts, OLD)
+    state = starting(state, facts, OLD, 0)
     assert (state.model, state.trial, state.slots) == (SHIPPED, None, ())
     assert state.failed is not None
     assert (state.failed.release_seq, state.failed.code) == (7, "died_on_trial")
-    assert starting(state, facts, OLD).model == SHIPPED
+    assert starting(state, facts, OLD, 0).model == SHIPPED
 
 
 def test_power_cuts_alone_do_not_take_away_the_one_model_that_can_serve() -> None:
     facts = GalleryFacts(2, NEW)
     state = waiting()
     for _ in range(STARTS_WHERE_IT_DOES_NOT):
-        state = starting(state, facts, OLD)
+        state = starting(state, facts, OLD, 0)
         assert state.model == 7
-    assert starting(state, facts, OLD).model == SHIPPED
+    assert starting(state, facts, OLD, 0).model == SHIPPED
 
 
 def test_an_end_on_purpose_counts_for_nothing() -> None:
     facts = GalleryFacts(1, OLD)
     state = waiting(OLD)
     for _ in range(5):
-        state = ended_on_purpose(starting(state, facts, OLD))
+        state = ended_on_purpose(starting(state, facts, OLD, 0))
         assert state.model == 7
 
 
@@ -113,7 +113,7 @@ def test_release_seq_never_falls_and_one_seq_is_one_release() -> None:
 
 
 def test_the_way_back_only_where_it_serves() -> None:
-    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD))
+    state = proved(starting(waiting(), GalleryFacts(2, NEW), OLD, 0))
     with pytest.raises(UpdateRefused) as refused:
         rolled_back(state, GalleryFacts(2, NEW), OLD)
     assert refused.value.code == "other_epoch"
@@ -138,7 +138,7 @@ def test_whatever_happens_the_state_reads_back_and_names_a_model_that_is_there(s
             case "test" if state.receiving is not None:
                 state = model_tested(state, state.receiving, NEW if seq % 2 else OLD)
             case "start":
-                state = starting(state, facts, OLD)
+                state = starting(state, facts, OLD, 0)
             case "prove":
                 state = proved(state)
             case "return":
@@ -220,7 +220,7 @@ def test_a_chunk_outside_the_contract_is_malformed(body: JsonObject) -> None:
 
 def test_slots_are_kept_for_the_present_model_and_the_one_before_only() -> None:
     state = replace(
-        UpdateState(release_seq=9),
+        UpdateState(app_seq=4, model_seq=9),
         slots=(ModelSlot(3, "1", OLD), ModelSlot(5, "2", OLD), ModelSlot(8, "3", NEW)),
         model=5,
         previous=3,

@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from device.platform.ipc import Packet
-    from device.values.status import UpdatesInForce, UpdatesStatus
+    from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
     from tools.palmctl.release_file import ReleaseFile
 
 _CHUNK_WITHIN_S = 60.0
@@ -99,6 +99,7 @@ def lines(told: "UpdatesStatus") -> list[str]:
     ]
     if model.previous is not None:
         rows.append(("before", model.previous.model_id or "the shipped model"))
+    rows += [("running", _named(one)) for one in state.releases if one.state == "running"]
     rows += under_way(state)
     return [f"{name:<10}{text}" for name, text in rows]
 
@@ -118,7 +119,12 @@ def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
         rows.append(("arrived", f"{app.version}, release {app.release_seq}: palm-update installs it"))
     if failed is not None:
         rows.append(("failed", f"release {failed.release_seq} {failed.kind}: {failed.code}"))
+    rows += [(one.state, _named(one)) for one in state.releases if one.state in ("trial", "withdrawn")]
     return rows
+
+
+def _named(release: "ReportedRelease") -> str:
+    return f"release {release.release_seq} {release.kind}"
 
 
 def _show(told: "UpdatesStatus", *, as_json: bool) -> None:

@@ -1,0 +1,143 @@
+"""The carrier's tasks for a fleet's operator: reports out, releases in."""
+
+import asyncio
+import logging
+import secrets
+from typing import Final
+
+from cloud_client.contract import ProblemCode
+from cloud_client.errors import CloudError, CloudProblem
+from cloud_client.retry import Backoff, retry_after_s
+from device.errors import IpcRefused
+from device.syncd.tasks import CORE_ANSWERS_S, CoreLine, SyncContext, read_answer
+from device.values.carrier import (
+    MAX_WAIT_MS,
+    ChunkWanted,
+    OfferTaken,
+    ReleaseGone,
+    ReportAsked,
+    UpdateChunkTaken,
+)
+
+REPORT_EVERY_S: Final = 60.0
+REPORTS_APART_S: Final = 5.0
+JITTER: Final = 0.1
+"""So that the devices of a station, started by one switch, spread out."""
+ROUTE_ABSENT_S: Final = 24 * 3600.0
+CORE_REFUSES_S: Final = 600.0
+"""A core that refuses an operation is of another version, or wiped."""
+UPDATE_NOT_FOUND: Final = "update_not_found"
+
+_log = logging.getLogger(__name__)
+
+
+class ReportTask:
+    """Takes reports to the service. One that fails is not repeated: the next one replaces it."""
+
+    name = "reports"
+
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._wait_s = 0.0
+
+    def core_lost(self) -> None:
+        """Nothing to forget: a core that has restarted has a report at once."""
+
+    async def step(self, core: CoreLine) -> float:
+        asked = ReportAsked(min(MAX_WAIT_MS, round(self._wait_s * 1000)))
+        try:
+            report = await core.call("report.next", asked, timeout_s=self._wait_s + CORE_ANSWERS_S)
+        except IpcRefused as error:
+            _log.info("reports: the core makes none: %s", error)
+            return CORE_REFUSES_S
+        self._wait_s = _jittered(self._context, REPORT_EVERY_S) - REPORTS_APART_S
+        pause_s = REPORTS_APART_S
+        try:
+            await self._context.cloud.report(report.payload, f"report-{secrets.token_hex(16)}")
+        except CloudError as error:
+            self._context.failed(error)
+            if _is_absent(error):
+                _log.info("reports: this service takes none")
+                return ROUTE_ABSENT_S
+            pause_s = max(pause_s, retry_after_s(error))
+        else:
+            self._context.answered()
+        await asyncio.sleep(pause_s)
+        return 0.0
+
+
+class UpdatesTask:
+    """Asks what the service offers to this device, and fetches its chunks one after the other."""
+
+    name = "updates"
+
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._backoff = Backoff(context.random)
+        self.core_lost()
+
+    def core_lost(self) -> None:
+        """A core that has restarted knows what it lacks once it has an offer."""
+        self._wanted: ChunkWanted | None = None
+        self._ask_at_ms = 0
+
+    async def step(self, core: CoreLine) -> float:
+        try:
+            if self._wanted is None or self._until_due_s() <= 0:
+                return await self._ask(core)
+            return await self._fetch(core, self._wanted)
+        except CloudError as error:
+            self._context.failed(error)
+            if self._wanted is None and _is_absent(error):
+                _log.info("updates: this service offers none")
+                return ROUTE_ABSENT_S
+            return self._backoff.failed(retry_after_s(error))
+
+    async def _ask(self, core: CoreLine) -> float:
+        answer = await self._context.cloud.updates()
+        self._context.answered()
+        self._backoff.succeeded()
+        self._wanted = None
+        try:
+            taken = read_answer(OfferTaken, await core.call("updates", payload=answer.body))
+        except IpcRefused as error:
+            _log.warning("updates: the core refuses the offer: %s", error)
+            return CORE_REFUSES_S
+        delay_s = _jittered(self._context, taken.next_after_s)
+        self._ask_at_ms = self._context.clock.monotonic_ms() + round(delay_s * 1000)
+        return self._go_on(taken.chunk)
+
+    async def _fetch(self, core: CoreLine, wanted: ChunkWanted) -> float:
+        op, request, body = "updates.chunk", None, b""
+        try:
+            body = (await self._context.cloud.update_chunk(wanted.release_seq, wanted.index)).body
+        except CloudProblem as error:
+            if error.status != 404 or error.code != UPDATE_NOT_FOUND:
+                raise
+            op, request = "updates.gone", ReleaseGone(wanted.release_seq)
+        self._context.answered()
+        self._backoff.succeeded()
+        try:
+            taken = await core.call(op, request, body)
+        except IpcRefused as error:
+            _log.warning("%s: the core refuses it: %s", op, error)
+            return self._go_on(None)
+        return self._go_on(read_answer(UpdateChunkTaken, taken).chunk)
+
+    def _go_on(self, wanted: ChunkWanted | None) -> float:
+        self._wanted = wanted
+        return self._until_due_s() if wanted is None else 0.0
+
+    def _until_due_s(self) -> float:
+        return max(0.0, (self._ask_at_ms - self._context.clock.monotonic_ms()) / 1000)
+
+
+def _is_absent(error: CloudError) -> bool:
+    """Whether the service does not have this route: it is of an earlier version."""
+    if not isinstance(error, CloudProblem):
+        return False
+    return error.status == 405 or (error.status == 404 and error.code == ProblemCode.ROUTE_NOT_FOUND)
+
+
+def _jittered(context: SyncContext, seconds: float) -> float:
+    return seconds * (1 - JITTER + 2 * JITTER * context.random())

@@ -1,0 +1,79 @@
+"""The report of a device to its service (device surface §3): by network and by mail the same members."""
+
+from dataclasses import dataclass
+
+from device.values.status import AppStatus, ReportedRelease
+from device.values.wire import WireObject
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedGallery(WireObject):
+    """The state of the gallery, which it acknowledges."""
+
+    stream: str
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLink(WireObject):
+    """The cable: whether a validator has proved itself, and which."""
+
+    up: bool
+    dbd_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedQueues(WireObject):
+    """Verdicts that the service lacks, and outbox records without a receipt."""
+
+    verdicts: int
+    mail: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedBoard(WireObject):
+    """None where the board cannot say."""
+
+    temperature_c: int | None
+    storage_free_mib: int | None
+    memory_free_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCamera(WireObject):
+    """Frames per second since the report before."""
+
+    fps: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport(WireObject):
+    """The whole report. It names no person, transaction, verdict, host or address.
+
+    `boot_id`: 32 hex, new at each start of palmd; `uptime_s` and `counters` count from there. `at_ms`: epoch,
+    by this device's clock.
+    """
+
+    v: int
+    boot_id: str
+    at_ms: int
+    uptime_s: int
+    serving: bool
+    app: AppStatus
+    model_id: str
+    thr_id: str
+    config_seq: int
+    health: tuple[str, ...]
+    gallery: ReportedGallery | None
+    link: ReportedLink
+    queues: ReportedQueues
+    board: ReportedBoard
+    camera: ReportedCamera | None
+    counters: dict[str, int]
+    updates: tuple[ReportedRelease, ...]
+
+    @property
+    def news(self) -> tuple[object, ...]:
+        """A report is due soon after a change of this."""
+        return self.serving, self.health, self.link, self.updates
