@@ -218,6 +218,7 @@ class CarrierApi:
         if (updates := parts.updates) is not None:
             self._shielded_ops |= {
                 "updates": partial(self._updates, updates),
+                "updates.wanted": partial(self._updates_wanted, updates),
                 "updates.chunk": partial(self._updates_chunk, updates),
                 "updates.gone": partial(self._updates_gone, updates),
             }
@@ -403,6 +404,9 @@ class CarrierApi:
         offered = parcels.offers.read(answer, newest)
         await desk.take_offer(offered)
         return reply_with(OfferTaken(offered.next_after_s, await _wanted(desk)))
+
+    async def _updates_wanted(self, parcels: UpdateParcels, _request: Packet) -> Packet:
+        return reply_with(UpdateChunkTaken(await _wanted(_accepting(parcels))))
 
     async def _updates_chunk(self, parcels: UpdateParcels, request: Packet) -> Packet:
         desk = _accepting(parcels)

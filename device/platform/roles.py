@@ -65,6 +65,7 @@ OPERATIONS: Final[Mapping[SocketRole, frozenset[str]]] = {
             "link_state",
             "report.next",
             "updates",
+            "updates.wanted",
             "updates.chunk",
             "updates.gone",
             "attest",

@@ -80,8 +80,16 @@ class UpdatesTask:
         """A core that has restarted knows what it lacks once it has an offer."""
         self._wanted: ChunkWanted | None = None
         self._ask_at_ms = 0
+        self._core_takes = False
 
     async def step(self, core: CoreLine) -> float:
+        if not self._core_takes:
+            try:
+                await core.call("updates.wanted")
+            except IpcRefused as error:
+                _log.info("updates: the core takes none: %s", error)
+                return CORE_REFUSES_S
+            self._core_takes = True
         try:
             if self._wanted is None or self._until_due_s() <= 0:
                 return await self._ask(core)

@@ -128,7 +128,7 @@ class OfferTaken(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class UpdateChunkTaken(WireObject):
-    """The answer to `updates.chunk` and `updates.gone`."""
+    """The answer to `updates.wanted`, `updates.chunk` and `updates.gone`: what to fetch next."""
 
     chunk: ChunkWanted | None
 

@@ -1,8 +1,16 @@
-"""A status as a healthy device answers, of which a test changes what it is about."""
+"""The status and the report of a healthy device, of which a test changes what it is about."""
 
 from typing import Any
 
 from device.values.carrier import CloudState
+from device.values.report import (
+    DeviceReport,
+    ReportedBoard,
+    ReportedCamera,
+    ReportedGallery,
+    ReportedLink,
+    ReportedQueues,
+)
 from device.values.status import (
     AppStatus,
     CableStatus,
@@ -49,3 +57,26 @@ def some_status(**changes: Any) -> CoreStatus:
         "memory": MemoryStatus(True, True, ""),
     }
     return CoreStatus(**(members | changes))
+
+
+def some_report(**changes: Any) -> DeviceReport:
+    members: dict[str, Any] = {
+        "v": 1,
+        "boot_id": "0" * 32,
+        "at_ms": 1_800_000_000_000,
+        "uptime_s": 60,
+        "serving": True,
+        "app": AppStatus("palm-access-device", "0.1.0"),
+        "model_id": "m-test",
+        "thr_id": "thr-1",
+        "config_seq": 1,
+        "health": (),
+        "gallery": ReportedGallery("t1.test", 1, 3),
+        "link": ReportedLink(True, "dbd-7"),
+        "queues": ReportedQueues(0, 0),
+        "board": ReportedBoard(41, 4_000, None),
+        "camera": ReportedCamera(30),
+        "counters": {"frames": 1_800},
+        "updates": (),
+    }
+    return DeviceReport(**(members | changes))

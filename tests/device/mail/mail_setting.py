@@ -22,13 +22,13 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
+from device.values.report import ReportedGallery
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.bodies import Box
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.events import Down, MailPullReceived, MailReceived, Proven
 from link1.keys import SealKey, SigningKey
-from link1.objects import GalleryMark
 from link1.sealed import (
     SignerCertificate,
     SignerPurpose,
@@ -39,6 +39,7 @@ from link1.sealed import (
 from link1.signed import Kind, sign_object
 from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 from tests.device.carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
+from tests.device.status_makers import some_report
 from tests.link1.cable import DEVICE_KEY, Cable, make_device, make_validator
 
 T = TypeVar("T")
@@ -373,7 +374,8 @@ class Mailed:
 
         def report(position: MailPosition) -> ReportedState:
             at = gallery.position
-            return ReportedState((), GalleryMark(at.stream, at.epoch, at.seq, at.head16), position.refused)
+            held = ReportedGallery(at.stream, at.epoch, at.seq)
+            return ReportedState(some_report(gallery=held), position.refused)
 
         end = make_device(seed=self.lives + 10)
         desk = MailDesk(

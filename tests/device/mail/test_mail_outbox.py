@@ -21,12 +21,12 @@ from link1.bodies import MAX_CHUNK_BYTES, MailPull
 from link1.canonical import read_strict
 from link1.keys import SealKey, SigningKey
 from link1.sealed import OUTBOX_CT_MAX_BYTES, check_outbox_record, open_record
-from tests.device.core_makers import GALLERY
+from tests.device.status_makers import some_report
 
 KEY = SigningKey.from_seed(b"\x01" * 32)
 SEAL = SealKey.from_seed(b"\x02" * 32)
 SENDER = Sender("dev-1", KEY, lambda: SEAL.public)
-STANDING = ReportedState(("KEY_UNATTESTED",), GALLERY, None)
+STANDING = ReportedState(some_report(health=("KEY_UNATTESTED",)), None)
 
 
 @given(st.lists(st.integers(1, 20_000), min_size=1, max_size=100))
@@ -49,15 +49,12 @@ def test_a_record_opens_with_the_key_of_the_service_and_is_signed_by_the_device(
     assert open_record(record, ciphertext, SEAL) == ("svc.device.wiped", {"wipe_id": "w1"})
 
 
-def test_a_report_says_where_the_device_stands() -> None:
+def test_a_report_has_the_members_of_the_network_and_where_the_mail_has_stopped() -> None:
     standing = replace(STANDING, refused=InboxRefusal(9, "bad_signature"))
-    assert standing.to_body(8) == {
-        "health": ["KEY_UNATTESTED"],
+    assert standing.to_body(8) == STANDING.report.to_obj() | {
         "refused": [{"seq": 9, "code": "bad_signature"}],
-        "gallery": {"stream": "stream-1", "epoch": 1, "seq": 7},
         "mail": {"in_applied_seq": 8},
     }
-    assert ReportedState((), None, None).to_body(0)["gallery"] is None
 
 
 def test_a_report_is_due_at_first_after_changes_and_every_now_and_then() -> None:
@@ -66,7 +63,9 @@ def test_a_report_is_due_at_first_after_changes_and_every_now_and_then() -> None
     clock.made(STANDING, 0)
     assert not clock.due(STANDING, REPORT_EVERY_MS - 1)
     assert clock.due(STANDING, REPORT_EVERY_MS)
-    changed = replace(STANDING, health=())
+    later = replace(STANDING.report, uptime_s=99, at_ms=0, counters={"frames": 9})
+    assert not clock.due(replace(STANDING, report=later), REPORT_EVERY_MS - 1)
+    changed = replace(STANDING, report=replace(STANDING.report, health=()))
     assert not clock.due(changed, REPORT_APART_MS - 1)
     assert clock.due(changed, REPORT_APART_MS)
     clock.want()
