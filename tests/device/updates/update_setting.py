@@ -13,6 +13,7 @@ from device.platform.clock import SystemClock
 from device.updates.desk import UpdateDesk, UpdateParts
 from device.updates.manifest import Manifest, ReleaseKind, read_manifest
 from device.updates.models import OpenedUpdates
+from device.updates.offer import OfferAnswer, OfferReader
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
@@ -23,11 +24,15 @@ from tools.cloud.pack_release import manifest_obj, pack_files, pack_model, repub
 
 ROOT = SigningKey.from_seed(b"\x21" * 32)
 SIGNER = SigningKey.from_seed(b"\x22" * 32)
+STATUS_KEY = SigningKey.from_seed(b"\x23" * 32)
 OTHER_MODEL = "palm-next"
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+OFFERS = OfferReader("dev-1", {STATUS_KEY.kid: STATUS_KEY.public}.get, now_ms)
 
 
 def signed(obj: JsonObject, root: SigningKey = ROOT, **certificate: Any) -> JsonObject:
@@ -50,6 +55,22 @@ def release(payload: bytes, release_seq: int, /, *, chunk_bytes: int = 64, **cha
         chunk_bytes=chunk_bytes,
     )
     return obj | changed
+
+
+def offer(*manifests: JsonObject, key: SigningKey = STATUS_KEY, **changed: Any) -> JsonObject:
+    """The answer of the service that offers these signed manifests to dev-1."""
+    obj = {
+        "v": 1,
+        "device_id": "dev-1",
+        "release_seqs": [wrapper["manifest_obj"]["release_seq"] for wrapper in manifests],
+        "issued_at_ms": now_ms(),
+    }
+    signed_offer = sign_object(Kind.UPDATE_OFFER, obj | changed, key)
+    return {"data": list(manifests), "offer": signed_offer, "next_after_s": 900, "attest_due": False}
+
+
+def read_offer(*manifests: JsonObject, **changed: Any) -> OfferAnswer:
+    return OFFERS.read(offer(*manifests, **changed), None)
 
 
 def manifest(payload: bytes, release_seq: int, /, **changed: Any) -> Manifest:
