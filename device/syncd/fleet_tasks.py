@@ -26,7 +26,6 @@ JITTER: Final = 0.1
 ROUTE_ABSENT_S: Final = 24 * 3600.0
 CORE_REFUSES_S: Final = 600.0
 """A core that refuses an operation is of another version, or wiped."""
-UPDATE_NOT_FOUND: Final = "update_not_found"
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ class UpdatesTask:
         try:
             body = (await self._context.cloud.update_chunk(wanted.release_seq, wanted.index)).body
         except CloudProblem as error:
-            if error.status != 404 or error.code != UPDATE_NOT_FOUND:
+            if error.status != 404 or error.code != ProblemCode.UPDATE_NOT_FOUND:
                 raise
             op, request = "updates.gone", ReleaseGone(wanted.release_seq)
         self._context.answered()
