@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.frames import CameraFrame
 from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
+from models.hand_landmarks import HandJoints, HandLandmarks, Spot, installed_landmarks, spot_of
 from models.hand_network import HandNetwork, NetworkHand, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
@@ -41,6 +42,13 @@ SAME_PLACE: Final = 0.07
 """Valleys nearer to each other than this, in palm widths, are the same; the outline's are the steadier."""
 SAME_REGION: Final = 0.7
 """Intersection over union of two masks of one hand."""
+
+TRACKED_MS: Final = 300
+"""A hand found so long ago is looked for where it was, before it is searched for in the whole picture."""
+SEARCH_EVERY_MS: Final = 130
+"""Pause between searches of the published weights while no hand is in view; own means see the frames between."""
+NEAR_JOINTS: Final = 0.15
+"""Valleys of the fine network that are further from the joints' than this, in palm widths, are not believed."""
 
 _CROP_GRID: Final = np.linspace(0.0, CROP_SIZE - 1.0, 9)[np.indices((9, 9)).reshape(2, -1)]
 """(2, 81): points all over the palm crop."""
@@ -84,15 +92,23 @@ class PartialHand:
 
 
 class HandFinder:
-    """Finds one hand a frame. Remembers only which way of seeing worked last, so as to try it first."""
+    """Finds one hand a frame. Remembers which way of seeing worked last, and where the hand was."""
 
-    def __init__(self, network: HandNetwork | Literal["shipped"] | None = "shipped") -> None:
-        """``network`` None: by shape alone, as where the package comes without networks.
+    def __init__(
+        self,
+        network: HandNetwork | Literal["shipped"] | None = "shipped",
+        landmarks: HandLandmarks | Literal["installed"] | None = "installed",
+    ) -> None:
+        """``network`` None: by shape alone, as where the package comes without networks. ``landmarks`` None:
+        without the published weights, as where an operator does not want them.
 
-        Raises ``ManifestError`` or ``ModelFileError`` where the shipped networks are not what they should be.
+        Raises ``ManifestError`` or ``ModelFileError`` where networks are not what they should be.
         """
         self._network = shipped_network() if network == "shipped" else network
+        self._landmarks = installed_landmarks() if landmarks == "installed" else landmarks
         self._favourite: str | None = None
+        self._tracked: tuple[Spot, int] | None = None
+        self._searched_ms: int | None = None
 
     def find(self, frame: CameraFrame) -> Hand | None:
         """The open hand in the frame, if there is a usable one."""
@@ -102,6 +118,55 @@ class HandFinder:
     def look(self, frame: CameraFrame) -> Hand | PartialHand | None:
         """The open hand, or a hand that is closed or cut off by the frame, or nothing. Never raises."""
         view = make_view(frame.pixels, WORK_WIDTH_PX)
+        landmarks = self._landmarks
+        if landmarks is None or view.ycrcb is None:
+            return self._by_own_means(frame, view)
+        joints = self._search(landmarks, frame)
+        seen = None
+        if joints is None:
+            seen = self._by_own_means(frame, view)
+            if isinstance(seen, Hand):
+                joints = landmarks.joints(frame.pixels, spot_of(seen.valleys, seen.handedness))
+        if joints is not None:
+            seen = self._of_joints(frame, view, joints)
+        elif isinstance(seen, Hand):
+            seen = PartialHand(seen.centre, 0.0, "open_hand")
+        usable = joints is not None and isinstance(seen, Hand)
+        self._tracked = (joints.spot, frame.at_ms) if joints is not None and usable else None
+        return seen
+
+    def _search(self, landmarks: HandLandmarks, frame: CameraFrame) -> HandJoints | None:
+        """The joints of a hand: first where it was, then, as often as the time allows, anywhere."""
+        if self._tracked is not None:
+            spot, at_ms = self._tracked
+            joints = landmarks.joints(frame.pixels, spot) if 0 < frame.at_ms - at_ms <= TRACKED_MS else None
+            if joints is not None and _usable(joints):
+                return joints
+        elif self._searched_ms is not None and 0 < frame.at_ms - self._searched_ms < SEARCH_EVERY_MS:
+            return None
+        self._searched_ms = frame.at_ms
+        best: HandJoints | None = None
+        for spot in landmarks.spots(frame.pixels):
+            joints = landmarks.joints(frame.pixels, spot)
+            best = best or joints
+            if joints is not None and _usable(joints):
+                return joints
+        return best
+
+    def _of_joints(self, frame: CameraFrame, view: FinderView, joints: HandJoints) -> Hand | PartialHand:
+        """The hand with these joints; where its valleys are exactly, the fine network says."""
+        if not _usable(joints):
+            return PartialHand(joints.centre.astype(np.float32), 0.0, "open_hand")
+        side, valleys = joints.handedness, view.from_frame(joints.valleys)
+        width = CROP_SIZE / math.hypot(*similarity_from_valleys(valleys, side)[:, 0])
+        opinion = self._network.look_at(view.light, valleys, side) if self._network is not None else None
+        if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < NEAR_JOINTS * width:
+            valleys = opinion[0]
+        mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
+        found = _Found(valleys, view.from_frame(joints.centre), side, joints.chance, _finer(view, mask))
+        return _hand(frame, view, found)
+
+    def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         seen = self._by_shape(frame, view)
         network = self._network
         if network is None:
@@ -175,12 +240,17 @@ def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
 
 
 def _of_network(view: FinderView, seen: NetworkHand) -> _Found:
-    mask = seen.mask
-    # The network's mask is rough at the edges; colours that differ from the ground's give a better outline.
+    return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, _finer(view, seen.mask))
+
+
+def _usable(joints: HandJoints) -> bool:
+    return joints.is_open and not joints.shows_back
+
+
+def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A rough mask, its edges redrawn by colours that differ from the ground's where they still fit it."""
     finer = learnt_region(view, mask)
-    if finer is not None and _overlap(finer[0], mask) >= SAME_REGION:
-        mask = finer[0]
-    return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, mask)
+    return finer[0] if finer is not None and _overlap(finer[0], mask) >= SAME_REGION else mask
 
 
 def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
