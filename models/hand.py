@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.frames import CameraFrame
-from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
 from models.hand_landmarks import HandJoints, HandLandmarks, Spot, installed_landmarks, spot_of
+from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
 from models.hand_network import HandNetwork, NetworkHand, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
@@ -46,9 +46,11 @@ SAME_REGION: Final = 0.7
 TRACKED_MS: Final = 300
 """A hand found so long ago is looked for where it was, before it is searched for in the whole picture."""
 SEARCH_EVERY_MS: Final = 130
-"""Pause between searches of the published weights while no hand is in view; own means see the frames between."""
+"""Pause between searches of the published weights while no hand is in view; own means see the rest."""
 NEAR_JOINTS: Final = 0.15
-"""Valleys of the fine network that are further from the joints' than this, in palm widths, are not believed."""
+"""Valleys of the fine network further from the joints' than this, in palm widths, are not believed."""
+CENTRE: Final = (0.47, 0.62)
+"""The palm's centre in the crop of a left hand, as outlines have it."""
 
 _CROP_GRID: Final = np.linspace(0.0, CROP_SIZE - 1.0, 9)[np.indices((9, 9)).reshape(2, -1)]
 """(2, 81): points all over the palm crop."""
@@ -163,7 +165,7 @@ class HandFinder:
         if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < NEAR_JOINTS * width:
             valleys = opinion[0]
         mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
-        found = _Found(valleys, view.from_frame(joints.centre), side, joints.chance, _finer(view, mask))
+        found = _Found(valleys, _centre_of(valleys, side), side, joints.chance, _finer(view, mask))
         return _hand(frame, view, found)
 
     def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
@@ -241,6 +243,13 @@ def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
 
 def _of_network(view: FinderView, seen: NetworkHand) -> _Found:
     return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, _finer(view, seen.mask))
+
+
+def _centre_of(valleys: NDArray[np.float64], handedness: Handedness) -> NDArray[np.float64]:
+    """Where the largest circle inside the palm has its centre, on average."""
+    matrix = similarity_from_valleys(valleys, handedness, size=1)
+    across = CENTRE[0] if handedness == "L" else 1.0 - CENTRE[0]
+    return np.asarray(np.linalg.solve(matrix[:, :2], np.array([across, CENTRE[1]]) - 0.5 - matrix[:, 2]))
 
 
 def _usable(joints: HandJoints) -> bool:

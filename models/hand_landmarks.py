@@ -2,11 +2,11 @@
 
 They were trained by others on photographs of people's hands (docs/reference/MODELS.md), are no part of this
 repository, and are used to find a hand and for nothing else: what recognises a person was made from generated
-palms alone. ``tools.rig.packaging.hand_weights`` fetches and converts them. A device without them finds hands with
-its own networks.
+palms alone. ``tools.rig.packaging.hand_weights`` fetches and converts them. A device without them finds hands
+with its own networks.
 
-The detector sees the whole picture and names the places of palms; the landmarks are 21 joints of one hand in a
-piece that is turned upright. The geometry of both is that of MediaPipe's own graphs.
+The detector sees the whole picture and names the places of palms; the landmarks are 21 joints of one hand in
+a piece that is turned upright. The geometry of both is that of MediaPipe's own graphs.
 """
 
 import math
@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import cv2
 import numpy as np
@@ -53,21 +53,21 @@ STRETCHED: Final = 1.2
 """A finger is stretched when its tip is this much further from the wrist than its middle joint is."""
 
 THUMB_IN: Final = 0.0
-"""A thumb whose tip is further in than this, in parts of the row of knuckles from the index, crosses the palm."""
+"""A thumb whose tip is further in than this, in rows of knuckles from the index's, crosses the palm."""
 APART: Final = 0.4
 """Distance of the thumb's tip from the other tips, in rows of knuckles, below which it touches one."""
 BACK: Final = 0.85
 """Chance of the other hand than the thumb's side says, from which on a hand shows its back."""
 VALLEY_OUT: Final = (0.27, 0.38, 0.355)
-"""Where the valleys are between knuckles and middle joints: fitted to generated hands and to the fine network's
-valleys on photographs."""
+"""Where the valleys are between knuckles and middle joints; fitted to generated hands and to the fine
+network's valleys on photographs."""
 
 Points = NDArray[np.float64]
 
 SPOT_SIDE: Final = 2.7
 SPOT_DOWN: Final = 0.2
-"""The piece around a hand that was found by other means, in sides of its palm crop: its own side, and where its
-middle is below the crop's upper edge; fitted to generated hands."""
+"""The piece around a hand that was found by other means, in sides of its palm crop: its own side, and where
+its middle is below the crop's upper edge; fitted to generated hands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandJoints:
-    """The joints of one hand: ``points`` (21, 2) in the picture's pixels, wrist first, thumb to little finger.
+    """The joints of one hand: ``points`` (21, 2) in pixels of the picture, wrist, thumb to little finger.
 
-    ``chance``: 0..1, that a hand is there. ``right_chance``: 0..1, that it is somebody's right hand, whichever
+    ``chance``: 0..1, that a hand is there. ``right_chance``: 0..1, that it is a person's right hand, whichever
     side of it is shown.
     """
 
@@ -121,7 +121,7 @@ class HandJoints:
     @property
     def shows_back(self) -> bool:
         """Whether the back of the hand is towards the camera: its thumb is on the wrong side for its hand."""
-        return BACK <= (1.0 - self.right_chance if self.handedness == "R" else self.right_chance)
+        return (1.0 - self.right_chance if self.handedness == "R" else self.right_chance) >= BACK
 
     @property
     def is_open(self) -> bool:
@@ -191,7 +191,9 @@ class HandLandmarks:
         step = max(1, int(1.0 / scale) // 2)
         left, top = (DETECTOR_PX - size[0]) // 2, (DETECTOR_PX - size[1]) // 2
         square = np.zeros((DETECTOR_PX, DETECTOR_PX, 3), np.uint8)
-        small = cv2.resize(pixels[::step, ::step], size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+        small = cv2.resize(
+            pixels[::step, ::step], size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+        )
         square[top : top + size[1], left : left + size[0]] = small
         boxes, chances = (out[0] for out in self._detector.run(None, {"picture": _as_input(square)}))
         level = math.log(least / (1.0 - least))
@@ -217,7 +219,9 @@ class HandLandmarks:
             return None
         matrix = spot.matrix(PIECE_PX)
         piece = _piece(pixels, matrix)
-        points, chance, right, _ = (out[0] for out in self._landmarks.run(None, {"picture": _as_input(piece)}))
+        points, chance, right, _ = (
+            out[0] for out in self._landmarks.run(None, {"picture": _as_input(piece)})
+        )
         if not np.isfinite(points).all() or not float(chance[0]) >= PRESENT:
             return None
         flat = points.reshape(21, 3)[:, :2].astype(np.float64)
@@ -256,7 +260,9 @@ def open_landmarks(folder: Path) -> HandLandmarks:
         or len(entries) != 2
         or not isinstance(answer, list)
     ):
-        raise ManifestError(f"{path} needs v {MANIFEST_VERSION}, two files and self_test; make the weights again")
+        raise ManifestError(
+            f"{path} needs v {MANIFEST_VERSION}, two files and self_test; make the weights again"
+        )
     files = [file_entry(path, entry) for entry in entries]
     for file in files:
         check_file(folder / file.name, file)
@@ -264,7 +270,9 @@ def open_landmarks(folder: Path) -> HandLandmarks:
     expected, found = np.asarray(answer, dtype=np.float64), networks.answer()
     same = expected.shape == found.shape
     if not same or not float((np.abs(expected - found) / (1.0 + np.abs(expected))).max()) <= SELF_TEST_OFF:
-        raise ModelFileError(f"the hand weights in {folder} failed their self test; install the package again")
+        raise ModelFileError(
+            f"the hand weights in {folder} failed their self test; install the package again"
+        )
     return networks
 
 

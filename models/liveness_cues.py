@@ -40,9 +40,12 @@ class Spectrum:
     def __init__(self) -> None:
         self._window = np.outer(np.hanning(WINDOW_PX), np.hanning(WINDOW_PX)).astype(np.float32)
         at = np.abs(np.arange(WINDOW_PX) - WINDOW_PX // 2)
-        # Finer than creases, which have peaks of their own. JPEG's 8x8 blocks need no exception: down to
-        # quality 40 they leave peaks no higher than noise does.
-        self._counted = np.asarray(np.hypot(*np.meshgrid(at, at)) > 0.10 * WINDOW_PX)
+        # Finer than creases, which have peaks of their own, and without the outermost bins: there lies what
+        # a camera's own mosaic of colours leaves, a pattern two pixels long. JPEG's 8x8 blocks need no
+        # exception: down to quality 40 they leave peaks no higher than noise does.
+        across, down = np.meshgrid(at, at)
+        finest = np.maximum(across, down) >= 0.48 * WINDOW_PX
+        self._counted = np.asarray((np.hypot(across, down) > 0.10 * WINDOW_PX) & ~finest)
 
     def peak(self, plane: NDArray[np.uint8] | NDArray[np.float32], hand: Hand) -> float:
         """How far the strongest peak stands above its surroundings, as a log ratio; 0 for a frame too small.

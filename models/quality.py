@@ -183,11 +183,10 @@ def _coverage(frame: CameraFrame, hand: Hand) -> float:
 
 
 def _pose(frame: CameraFrame, hand: Hand) -> float:
-    """0..100: large enough, not turned far, proportions of an open hand seen from the front."""
+    """0..100: large enough, proportions of an open hand. However a hand is turned, its crop is upright."""
     return min(
         _ramp(hand.palm_width_px, 60.0, 110.0),
         _ramp(hand.palm_width_px / min(frame.width, frame.height), 1.1, 0.8),
-        _ramp(abs(hand.angle_deg), 120.0, 45.0),
         _ramp(hand.confidence, 0.10, 0.45),
     )
 

@@ -6,6 +6,7 @@ The attacks are simulated (see ``simulated_attacks``): what is counted here is n
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 
 import cv2
 import numpy as np
@@ -22,6 +23,7 @@ from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, poor_capture
 from tests.models.simulated_attacks import fill_the_view, shone_upon, shown_on
+from tests.models.simulated_cameras import DEMOSAICINGS, PATTERNS, through_a_mosaic
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
@@ -61,6 +63,47 @@ def test_hands_pass_by_the_time_they_are_held(look: Look, coded: bool) -> None:
         frames += len(held)
         passed += sum(pad.res == "pass" for pad in held)
     assert passed >= 0.99 * frames
+
+
+def by_every_mosaic(film: list[Pixels], seed: int) -> list[PadResult]:
+    """The finding on a film, once for each pattern of colours on the sensor and each way to fill them in."""
+    hands = [HandFinder().find(CameraFrame.from_pixels(pixels)) for pixels in film]
+    found = []
+    for camera, (pattern, way) in enumerate(product(PATTERNS, DEMOSAICINGS)):
+        check, pad = LivenessCheck(), None
+        for k, (pixels, hand) in enumerate(zip(film, hands, strict=True)):
+            assert hand is not None
+            seen = through_a_mosaic(pixels, pattern, way, 100 * seed + camera)
+            frame = CameraFrame.from_pixels(seen, at_ms=33 * k, number=k)
+            pad = check.check(frame, hand, cut_palm(frame, hand))
+            if pad.res == "fail":
+                break
+        assert pad is not None
+        found.append(pad)
+    return found
+
+
+def test_no_cameras_own_mosaic_is_taken_for_a_screen() -> None:
+    """The peak that it leaves lies at the very edge of the spectrum, where nothing is counted."""
+    found, at_the_edge = Counter[str](), 0
+    for s in range(17):
+        film = list(passage(make_person(40 + s), SIDES[s % 2], s, frames_in=0, frames_held=2, frames_out=0))
+        found.update(pad.res for pad in by_every_mosaic(film, s))
+        plane = red_against_blue(CameraFrame.from_pixels(through_a_mosaic(film[0], "RGGB", "bilinear", s)))
+        spectrum = np.abs(np.fft.fft2(plane - cv2.GaussianBlur(plane, (0, 0), 6.0)))
+        height, width = plane.shape
+        edge = max(spectrum[height // 2, 0], spectrum[0, width // 2], spectrum[height // 2, width // 2])
+        at_the_edge += bool(edge > 4.0 * np.median(spectrum))
+    assert found["fail"] == 0 and found.total() == 204
+    assert at_the_edge == 17
+
+
+def test_simulated_attack_regression_screen_before_every_mosaic() -> None:
+    found = Counter[str]()
+    for s in range(4):
+        film = list(passage(make_person(s), SIDES[s % 2], s, frames_in=0, frames_held=2, frames_out=0))
+        found.update(pad.res for pad in by_every_mosaic(list(fill_the_view(film, s, coloured=False)), s))
+    assert found["fail"] > 0.9 * found.total() > 0
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])

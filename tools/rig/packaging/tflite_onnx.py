@@ -2,9 +2,9 @@
 
     python tools/rig/packaging/tflite_onnx.py NETWORK.tflite NETWORK.onnx
 
-Knows the operators of the networks that `tools.rig.packaging.hand_weights` takes and no other. Runs in that
-module's own environment (`lock/convert.txt`), so it imports nothing of this repository. Pictures stay as the
-network had them, (1, height, width, channels) float32; inside, channels come first, as ONNX has them. Weights stay
+Knows the operators of the networks that `tools.rig.packaging.hand_weights` takes and no other. Runs with the
+packages of `lock/convert.txt` alone, so it imports nothing of this repository. Pictures stay as the network
+had them, (1, height, width, channels) float32; inside, channels come first, as ONNX has them. Weights stay
 halves, and the same input gives the same bytes.
 """
 
@@ -91,60 +91,73 @@ class Conversion:
         code = self._model.OperatorCodes(operator.OpcodeIndex())
         kind = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         ins = [operator.Inputs(i) for i in range(operator.InputsLength())]
-        out = operator.Outputs(0)
+        known = tflite.BuiltinOperator
+        match kind:
+            case known.DEQUANTIZE:
+                self._halves[operator.Outputs(0)] = self._array(ins[0])
+            case known.CONV_2D | known.DEPTHWISE_CONV_2D:
+                self._convolution(operator, ins, operator.Outputs(0), deep=kind == known.DEPTHWISE_CONV_2D)
+            case known.PRELU | known.ADD | known.MAX_POOL_2D | known.PAD | known.RESIZE_BILINEAR:
+                self._on_picture(kind, operator, ins, operator.Outputs(0))
+            case _:
+                self._on_list(kind, operator, ins, operator.Outputs(0))
+
+    def _on_picture(self, kind: int, operator: Any, ins: list[int], out: int) -> None:
         name, x = self._name(out), self._name(ins[0])
         known = tflite.BuiltinOperator
-        if kind == known.DEQUANTIZE:
-            self._halves[out] = self._array(ins[0])
-        elif kind in (known.CONV_2D, known.DEPTHWISE_CONV_2D):
-            self._convolution(operator, ins, out, deep=kind == known.DEPTHWISE_CONV_2D)
-        elif kind == known.PRELU:
-            # ONNX Runtime computes this a third faster than its own PRelu, with the same bits.
-            slope = self._constant(f"{name}_slope", self._array(ins[1]).transpose(2, 0, 1))
-            below = self._node("Relu", [self._node("Neg", [x], f"{name}_neg")], f"{name}_below")
-            scaled = self._node("Mul", [slope, below], f"{name}_scaled")
-            self._node("Sub", [self._node("Relu", [x], f"{name}_above"), scaled], name)
-        elif kind == known.ADD:
-            self._active(operator, tflite.AddOptions, "Add", [x, self._name(ins[1])], name)
-        elif kind == known.MAX_POOL_2D:
-            options = _options(operator, tflite.Pool2DOptions)
-            size = (options.FilterHeight(), options.FilterWidth())
-            steps = (options.StrideH(), options.StrideW())
-            pads = self._pads(options, ins[0], size, steps)
-            self._node("MaxPool", [x], name, kernel_shape=size, strides=steps, pads=pads)
-        elif kind == known.PAD:
-            amounts = self._array(ins[1]).astype(np.int64)[_FIRST]
-            self._node("Pad", [x, self._constant(f"{name}_pads", amounts.T.ravel())], name)
-        elif kind == known.RESIZE_BILINEAR:
-            options = _options(operator, tflite.ResizeBilinearOptions)
-            if options.AlignCorners():
-                raise ValueError("RESIZE_BILINEAR: corners that are aligned are not known here")
-            size4 = np.array([self._shape(out)[i] for i in _FIRST], np.int64)
-            way = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
-            inputs = [x, "", "", self._constant(f"{name}_size", size4)]
-            self._node("Resize", inputs, name, mode="linear", coordinate_transformation_mode=way)
-        elif kind == known.RESHAPE:
-            if len(self._shape(ins[0])) == 4:
-                x = self._node("Transpose", [x], f"{name}_last", perm=_LAST)
-            shape = self._constant(f"{name}_shape", np.array(self._shape(out), np.int64))
-            self._node("Reshape", [x, shape], name)
-        elif kind == known.CONCATENATION:
-            if len(self._shape(out)) == 4:
-                raise ValueError("CONCATENATION: pictures are not known here, only lists")
-            axis = _options(operator, tflite.ConcatenationOptions).Axis()
-            self._node("Concat", [self._name(i) for i in ins], name, axis=axis)
-        elif kind == known.MEAN:
-            keep = int(_options(operator, tflite.ReducerOptions).KeepDims())
-            if sorted(self._array(ins[1]).ravel().tolist()) != [1, 2] or keep:
-                raise ValueError("MEAN: expected the mean of a whole picture")
-            self._node("ReduceMean", [x], name, axes=[2, 3], keepdims=0)
-        elif kind == known.FULLY_CONNECTED:
-            weights = [self._constant(self._name(i), self._array(i)) for i in ins[1:]]
-            self._active(operator, tflite.FullyConnectedOptions, "Gemm", [x, *weights], name, transB=1)
-        elif kind == known.LOGISTIC:
-            self._node("Sigmoid", [x], name)
-        else:
-            raise ValueError(f"operator {kind} is not known here")
+        match kind:
+            case known.PRELU:
+                # ONNX Runtime computes this a third faster than its own PRelu, with the same bits.
+                slope = self._constant(f"{name}_slope", self._array(ins[1]).transpose(2, 0, 1))
+                below = self._node("Relu", [self._node("Neg", [x], f"{name}_neg")], f"{name}_below")
+                scaled = self._node("Mul", [slope, below], f"{name}_scaled")
+                self._node("Sub", [self._node("Relu", [x], f"{name}_above"), scaled], name)
+            case known.ADD:
+                self._active(operator, tflite.AddOptions, "Add", [x, self._name(ins[1])], name)
+            case known.MAX_POOL_2D:
+                options = _options(operator, tflite.Pool2DOptions)
+                size = (options.FilterHeight(), options.FilterWidth())
+                steps = (options.StrideH(), options.StrideW())
+                pads = self._pads(options, ins[0], size, steps)
+                self._node("MaxPool", [x], name, kernel_shape=size, strides=steps, pads=pads)
+            case known.PAD:
+                amounts = self._array(ins[1]).astype(np.int64)[_FIRST]
+                self._node("Pad", [x, self._constant(f"{name}_pads", amounts.T.ravel())], name)
+            case _:
+                options = _options(operator, tflite.ResizeBilinearOptions)
+                if options.AlignCorners():
+                    raise ValueError("RESIZE_BILINEAR: aligned corners are not known here")
+                size4 = np.array([self._shape(out)[i] for i in _FIRST], np.int64)
+                way = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
+                inputs = [x, "", "", self._constant(f"{name}_size", size4)]
+                self._node("Resize", inputs, name, mode="linear", coordinate_transformation_mode=way)
+
+    def _on_list(self, kind: int, operator: Any, ins: list[int], out: int) -> None:
+        name, x = self._name(out), self._name(ins[0])
+        known = tflite.BuiltinOperator
+        match kind:
+            case known.RESHAPE:
+                if len(self._shape(ins[0])) == 4:
+                    x = self._node("Transpose", [x], f"{name}_last", perm=_LAST)
+                shape = self._constant(f"{name}_shape", np.array(self._shape(out), np.int64))
+                self._node("Reshape", [x, shape], name)
+            case known.CONCATENATION:
+                if len(self._shape(out)) == 4:
+                    raise ValueError("CONCATENATION: pictures are not known here, only lists")
+                axis = _options(operator, tflite.ConcatenationOptions).Axis()
+                self._node("Concat", [self._name(i) for i in ins], name, axis=axis)
+            case known.MEAN:
+                keep = int(_options(operator, tflite.ReducerOptions).KeepDims())
+                if sorted(self._array(ins[1]).ravel().tolist()) != [1, 2] or keep:
+                    raise ValueError("MEAN: expected the mean of a whole picture")
+                self._node("ReduceMean", [x], name, axes=[2, 3], keepdims=0)
+            case known.FULLY_CONNECTED:
+                weights = [self._constant(self._name(i), self._array(i)) for i in ins[1:]]
+                self._active(operator, tflite.FullyConnectedOptions, "Gemm", [x, *weights], name, transB=1)
+            case known.LOGISTIC:
+                self._node("Sigmoid", [x], name)
+            case _:
+                raise ValueError(f"operator {kind} is not known here")
 
     def _convolution(self, operator: Any, ins: list[int], out: int, *, deep: bool) -> None:
         kind = tflite.DepthwiseConv2DOptions if deep else tflite.Conv2DOptions
