@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -125,11 +125,15 @@ train-hand: $(VENV)/ready ## make the hand finder's networks anew into build/tra
 	$(TRAIN_PYTHON) -m models.training.hand_train --net fine --minutes 22 --out build/train-hand --cache build/train-cache/hand
 	$(TRAIN_PYTHON) -m models.training.hand_publish --run build/train-hand --out build/train-hand/model
 
-# The environment is made from the lock alone: every file is checked against its hash.
+hand-weights: $(VENV)/ready ## fetch and convert the published weights that find hands, where the set-up could not
+	$(BIN)/python -m tools.rig.packaging.hand_weights
+
+# The environment is made from the lock alone, except for the hand weights, without which everything works too: every file is checked against its hash.
 $(VENV)/ready: $(PACKAGING)/lock/dev.txt $(PROJECTS) $(PACKAGING)/bootstrap.py
 	$(PYTHON) $(PACKAGING)/bootstrap.py $(VENV) $(PACKAGING)/lock/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index \
 	  -e . -e $(PACKAGING)/cloud -e $(PACKAGING)/rig
+	-$(BIN)/python -m tools.rig.packaging.hand_weights
 	touch $@
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -q

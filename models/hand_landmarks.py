@@ -90,9 +90,9 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandJoints:
-    """The joints of one hand: ``points`` (21, 2) in pixels of the picture, wrist, thumb to little finger.
+    """The joints of one hand: ``points`` (21, 2) in the picture's pixels, wrist first, then thumb to little.
 
-    ``chance``: 0..1, that a hand is there. ``right_chance``: 0..1, that it is a person's right hand, whichever
+    ``chance``: 0..1, that a hand is there. ``right_chance``: 0..1, that it is a right hand, whichever
     side of it is shown.
     """
 

@@ -96,6 +96,7 @@ class CloudSection:
 @dataclass(frozen=True, slots=True)
 class ModelSection:
     dir: Path | None
+    hand_weights: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ _MEMBERS: dict[str, dict[str, _Member]] = {
         "url": _Member(values.service_url),
         "ca_file": _Member(values.path, None),
     },
-    "model": {"dir": _Member(values.path, None)},
+    "model": {"dir": _Member(values.path, None), "hand_weights": _Member(values.boolean, True)},
     "liveness": {"model_dir": _Member(values.path, None)},
     "enrolment": {
         "hands": _Member(values.hands, ("L", "R")),

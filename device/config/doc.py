@@ -28,7 +28,10 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "url": "the service; without [cloud] the device lives on the validator's mail",
         "ca_file": "CA certificate of the service, where the system does not know it",
     },
-    "model": {"dir": "another model than the shipped one"},
+    "model": {
+        "dir": "another model than the shipped one",
+        "hand_weights": "hands are also found by published weights, trained by others on photographs",
+    },
     "liveness": {"model_dir": "a liveness network of your own, in addition to the built-in cues"},
     "enrolment": {
         "hands": "the hands that a session read from a QR code asks for",

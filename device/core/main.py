@@ -71,6 +71,7 @@ from device.wipe.wipe import finish_wipe
 from link1.events import DeviceEvent
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
+from models.hand import HandFinder
 from models.liveness import LivenessCheck
 
 SWITCH_INTERVAL_S = 0.001
@@ -527,7 +528,7 @@ def compose(
     )
     technician = control_handler(
         {
-            **control_operations(report.now, wipe.factory_reset, slot),
+            **control_operations(report.now, wipe.factory_reset, slot, opened.hand_landmarks),
             **people_operations(
                 PeopleParts(
                     enrolment=enrolment,
@@ -596,6 +597,7 @@ def _recogniser(opened: Opened, pinning: Pinning) -> Recogniser:
         lambda: pinning.policy.thresholds,
         LivenessCheck(opened.pad_network),
         agree_cosine=opened.agree_cosine,
+        finder=HandFinder(landmarks=opened.hand_landmarks),
     )
 
 

@@ -5,6 +5,7 @@ do. Without a usable gallery or model only recognition is missing: the device st
 health, and answers hands with NOT_READY.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,11 +28,13 @@ from device.trust.trust import Pinned, Trust, load_trust
 from device.updates.desk import UpdateDesk, UpdateParts
 from device.updates.manifest import APP_NAME
 from device.updates.models import gallery_facts, open_models
+from device.vision.hand_weights import wanted_landmarks
 from gallery.errors import GalleryError
 from gallery.gallery import Gallery
 from link1.keys import PublicKey
 from models.embedding import Embedder
 from models.errors import ModelsError
+from models.hand_landmarks import HandLandmarks
 from models.pad_network import PadNetwork, open_pad_network
 
 _ROLLED_BACK: Final = (
@@ -39,6 +42,7 @@ _ROLLED_BACK: Final = (
     "writes), and no number may be used twice: restore the newest copy if there is one, or run "
     "`palmctl factory-reset` and provision the device with a new token"
 )
+_log = logging.getLogger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -64,6 +68,7 @@ class Opened:
     bulk_turn: BulkTurn
     updates: UpdateDesk
     pad_network: PadNetwork | None
+    hand_landmarks: HandLandmarks | None
 
     @property
     def trust(self) -> Trust:
@@ -87,6 +92,7 @@ async def open_device(
     now_ms = max(clock.wall_ms(), pinned.service_ms)
     model, updates = await journal_thread.do(lambda: open_models(config, facts, now_ms))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
+    hand_landmarks = await journal_thread.do(lambda: _open_hand_landmarks(config))
     bulk_turn = BulkTurn()
     gallery: Gallery | None = None
 
@@ -127,6 +133,7 @@ async def open_device(
             )
         ),
         pad_network=pad_network,
+        hand_landmarks=hand_landmarks,
     )
 
 
@@ -191,6 +198,14 @@ def _open_pad_network(config: DeviceConfig) -> tuple[PadNetwork | None, str]:
         return open_pad_network(folder, config.camera.look), ""
     except ModelsError as error:
         return None, f"[liveness] model_dir: {error}"
+
+
+def _open_hand_landmarks(config: DeviceConfig) -> HandLandmarks | None:
+    """The published hand weights. Without them hands are found by own networks, which is no fault."""
+    landmarks, why = wanted_landmarks(wanted=config.model.hand_weights)
+    if landmarks is None:
+        _log.warning("hands are found by this device's own networks alone: %s", why)
+    return landmarks
 
 
 def _open_gallery(

@@ -9,6 +9,7 @@ from device.values.wire import Between, WireObject
 from models.crop import cut_palm
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder
+from models.hand_landmarks import HandLandmarks
 from models.quality import assess
 
 PICTURE_OP: Final = "measure_picture"
@@ -36,10 +37,10 @@ class MeasuredAnswer(WireObject):
     picture: MeasuredPicture
 
 
-def measure(frame: CameraFrame) -> MeasuredPicture:
-    """Takes about 20 ms, so not for the loop's thread."""
+def measure(frame: CameraFrame, landmarks: HandLandmarks | None) -> MeasuredPicture:
+    """Takes about 20 ms, so not for the loop's thread. `landmarks`: those that the device uses."""
     grey = as_grey(frame)
-    hand = HandFinder().find(frame)
+    hand = HandFinder(landmarks=landmarks).find(frame)
     judged = assess(frame, hand, cut_palm(frame, hand), None) if isinstance(hand, Hand) else None
     return MeasuredPicture(
         mean=round(float(grey.mean())),

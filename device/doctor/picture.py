@@ -7,6 +7,7 @@ from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
 from device.platform.control import ask_core
+from device.vision.hand_weights import wanted_landmarks
 from link1.errors import FormatError, is_not_permitted
 from models.frames import CameraFrame
 
@@ -71,4 +72,5 @@ def _by_itself(config: DeviceConfig) -> MeasuredPicture:
         camera.close()
     if not seen:
         raise CameraError("no picture came")
-    return measure(CameraFrame.from_pixels(seen[-1], nir=wanted.nir))
+    landmarks, _ = wanted_landmarks(wanted=config.model.hand_weights)
+    return measure(CameraFrame.from_pixels(seen[-1], nir=wanted.nir), landmarks)

@@ -103,18 +103,20 @@ class Recogniser:
         liveness: LivenessCheck | None = None,
         *,
         agree_cosine: float,
+        finder: HandFinder | None = None,
     ) -> None:
         """`embedder` is None when no model could be loaded: hands are then detected and not examined.
 
         `gallery` returns None while there is none to search; `thresholds` returns those in force. `liveness`:
         a check beyond the built-in cues. `agree_cosine`: the cosine from which two vectors of the model count
-        as one palm; half of it is required of the hand in view, whose captures may be poor.
+        as one palm; half of it is required of the hand in view, whose captures may be poor. `finder`: another
+        than one with all that is installed.
         """
         self._embedder = embedder
         self._gallery = gallery
         self._thresholds = thresholds
         self._same_hand_cosine = agree_cosine / 2
-        self._finder = HandFinder()
+        self._finder = finder or HandFinder()
         self._liveness = liveness or LivenessCheck()
         self._tracked = TrackedHand()
 

@@ -1,7 +1,7 @@
 """What a camera with one colour filter on each pixel makes of a picture: mosaic, then demosaicing.
 
-Three ways to fill in the colours: bilinear, along edges (OpenCV's), and Malvar, He and Cutler 2004. Each leaves
-a weak regular pattern in smooth skin, two pixels long.
+Three ways to fill in the colours: bilinear, along edges (OpenCV's), and Malvar, He and Cutler 2004. Each
+leaves a weak regular pattern in smooth skin, two pixels long.
 """
 
 from typing import Final, Literal

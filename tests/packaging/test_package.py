@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from click import Group
 
+from models.hand_landmarks import WEIGHTS_FOLDER, installed_landmarks, open_landmarks, weights_folder
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
 from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
 from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.interpreters import minor_version
+from tools.rig.packaging.release.sbom import components_of, contents_of
 from tools.rig.packaging.wheels import OWN_NOT_ON_A_BOARD, BuildTarget
 
 pytestmark = pytest.mark.skipif(
@@ -34,6 +36,7 @@ def order(folder: Path) -> Build:
         "1.2.3-4~deb12u1",
         EPOCH,
         lock,
+        weights_folder() if weights_folder().is_dir() else None,
         cache=folder / "cache",
         out=folder,
     )
@@ -137,6 +140,19 @@ def test_the_list_of_third_parties_is_of_what_it_holds(package: Path, tmp_path: 
     listed = (tmp_path / f"usr/share/doc/{PACKAGE}/THIRD-PARTY").read_text()
     assert "palm-access-device 0.1.0: Apache-2.0\n" in listed  # the empty lock brings no other
     assert "licenses/LICENSE\n" in listed
+
+
+@pytest.mark.skipif(installed_landmarks() is None, reason="needs the hand weights (make hand-weights)")
+def test_the_hand_weights_are_in_it_with_licence_and_notice(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
+    folder = tmp_path / INSIDE / WEIGHTS_FOLDER
+    assert open_landmarks(folder).answer().size > 80
+    assert "Apache License" in (folder / "LICENSE").read_text()
+    assert "Changed: written as ONNX" in (folder / "NOTICE").read_text()
+    listed = (tmp_path / f"usr/share/doc/{PACKAGE}/THIRD-PARTY").read_text()
+    assert "mediapipe-hands-0.10.21: Apache-2.0\n" in listed and f"{WEIGHTS_FOLDER}/NOTICE\n" in listed
+    (component,) = (c for c in components_of(contents_of(package)) if c.name == "hand-weights")
+    assert [licence.value for licence in component.licenses] == ["Apache-2.0"]
 
 
 def test_nothing_of_the_builder_is_in_it(package: Path, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ Needs no compiler and no root, on either release and architecture. The same sour
 
 import argparse
 import hashlib
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.rig.packaging import documents, tree
+from models.hand_landmarks import WEIGHTS_FOLDER
+from tools.rig.packaging import documents, hand_weights, tree
 from tools.rig.packaging.debian_package import MAINTAINER, RELEASES, pack, write_control
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.interpreters import interpreter
@@ -83,6 +85,8 @@ class Build:
     """Time of every file, seconds since 1970."""
     lock: Path
     """Names every wheel by version and hash."""
+    hand_weights: Path | None
+    """The folder that `tools.rig.packaging.hand_weights` made; None makes a package without them."""
     cache: Path
     """Where wheels stay between builds."""
     out: Path
@@ -104,6 +108,8 @@ def build(order: Build) -> Path:
         root, own = Path(scratch, "root"), build_own(SOURCE, Path(scratch, "own"))
         site_packages = tree.write_environment(root, order.version, order.target.python)
         install(lock, wheels, own, order.target, site_packages)
+        if order.hand_weights is not None:
+            shutil.copytree(order.hand_weights, tree.below(root, tree.PREFIX / "package" / WEIGHTS_FOLDER))
         locked = documents.locked_names(lock.read_text())
         documents.write_all(
             root, documents.About(SOURCE, PACKAGE, order.version, MAINTAINER, order.epoch, locked)
@@ -145,6 +151,8 @@ def main() -> None:
     cache = SOURCE / "build/deb"
     try:
         epoch = tree.source_date_epoch(SOURCE)
+        weights = cache / "hand-weights"
+        hand_weights.make(weights)
         for release in RELEASES:
             if given.release not in (None, release.number):
                 continue
@@ -157,6 +165,7 @@ def main() -> None:
                         version=release.version(tree.own_version(SOURCE), given.revision),
                         epoch=epoch,
                         lock=SOURCE / "tools/rig/packaging/lock/device.txt",
+                        hand_weights=weights,
                         cache=cache,
                         out=given.out,
                     )

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.hand_landmarks import WEIGHTS_FOLDER
 from tools.rig.packaging import manual
 from tools.rig.packaging.debian_package import gzipped
 from tools.rig.packaging.errors import PackagingError
@@ -27,9 +29,9 @@ COMPLETIONS = {
 
 _LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
 _THIRD_PARTY = """\
-The Python distributions in this package, as their own metadata and files name their licences. Each entry ends
-with the licence files that it brings, notices about what is compiled into it among them; they lie below
-/opt/palm-access/current. Of this project itself: the file `copyright` in this folder.
+The Python distributions and published weights in this package, as their own metadata and files name their
+licences. Each entry ends with the licence files that it brings, notices about what is compiled into it among
+them; they lie below /opt/palm-access/current. Of this project itself: the file `copyright` in this folder.
 
 """
 
@@ -127,7 +129,17 @@ def third_parties(environment: Path, locked: frozenset[str]) -> str:
     missing = sorted(locked - entries.keys())
     if missing:
         raise PackagingError(f"not installed, and so without a licence to list: {', '.join(missing)}")
-    return _THIRD_PARTY + "".join(entries[name] for name in sorted(entries))
+    return _THIRD_PARTY + "".join(entries[name] for name in sorted(entries)) + _weights(environment)
+
+
+def _weights(environment: Path) -> str:
+    """The entry of the published hand weights, where `environment` has them."""
+    folder = environment / WEIGHTS_FOLDER
+    if not folder.is_dir():
+        return ""
+    model_id = json.loads((folder / "manifest.json").read_text())["model_id"]
+    files = "".join(f"    {WEIGHTS_FOLDER / name}\n" for name in ("LICENSE", "NOTICE"))
+    return f"{model_id}: Apache-2.0\n    https://github.com/google-ai-edge/mediapipe\n{files}\n"
 
 
 def _entry(told: Message, dist_info: Path, environment: Path) -> str:

@@ -2,8 +2,9 @@
 
 A component names its files as occurrences. Components are the artefact itself (what is in nothing else), the
 Debian packages of an image, the distributions of an environment, the shared libraries that their wheels bring
-in folders `*.libs`, and the shipped models. What is compiled into a library has no file: its licences are
-among those of the distribution, which also refers to the wheel's own bill where it has one (PEP 770).
+in folders `*.libs`, the shipped models and the published weights. What is compiled into a library has no
+file: its licences are among those of the distribution, which also refers to the wheel's own bill where it has
+one (PEP 770).
 """
 
 import csv
@@ -43,7 +44,7 @@ _BYTE_CODE = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc$")
 _LIBRARY = re.compile(
     r".*\.libs/(lib[^/]*?)-[0-9a-f]{8}(?:-[0-9a-f]{8})?(?:\.([0-9][^/]*?))?\.so(?:\.([0-9][^/]*))?$"
 )
-_MODEL = re.compile(r"(?:.*/)?models/shipped/([^/]+)/")
+_MODEL = re.compile(r"(?:.*/)?(?:models/shipped/([^/]+)|share/palm-access/(hand-weights))/")
 _LICENCE_FILE = re.compile(r"(?i)(licen[cs]es?|copying|notices?|third.?party.*)([-._].*)?$")
 _DEP5_LICENCE = re.compile(r"^License: *(\S.*)$", re.MULTILINE)
 
@@ -170,7 +171,7 @@ def _claims(found: Contents, itself: str) -> Iterator[tuple[Component, Iterable[
     for name in sorted(found.files):
         if match := _MODEL.match(name):
             apart.add(name)
-            models.setdefault(match[1], []).append(name)
+            models.setdefault(match[1] or match[2], []).append(name)
     for model, names in models.items():
         yield _model(model, table["models"]), names
     for place in sorted(name for name in found.texts if name.endswith(".dist-info/RECORD")):
@@ -231,7 +232,7 @@ def _library(match: re.Match[str], place: str, libraries: Mapping[str, tuple[str
 
 def _model(name: str, models: Mapping[str, tuple[str, str]]) -> Component:
     if name not in models:
-        raise PackagingError(f"models/shipped/{name}: a model without a licence; add it to licences.toml")
+        raise PackagingError(f"{name}: a model without a licence; add it to licences.toml")
     licence, origin = models[name]
     return Component(
         name=name,

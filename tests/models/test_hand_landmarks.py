@@ -1,0 +1,199 @@
+"""Hands found with the published weights, and what a device does without them or with damaged ones."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.crop_geometry import Handedness
+from models.errors import ManifestError, ModelFileError
+from models.frames import CameraFrame
+from models.hand import Hand, HandFinder, PartialHand
+from models.hand_landmarks import (
+    HandJoints,
+    HandLandmarks,
+    Spot,
+    installed_landmarks,
+    open_landmarks,
+    spot_of,
+    weights_folder,
+)
+from models.synthesis.background import Pixels
+from models.synthesis.hand_scenes import HandScene, hand_scene
+
+SIDES: tuple[Handedness, Handedness] = ("L", "R")
+_INSTALLED = installed_landmarks()
+needs_weights = pytest.mark.skipif(_INSTALLED is None, reason="needs the hand weights (make hand-weights)")
+
+
+@pytest.fixture
+def landmarks() -> HandLandmarks:
+    assert _INSTALLED is not None
+    return _INSTALLED
+
+
+def scene(kind: str, i: int, side: Handedness | None = None) -> HandScene:
+    return hand_scene(71_000_000 + i, kind, "rgb", person=71_000_000 + i, handedness=side or SIDES[i % 2])
+
+
+class Counting:
+    """The weights, and how often their detector searched a whole picture."""
+
+    def __init__(self, landmarks: HandLandmarks) -> None:
+        self._landmarks, self.searches, self.readings = landmarks, 0, 0
+        self.blind = False
+
+    def spots(self, pixels: Pixels, least: float = 0.5) -> list[Spot]:
+        self.searches += 1
+        return self._landmarks.spots(pixels, least)
+
+    def joints(self, pixels: Pixels, spot: Spot) -> HandJoints | None:
+        self.readings += 1
+        return None if self.blind else self._landmarks.joints(pixels, spot)
+
+
+@needs_weights
+@pytest.mark.parametrize("kind", ["clean", "turned", "clutter"])
+def test_open_hands_are_found_with_their_side_and_exact_valleys(kind: str, landmarks: HandLandmarks) -> None:
+    errors = []
+    for i in range(16):
+        shown = scene(kind, i)
+        assert shown.points is not None
+        hand = HandFinder(landmarks=landmarks).find(CameraFrame.from_pixels(shown.pixels))
+        if hand is None:
+            continue
+        assert hand.handedness == shown.handedness
+        errors.append(float(np.hypot(*(hand.valleys[1:] - shown.points[1:4]).T).max()) / shown.palm_width_px)
+    assert len(errors) >= (14 if kind == "clutter" else 16)
+    assert np.median(errors) < 0.03
+
+
+@needs_weights
+def test_a_hand_is_the_same_hand_at_every_turn(landmarks: HandLandmarks) -> None:
+    shown = scene("clean", 3)
+    for turn in (cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE):
+        hand = HandFinder(landmarks=landmarks).find(
+            CameraFrame.from_pixels(np.ascontiguousarray(cv2.rotate(shown.pixels, turn)))
+        )
+        assert hand is not None and hand.handedness == shown.handedness
+
+
+@needs_weights
+def test_a_hand_once_found_is_followed_and_not_searched_again(landmarks: HandLandmarks) -> None:
+    counting, shown = Counting(landmarks), scene("clean", 5)
+    finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
+    for k in range(10):
+        moved = np.roll(shown.pixels, (2 * k, -3 * k), (0, 1))
+        assert isinstance(finder.look(CameraFrame(moved, 33 * k, k)), Hand)
+    assert counting.searches == 1 and counting.readings == 10
+
+
+@needs_weights
+def test_a_room_without_a_hand_is_searched_now_and_then(landmarks: HandLandmarks) -> None:
+    counting, empty = Counting(landmarks), scene("empty", 7)
+    finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
+    for k in range(30):
+        assert not isinstance(finder.look(CameraFrame(empty.pixels, 66 * k, k)), Hand)
+    assert 5 <= counting.searches <= 15
+
+
+@needs_weights
+def test_near_infrared_is_left_to_own_means(landmarks: HandLandmarks) -> None:
+    counting = Counting(landmarks)
+    shown = hand_scene(72_000_000, "clean", "nir", person=72_000_000, handedness="L")
+    for pixels in (shown.pixels, cv2.cvtColor(shown.pixels, cv2.COLOR_GRAY2BGR)):
+        finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
+        assert finder.find(CameraFrame.from_pixels(pixels)) is not None
+    assert counting.searches == counting.readings == 0
+
+
+@needs_weights
+def test_what_own_means_take_for_open_counts_only_if_the_joints_agree(landmarks: HandLandmarks) -> None:
+    counting = Counting(landmarks)
+    frame = CameraFrame.from_pixels(scene("clean", 9).pixels)
+    counting.blind = True
+    seen = HandFinder(landmarks=counting).look(frame)  # type: ignore[arg-type]
+    assert isinstance(seen, PartialHand) and seen.hint == "open_hand" and counting.readings > 0
+    assert isinstance(HandFinder(landmarks=None).look(frame), Hand)
+
+
+def joints_of(landmarks: HandLandmarks, shown: HandScene) -> HandJoints:
+    found = [landmarks.joints(shown.pixels, spot) for spot in landmarks.spots(shown.pixels)]
+    return next(joints for joints in found if joints is not None)
+
+
+@needs_weights
+def test_fingers_together_are_open_and_folded_ones_are_not(landmarks: HandLandmarks) -> None:
+    joints = joints_of(landmarks, scene("clean", 1))
+    assert joints.is_open
+    together, folded, crossing = joints.points.copy(), joints.points.copy(), joints.points.copy()
+    for first in (5, 13, 17):  # every finger as the middle one, from its own knuckle
+        together[first + 1 : first + 4] = joints.points[10:13] - joints.points[9] + joints.points[first]
+    assert replace(joints, points=together).is_open
+    folded[18:21] = folded[17] + 0.2 * (folded[0] - folded[17])
+    assert not replace(joints, points=folded).is_open
+    crossing[3:5] = joints.points[[9, 13]]
+    assert not replace(joints, points=crossing).is_open
+
+
+@needs_weights
+def test_the_back_of_a_hand_is_no_palm(landmarks: HandLandmarks) -> None:
+    joints = joints_of(landmarks, scene("clean", 2, "L"))
+    assert joints.handedness == "L" and not replace(joints, right_chance=0.1).shows_back
+    assert replace(joints, right_chance=0.97).shows_back
+    mirrored = replace(joints, points=joints.points * (-1, 1), right_chance=0.03)
+    assert mirrored.handedness == "R" and mirrored.shows_back
+
+
+@needs_weights
+def test_where_joints_are_read_is_the_same_however_it_is_known(
+    landmarks: HandLandmarks,
+) -> None:
+    shown = scene("clean", 4)
+    (first, *_), joints = landmarks.spots(shown.pixels), joints_of(landmarks, shown)
+    for other in (joints.spot, spot_of(joints.valleys, joints.handedness)):
+        assert math.dist((first.x, first.y), (other.x, other.y)) < 0.15 * first.side
+        assert 0.75 < other.side / first.side < 1.33
+        assert first.up[0] * other.up[0] + first.up[1] * other.up[1] > 0.94
+
+
+@needs_weights
+@pytest.mark.parametrize("shape", [(1, 1, 3), (3, 700, 3), (480, 2, 3), (2000, 3000, 3)])
+def test_strange_frames_raise_nothing(shape: tuple[int, ...], landmarks: HandLandmarks) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    assert not isinstance(HandFinder(landmarks=landmarks).look(CameraFrame.from_pixels(noise)), Hand)
+    for spot in (Spot(0.0, 0.0, 1e9, (0.0, -1.0)), Spot(-5e3, 4e3, 50.0, (1.0, 0.0))):
+        assert landmarks.joints(noise, spot) is None
+
+
+@needs_weights
+def test_a_hand_that_leaves_the_picture_is_asked_to_the_middle(landmarks: HandLandmarks) -> None:
+    shown = scene("clean", 6)
+    right_half = np.ascontiguousarray(shown.pixels[:, 330:])
+    seen = HandFinder(landmarks=landmarks).look(CameraFrame.from_pixels(right_half))
+    assert seen is None or isinstance(seen, PartialHand)
+
+
+@needs_weights
+def test_other_files_than_the_manifest_names_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    shutil.copytree(weights_folder(), folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    wrong = manifest | {"self_test": [n + 1.0 for n in manifest["self_test"]]}
+    (folder / "manifest.json").write_text(json.dumps(wrong))
+    with pytest.raises(ModelFileError, match="failed their self test"):
+        open_landmarks(folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"files": manifest["files"][:1]}))
+    with pytest.raises(ManifestError, match="two files"):
+        open_landmarks(folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    damaged = bytearray((folder / "hand-landmarks.onnx").read_bytes())
+    damaged[100_000] ^= 1
+    (folder / "hand-landmarks.onnx").write_bytes(damaged)
+    with pytest.raises(ModelFileError):
+        open_landmarks(folder)
