@@ -1,0 +1,4 @@
+"""Proofs of the cable's protocol: a model of LINK/1 for Spin, a search for an attacker, a reader of captures.
+
+docs/explanation/MODEL.md explains them; `python -m tools.rig.model` runs the model. Never on a device.
+"""
