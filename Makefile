@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights lock clean reference figures deb deb-test hil image image-test release release-test pictures model
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,6 +45,9 @@ fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable'
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; about half an hour)
 	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
+
+model: $(VENV)/ready ## LINK/1 in a model checker, with every rule left out once; an attacker in the cable (two minutes; spin, gcc)
+	$(BIN)/python -m tools.rig.model
 
 # How long the soak lasts: `make soak MINUTES=240` for half a night.
 soak: MINUTES = 10

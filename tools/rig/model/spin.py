@@ -26,7 +26,7 @@ _REACHED = re.compile(r"depth reached (\d+)")
 _INCOMPLETE = ("bound", "truncated", "max search depth too small", "out of memory")
 
 
-class Search(Enum):
+class SpinSearch(Enum):
     """How a run searches. Values: options of gcc, of the search, and the size of its table (log2)."""
 
     SAFETY = (("-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DMEMLIM=4000"), (), 24)
@@ -46,12 +46,12 @@ class SpinFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ModelRun:
     """One run. `defines`: the model's bounds. `breaks`: a part of the assertion that must be found broken
     (`cycle` for a run that never ends well), None where nothing may be found."""
 
     model: str
-    search: Search
+    search: SpinSearch
     defines: tuple[str, ...]
     breaks: str | None = None
 
@@ -64,7 +64,7 @@ class Bounds:
 class Searched:
     """The outcome of a run. `defect` is what Spin found, None for nothing; times in seconds."""
 
-    run: Bounds
+    run: ModelRun
     defect: str | None
     states: int
     depth: int
@@ -77,38 +77,39 @@ class Searched:
         return self.run.breaks in self.defect
 
 
-def _runs(model: str, search: Search, *bounds: str) -> tuple[Bounds, ...]:
-    return tuple(Bounds(model, search, tuple(bound.split())) for bound in bounds)
+def _runs(model: str, search: SpinSearch, *bounds: str) -> tuple[ModelRun, ...]:
+    return tuple(ModelRun(model, search, tuple(bound.split())) for bound in bounds)
 
 
-def _mutants(model: str, search: Search, bounds: str, **breaks: str) -> tuple[Bounds, ...]:
+def _mutants(model: str, search: SpinSearch, bounds: str, **breaks: str) -> tuple[ModelRun, ...]:
     return tuple(
-        Bounds(model, search, (*bounds.split(), f"MUTANT_{name}"), broken) for name, broken in breaks.items()
+        ModelRun(model, search, (*bounds.split(), f"MUTANT_{name}"), broken)
+        for name, broken in breaks.items()
     )
 
 
 QUICK: Final = (
-    *_runs("session", Search.SAFETY, "RESTARTS=1 FAULTS=1", "RESTARTS=0 FAULTS=0 REPLAYS=1"),
-    *_runs("session", Search.LIVENESS, "RESTARTS=1 FAULTS=0"),
-    *_runs("passage", Search.SAFETY, "RESTARTS=1 RESETS=0 HURRY=1"),
-    *_runs("passage", Search.LIVENESS, "RESTARTS=1 RESETS=0 HURRY=0"),
+    *_runs("session", SpinSearch.SAFETY, "RESTARTS=1 FAULTS=1"),
+    *_runs("session", SpinSearch.LIVENESS, "RESTARTS=1 FAULTS=0"),
+    *_runs("passage", SpinSearch.SAFETY, "RESTARTS=1 RESETS=0 HURRY=1"),
+    *_runs("passage", SpinSearch.LIVENESS, "RESTARTS=1 RESETS=0 HURRY=0"),
 )
 """A few seconds: what `make test` runs."""
 
 WHOLE: Final = (
     *_runs(
         "session",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=2 FAULTS=1",
         "RESTARTS=1 FAULTS=2",
         "RESTARTS=0 FAULTS=0 REPLAYS=1",
         "RESTARTS=1 FAULTS=0 REPLAYS=1 REPLAY_ALL",
     ),
-    *_runs("session", Search.LIVENESS, "RESTARTS=1 FAULTS=1", "RESTARTS=2 FAULTS=0"),
-    *_runs("session", Search.BITSTATE, "RESTARTS=4 FAULTS=0"),
+    *_runs("session", SpinSearch.LIVENESS, "RESTARTS=1 FAULTS=1", "RESTARTS=2 FAULTS=0"),
+    *_runs("session", SpinSearch.BITSTATE, "RESTARTS=4 FAULTS=0"),
     *_runs(
         "passage",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=2 RESETS=1 HURRY=1",
         "RESTARTS=1 RESETS=0 HURRY=1 ROLLBACKS=1",
         "RESTARTS=1 RESETS=0 HURRY=0 FORGED=1",
@@ -116,17 +117,17 @@ WHOLE: Final = (
     ),
     *_runs(
         "passage",
-        Search.LIVENESS,
+        SpinSearch.LIVENESS,
         "RESTARTS=1 RESETS=1 HURRY=1",
         "RESTARTS=0 RESETS=1 HURRY=0 FORGED=1",
     ),
-    *_runs("passage", Search.BITSTATE, "REQUESTS=3 RESTARTS=1 RESETS=1 HURRY=0"),
+    *_runs("passage", SpinSearch.BITSTATE, "REQUESTS=3 RESTARTS=1 RESETS=1 HURRY=0"),
 )
 
 MUTANTS: Final = (
     *_mutants(
         "session",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=1 FAULTS=1",
         ANY_RSTACK="whole==tag",
         DATA_WHILE_RESETTING="whole==tag",
@@ -135,20 +136,20 @@ MUTANTS: Final = (
     ),
     *_mutants(
         "session",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=0 FAULTS=0 REPLAYS=1",
         SESS_NOT_COMPARED="whole==tag",
         FIRST_BYTE_REPEATED="whole==tag",
     ),
     *_mutants(
         "session",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=1 FAULTS=0 REPLAYS=1 REPLAY_ALL",
         NONCE_NOT_COMPARED="nonce",
     ),
     *_mutants(
         "session",
-        Search.LIVENESS,
+        SpinSearch.LIVENESS,
         "RESTARTS=0 FAULTS=1",
         NO_RETRANSMISSION="cycle",
         RECEIVER_KEPT="cycle",
@@ -156,7 +157,7 @@ MUTANTS: Final = (
     ),
     *_mutants(
         "passage",
-        Search.SAFETY,
+        SpinSearch.SAFETY,
         "RESTARTS=1 RESETS=1 HURRY=1",
         END_FORGOTTEN="told",
         HAND_FORGOTTEN="hand_of",
@@ -168,15 +169,17 @@ MUTANTS: Final = (
         SENT_BEFORE_DURABLE="verdict_of[opening]",
         UNKNOWN_WHILE_OPEN="disowned",
     ),
-    *_mutants("passage", Search.SAFETY, "RESTARTS=0 RESETS=1 HURRY=0 FORGED=1", COPY_JUDGED_AGAIN="actuated"),
     *_mutants(
-        "passage", Search.SAFETY, "RESTARTS=1 RESETS=0 HURRY=0 ROLLBACKS=1", SEQ_NOT_COMPARED="acted_last"
+        "passage", SpinSearch.SAFETY, "RESTARTS=0 RESETS=1 HURRY=0 FORGED=1", COPY_JUDGED_AGAIN="actuated"
     ),
-    *_mutants("passage", Search.LIVENESS, "RESTARTS=1 RESETS=1 HURRY=0", NO_RESOLVE="cycle"),
+    *_mutants(
+        "passage", SpinSearch.SAFETY, "RESTARTS=1 RESETS=0 HURRY=0 ROLLBACKS=1", SEQ_NOT_COMPARED="acted_last"
+    ),
+    *_mutants("passage", SpinSearch.LIVENESS, "RESTARTS=1 RESETS=1 HURRY=0", NO_RESOLVE="cycle"),
 )
 
 
-def searched(run: Bounds) -> Searched:
+def searched(run: ModelRun) -> Searched:
     """Compile and search. Raises SpinMissing, SpinFailed."""
     for program in ("spin", "gcc"):
         if shutil.which(program) is None:
