@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -256,11 +257,11 @@ def test_vectors_made_of_few_components_are_coded_as_well_as_others() -> None:
 def test_the_scan_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     check_scan()
 
-    class Wrong:
+    class Wrong(faiss.IndexScalarQuantizer):  # type: ignore[misc] # faiss has no types
         def search(self, query: object, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
             return np.zeros((1, k), np.float32), np.arange(k)[np.newaxis]
 
-    monkeypatch.setattr(index_module, "_scan_index", lambda _coarse: Wrong())
+    monkeypatch.setattr(faiss, "IndexScalarQuantizer", Wrong)
     with pytest.raises(GalleryError, match="FAISS"):
         check_scan()
 

@@ -1,6 +1,7 @@
 """A gallery and its service: what is taken, what is refused, and what either leads to."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
 from gallery.gallery import Applied, Gallery
+from gallery.store import FILE_NAME, connected
 from gallery.stream import head_zero
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
@@ -386,15 +388,20 @@ def test_nobody_who_carries_a_snapshot_can_change_it(service: Service, gallery: 
     assert gallery.position.seq == 5
 
 
-def test_an_erasure_leaves_nothing_in_a_snapshot_half_taken(service: Service, gallery: Gallery) -> None:
+def test_an_erasure_leaves_nothing_in_a_snapshot_half_taken(
+    service: Service, gallery: Gallery, tmp_path: Path
+) -> None:
     later = Service(epoch=2)
     later.upsert(entry(1, 1), entry(7, 7), entry(8, 8))
     first, *_ = later.snapshot(size=2)
     gallery.apply_snapshot_page(first, at())
     service.tombstone(1)
     gallery.apply_deltas(service.deltas(4), at())
-    rows = gallery._store._db.execute("SELECT count(*) FROM template").fetchone()[0]
-    assert (rows, gallery._store.staged_hashes()) == (2, [])
+    with closing(connected(tmp_path / "gallery" / FILE_NAME)) as beside:
+        held = [
+            beside.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("template", "staged")
+        ]
+    assert held == [2, 0]
     for page in later.snapshot(size=2):
         applied = gallery.apply_snapshot_page(page, at())
     assert applied.done

@@ -14,12 +14,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gallery.codes import Coder
 from gallery.errors import PageRefused
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
+from gallery.seal import Sealer
 from gallery.store import Store
 from gallery.stream import Delta, Entry, Op
-from tests.gallery.gallery_service import NOW_MS, Service, at, entry, exact_scores, palm, subject_ref
+from tests.gallery.gallery_service import (
+    DATA_KEY,
+    NOW_MS,
+    Service,
+    at,
+    entry,
+    exact_scores,
+    palm,
+    subject_ref,
+)
 
 people = st.integers(0, 4)
 
@@ -144,7 +155,7 @@ class GalleryMachine(RuleBasedStateMachine):
         owners = [one.subject_ref for one in live]
         # One palm of a live person, one of the last person mentioned: live, suspended, erased or unknown.
         for probe in (live[-1].values(), palm(max(1, self.templates))):
-            scores = exact_scores(gallery._view.index.coder, matrix, probe[np.newaxis])[:, 0]
+            scores = exact_scores(Coder(Sealer(DATA_KEY).sign_bits), matrix, probe[np.newaxis])[:, 0]
             best = int(scores.argmax())
             others = [s for s, owner in zip(scores, owners, strict=True) if owner != owners[best]]
             match = gallery.search(np.ascontiguousarray(probe)[np.newaxis])

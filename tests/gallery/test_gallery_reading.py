@@ -1,10 +1,9 @@
 """Searches that read the disk: overtaken by commits, next to a writer, on a disk that fails, over a wipe."""
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
@@ -17,9 +16,9 @@ from gallery.gallery import REMEMBER_TIME_MS, Gallery
 from gallery.match import Match
 from gallery.reader import RowReader
 from gallery.seal import Template
-from gallery.store import FILE_NAME, Store
+from gallery.store import FILE_NAME, Store, connected
 from tests.gallery.gallery_service import Service, at, entry, palm, subject_ref, who
-from tools.rig.bench.gallery import _resident_bytes, fill_store, open_filled, random_templates
+from tools.rig.bench.gallery import fill_store, open_filled, random_templates, resident_bytes
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_a_palm_erased_meanwhile_is_not_found(
 
 
 def test_a_number_used_again_for_another_person_is_not_taken_for_the_first(
-    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     service.tombstone(104)  # has the last rows, whose numbers SQLite gives to the next ones
     service.upsert(entry(200, 20), entry(201, 21))
@@ -84,8 +83,8 @@ def test_a_number_used_again_for_another_person_is_not_taken_for_the_first(
     assert match.best is not None
     assert (match.best.subject_ref, match.position.seq) == (subject_ref(200), 11)
     assert search(gallery, 8).score < 0.5
-    numbers = gallery._store._db.execute("SELECT max(number) FROM template").fetchone()
-    assert numbers == (8,)
+    with closing(connected(tmp_path / FILE_NAME)) as beside:
+        assert beside.execute("SELECT max(number) FROM template").fetchone() == (8,)
 
 
 def test_a_replaced_palm_counts_as_the_position_of_the_answer_says(
@@ -171,22 +170,29 @@ def test_between_a_commit_and_its_index_a_search_waits_for_the_index(
 
 
 def test_a_search_that_is_overtaken_for_ever_gives_up(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+    service: Service, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gallery_module, "OVERTAKEN_S", 0.05)
-    gallery._view = replace(
-        gallery._view, held=replace(gallery._view.held, generation=gallery._view.held.generation + 1)
-    )
+    palms = count(100)
+
+    def replace_it() -> None:
+        service.upsert(entry(101, 1, vector=palm(next(palms)).tobytes()))
+        takes(gallery, service)()
+
+    between_scan_and_reading(monkeypatch, replace_it, times=100_000)
     with pytest.raises(Overtaken, match="try again"):
         search(gallery, 1)
 
 
-def test_a_search_neither_waits_for_a_transaction_nor_sees_what_is_in_it(gallery: Gallery) -> None:
-    writer, begun_s = gallery._store._db, monotonic()
-    writer.execute("BEGIN IMMEDIATE")
-    writer.execute("DELETE FROM template")
-    assert [who(gallery, number) for number in (1, 8)] == [subject_ref(101), subject_ref(104)]
-    writer.execute("ROLLBACK")
+def test_a_search_neither_waits_for_a_transaction_nor_sees_what_is_in_it(
+    gallery: Gallery, tmp_path: Path
+) -> None:
+    begun_s = monotonic()
+    with closing(connected(tmp_path / FILE_NAME)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM template")
+        assert [who(gallery, number) for number in (1, 8)] == [subject_ref(101), subject_ref(104)]
+        writer.execute("ROLLBACK")
     assert monotonic() - begun_s < 0.9  # SQLite would wait for a second
 
 
@@ -194,35 +200,27 @@ def test_what_was_erased_goes_from_the_log_once_no_search_reads(
     service: Service, gallery: Gallery, tmp_path: Path
 ) -> None:
     log = tmp_path / (FILE_NAME + "-wal")
-    cursor = gallery._rows._connection.execute("SELECT sealed FROM template")
-    erased: bytes = cursor.fetchone()[0]  # and no further: it keeps reading
-    service.tombstone(101)
-    gallery.apply_deltas(service.deltas(8), at())
-    left = [(log.stat().st_size > 0, gallery._store.scrub_due)]
-    cursor.close()
+    with closing(connected(tmp_path / FILE_NAME)) as reading:
+        erased: bytes = reading.execute("SELECT sealed FROM template").fetchone()[0]
+        reading.execute("BEGIN")
+        reading.execute("SELECT sealed FROM template").fetchone()  # and no further: it keeps reading
+        service.tombstone(101)
+        gallery.apply_deltas(service.deltas(8), at())
+        assert erased[100:140] in log.read_bytes()
     gallery.remember_time(at(2 * REMEMBER_TIME_MS))
-    left.append((erased[100:140] in log.read_bytes(), gallery._store.scrub_due))
-    assert left == [(True, True), (False, False)]
+    assert erased[100:140] not in log.read_bytes()
     assert who(gallery, 1) is None
 
 
-class Failing:
-    """A connection to a disk that gives an error."""
-
-    def execute(self, *_: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-
-def test_a_disk_that_cannot_be_read_is_told_until_it_can(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_cannot_be_read_are_an_error_until_they_can(gallery: Gallery, tmp_path: Path) -> None:
     gallery.reread()  # nothing to read again
-    with monkeypatch.context() as broken:
-        broken.setattr(gallery._rows, "_connection", Failing())
-        with pytest.raises(StoreError, match="disk I/O error"):
+    with closing(connected(tmp_path / FILE_NAME)) as writer:
+        writer.execute("ALTER TABLE template RENAME TO lost")
+        with pytest.raises(StoreError, match="no such table"):
             search(gallery, 1)
-        with pytest.raises(StoreError, match="disk I/O error"):
+        with pytest.raises(StoreError, match="no such table"):
             gallery.reread()
+        writer.execute("ALTER TABLE lost RENAME TO template")
     gallery.reread()
     assert who(gallery, 1) == subject_ref(101)
 
@@ -230,9 +228,10 @@ def test_a_disk_that_cannot_be_read_is_told_until_it_can(
 def test_a_damaged_row_is_never_scored(service: Service, tmp_path: Path) -> None:
     gallery = service.open(tmp_path)
     gallery.apply_deltas(service.deltas(), at())
-    gallery._store.scrub()
-    (sealed,) = gallery._store._db.execute("SELECT sealed FROM template WHERE number = 1").fetchone()
     file = tmp_path / FILE_NAME
+    with closing(connected(file)) as beside:
+        beside.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (sealed,) = beside.execute("SELECT sealed FROM template WHERE number = 1").fetchone()
     content = file.read_bytes()
     where = content.index(sealed[100:140])
     file.write_bytes(content[:where] + bytes(40) + content[where + 40 :])
@@ -251,7 +250,8 @@ def test_a_damaged_row_is_never_scored(service: Service, tmp_path: Path) -> None
 def test_a_file_cut_short_is_told(service: Service, tmp_path: Path) -> None:
     gallery = service.open(tmp_path)
     gallery.apply_deltas(service.deltas(), at())
-    gallery._store.scrub()
+    with closing(connected(tmp_path / FILE_NAME)) as beside:
+        beside.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with (tmp_path / FILE_NAME).open("r+b") as file:
         file.truncate(4096)
     with pytest.raises(StoreError, match="cannot be read"):
@@ -328,11 +328,11 @@ def test_searches_beside_pages_that_erase_and_replace_name_only_whom_their_posit
 
 def test_opening_takes_hardly_more_memory_than_what_is_scanned(tmp_path: Path) -> None:
     key, many = bytes(32), 40_000
-    for name, count in (("few", 1_000), ("many", many)):
-        fill_store(tmp_path / name, key, random_templates(count))
+    for name, rows in (("few", 1_000), ("many", many)):
+        fill_store(tmp_path / name, key, random_templates(rows))
     few = open_filled(tmp_path / "few", key)  # what libraries take once
-    before = _resident_bytes()
+    before = resident_bytes()
     gallery = open_filled(tmp_path / "many", key)
-    assert (_resident_bytes() - before) / many < 800  # 520, and buffers that are used again
+    assert (resident_bytes() - before) / many < 800  # 520, and buffers that are used again
     few.close()
     gallery.close()

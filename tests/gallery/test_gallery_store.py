@@ -1,5 +1,6 @@
 """What lies on the disk: sealed, bound to its place, gone when it is removed."""
 
+import resource
 import shutil
 import sqlite3
 import stat
@@ -220,13 +221,13 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     service = filled(tmp_path)
     gallery = service.open(tmp_path)
     service.upsert(*[entry(n, n) for n in range(100, 200)])
-    pages = gallery._store._db.execute("PRAGMA page_count").fetchone()[0]
-    gallery._store._db.execute(f"PRAGMA max_page_count = {pages}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / (FILE_NAME + "-wal")).stat().st_size, hard))
     with pytest.raises(StoreError, match="free space"):
         gallery.apply_deltas(service.deltas(18), at())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (gallery.position.seq, gallery.count) == (18, 18)
     assert who(gallery, 100) is None
-    gallery._store._db.execute("PRAGMA max_page_count = 1000000")
     gallery.apply_deltas(service.deltas(18), at())
     assert who(gallery, 100) == subject_ref(100)
     gallery.close()

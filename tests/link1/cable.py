@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from link1.canonical import JsonObject, b64_encode, canonical_bytes, read_strict
+from link1.channels import Outgoing
 from link1.device_end import DeviceEnd
+from link1.envelope import RULES, MessageType, encode_message
 from link1.frames import (
     MAX_PAYLOAD_BYTES,
     Channel,
@@ -83,6 +85,15 @@ def make_validator(seed: int = 2, **changes: Any) -> ValidatorEnd:
         "random": seeded(seed),
     }
     return ValidatorEnd(**(arguments | changes))
+
+
+def send_as(end: DeviceEnd, type_: MessageType, body: JsonObject) -> None:
+    """Let a device's end say a message that it would not say itself."""
+    data, channel = encode_message(type_, body), RULES[type_].carrier.channel
+    if channel is None:
+        end.link.send_hint(data)
+    else:
+        end.link.send(channel, Outgoing(type_.value, data))
 
 
 def whole(data: bytes) -> list[bytes]:
@@ -281,6 +292,12 @@ class Script:
         slices = [data[i : i + MAX_PAYLOAD_BYTES] for i in range(0, len(data), MAX_PAYLOAD_BYTES)]
         for index, piece in enumerate(slices):
             yield Frame(FrameKind.DATA, channel, self.peer_tag[0], mid, index, len(slices), piece)
+
+    def acknowledge(self, channel: Channel = Channel.CONTROL) -> None:
+        """Acknowledge the newest message that came whole on the channel."""
+        mids = [frame.mid for frame in self.frames if (frame.kind, frame.chan) == (FrameKind.DATA, channel)]
+        if mids:
+            self.say(Frame(FrameKind.ACK, channel, self.peer_tag[0], mids[-1]))
 
     def after(self, duration_ms: int) -> None:
         """Let time pass in steps of 50 ms, staying alive with a PONG now and then."""

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from link1.channels import MAX_WAITING, RETRANSMIT_AFTER_MS, Outgoing
+from link1.channels import (
+    MAX_WAITING,
+    RETRANSMIT_AFTER_MS,
+    ChannelReceiver,
+    ChannelSender,
+    Outgoing,
+    Taken,
+)
 from link1.errors import FormatError
 from link1.frames import Channel, DropReason, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.link import MAX_PENDING_REPLIES, Link
@@ -222,17 +229,14 @@ def test_only_the_mid_after_the_last_is_taken() -> None:
 
 
 def test_mids_go_on_after_65535_with_0() -> None:
-    link, script = up()
-    receiver, sender = link._receivers[CONTROL], link._senders[CONTROL]
-    receiver.expected_mid, receiver.delivered, sender.next_mid = 65535, 32768, 65535
-    for mid, text in ((65535, b"last"), (0, b"first")):
-        script.say(Frame(FrameKind.DATA, CONTROL, script.peer_tag[0], mid, payload=text))
-        link.send(CONTROL, Outgoing("x", text))
-        script.auto_ack = False
-        script.pump()
-        assert data_of(script.take_frames()) == [(CONTROL, mid, text)]
-        script.say(Frame(FrameKind.ACK, CONTROL, script.peer_tag[0], mid))
-    assert script.events == [MessageArrived(CONTROL, b"last"), MessageArrived(CONTROL, b"first")]
+    sender, receiver, message = ChannelSender(CONTROL), ChannelReceiver(), Outgoing("x", b"text")
+    for number in range(65_538):
+        sender.queue(message)
+        frame, last = sender.take_frame(1)
+        assert (frame.mid, last) == (number % 65_536, True)
+        assert receiver.take(frame) == Taken(acknowledge=True, message=b"text")
+        sender.acknowledged(frame.mid)
+    assert receiver.take(frame) == Taken(acknowledge=True), "a repeat"
 
 
 def test_fragments_doubled_or_in_any_order_make_one_message_and_one_ack_at_its_end() -> None:
@@ -650,7 +654,7 @@ def test_no_bytes_upset_a_link(script_bytes: list[bytes | int], seed: int) -> No
         else:
             kind = list(FrameKind)[item]
             size = {FrameKind.RST: 8, FrameKind.RSTACK: 16}.get(kind, 1 if item in (0, 6) else 0)
-            sess = 0 if size in (8, 16) else link._own_tag[0]
+            sess = 0 if size in (8, 16) else script.peer_tag[0]
             script.say(Frame(kind, sess=sess, payload=bytes([number + seed]) * size))
     cable = Cable(link, Link(seeded(seed)), now_ms=script.now_ms)
     cable.right_reports(cable.right.port_opened(cable.now_ms))

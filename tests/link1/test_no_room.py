@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from link1.canonical import JsonObject
-from link1.channels import MAX_WAITING
+from link1.channels import MAX_WAITING, RETRANSMIT_AFTER_MS
 from link1.device_end import MAX_HELD_VERDICTS, DeviceEnd
 from link1.envelope import MessageType
-from link1.events import VerdictLeft
+from link1.events import Down, VerdictLeft
 from link1.frames import Channel, Frame, FrameKind
 from link1.link_states import DownReason
 from link1.objects import ErrorCode
@@ -54,8 +54,7 @@ def full() -> Script:
 def acknowledge(script: Script) -> None:
     """The validator's end acknowledges what is in flight, and from here on everything."""
     script.auto_ack = True
-    flight = script.end._session.link._senders[Channel.CONTROL].in_flight  # type: ignore[attr-defined]
-    script.say(Frame(FrameKind.ACK, Channel.CONTROL, script.peer_tag[0], flight.mid))
+    script.acknowledge()
 
 
 def waiting(script: Script) -> int:
@@ -92,13 +91,12 @@ def test_nothing_of_it_goes_into_another_session() -> None:
     end_of(script).send_verdict(signed_verdict(1))
     end_of(script).send_status(device_status())
     end_of(script).send_resolve(["a" * 32])
-    script.events += end_of(script)._follow(
-        end_of(script)._session.reset(script.now_ms, DownReason.UNANSWERED)
-    )
+    script.after(sum(RETRANSMIT_AFTER_MS))
+    assert Down(DownReason.UNANSWERED, proven=True) in script.events
     again, body = Script(script.end, tag=b"\x5b" * 8), None
     again.now_ms = script.now_ms
     again.say(Frame(FrameKind.RST, payload=again.tag))
-    again.pump()
+    again.after(500)  # RST goes out again
     rst = [frame for frame in again.frames if frame.kind is FrameKind.RST][-1]
     again.peer_tag = rst.payload
     again.say(Frame(FrameKind.RSTACK, payload=again.peer_tag + again.tag))
@@ -135,14 +133,11 @@ def test_whatever_is_said_while_acks_are_missing(steps: list[str]) -> None:
             case "error":
                 end.send_error(ErrorCode.EXPIRED, MessageType.REQUEST)
             case "ack":
-                flight = end.link._senders[Channel.CONTROL].in_flight
-                if flight is not None:
-                    script.say(Frame(FrameKind.ACK, Channel.CONTROL, script.peer_tag[0], flight.mid))
+                script.acknowledge()
         script.pump()
         assert waiting(script) <= MAX_WAITING
     script.auto_ack = True
-    while (flight := end.link._senders[Channel.CONTROL].in_flight) is not None:
-        script.say(Frame(FrameKind.ACK, Channel.CONTROL, script.peer_tag[0], flight.mid))
+    script.acknowledge()
     assert end.link.idle
     left = {event.verdict_ref for event in script.events if isinstance(event, VerdictLeft)}
     assert left == {object_ref(wrapper) for wrapper in made}, "no verdict is lost for its session"
@@ -155,9 +150,9 @@ class Desk:
     """A validator's desk whose device does not acknowledge, while sixteen messages wait."""
 
     def __init__(self) -> None:
-        end = make_validator()
+        self.end = make_validator()
         self.desk = ValidatorDesk(
-            end,
+            self.end,
             dbd_id="dbd-1",
             gate_id="gate-1",
             key=VALIDATOR_KEY,
@@ -187,18 +182,17 @@ class Desk:
             DEVICE_KEY,
         )
         self.script.send("prove", said)
-        assert end.proven
+        assert self.end.proven
         self.script.take_messages()
         self.script.auto_ack = False
-        while end.send_cancel("c" * 32):
+        while self.end.send_cancel("c" * 32):
             self.script.pump()
 
     def acknowledge_all(self) -> list[tuple[str, Any]]:
         self.script.take_messages()
         self.script.auto_ack = True
-        sender = self.desk._end.link._senders[Channel.CONTROL]
-        while (flight := sender.in_flight) is not None:
-            self.script.say(Frame(FrameKind.ACK, Channel.CONTROL, self.script.peer_tag[0], flight.mid))
+        self.script.acknowledge()
+        assert self.desk.idle
         return [said for said in self.script.take_messages() if said[1] != {"txn_id": "c" * 32}]
 
 
@@ -224,7 +218,7 @@ def test_a_cancel_and_an_unknown_that_find_no_room_go_out_in_their_session() -> 
     desk.script.pump()
     (asked,) = [body for type_, body in desk.script.take_messages() if type_ == "request"]
     desk.script.auto_ack = False
-    while desk.desk._end.send_cancel("c" * 32):
+    while desk.end.send_cancel("c" * 32):
         desk.script.pump()
     desk.desk.cancel()
     desk.script.send("resolve", {"verdict_refs": ["a" * 32]})

@@ -19,6 +19,7 @@ from tests.link1.cable import (
     make_validator,
     proven,
     request,
+    send_as,
     verdict_for,
 )
 
@@ -74,9 +75,7 @@ def test_no_message_upsets_the_validator_end(said: list[tuple[MessageType, JsonO
         if Role.DEVICE not in rule.senders:
             continue
         wrap = signed and rule.signed is not None
-        device._session._send(
-            type_, sign_object(rule.signed, body, DEVICE_KEY) if wrap and rule.signed else body, None
-        )
+        send_as(device, type_, sign_object(rule.signed, body, DEVICE_KEY) if wrap and rule.signed else body)
         cable.run(20)
     device.send_verdict(sign_object(Kind.VERDICT, verdict_for(request()).to_obj(), DEVICE_KEY))
     cable.run(50)

@@ -18,7 +18,6 @@ from link1.events import (
     RequestReceived,
     UnknownReceived,
 )
-from link1.link_states import DownReason
 from link1.objects import Decision, ErrorCode, Request, Verdict, VerdictDecision
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator.desk import (
@@ -42,6 +41,7 @@ from tests.link1.cable import (
     mixed_faults,
     request,
     seeded,
+    send_as,
     verdict_for,
 )
 from tests.link1.fuzz_validator import device_hello, device_proof
@@ -103,9 +103,7 @@ class Gate:
         return [event for event in self.cable.right_events if isinstance(event, VerdictAnswered)]
 
     def reset(self) -> None:
-        self.cable.left_reports(
-            self.device._follow(self.device._session.reset(self.cable.now_ms, DownReason.SILENT))
-        )
+        self.cable.left_reports(self.device.port_opened(self.cable.now_ms))
         self.cable.run(1_500)
 
 
@@ -252,7 +250,7 @@ def test_an_error_about_the_open_request_ends_it(code: ErrorCode, about: str) ->
 
     def complain(txn_id: str | None) -> None:
         body = {"code": code, "about": about} | ({} if txn_id is None else {"txn_id": txn_id})
-        gate.device._session.send(MessageType.ERROR, body)
+        send_as(gate.device, MessageType.ERROR, body)
         gate.cable.run(50)
 
     complain("f" * 32)

@@ -115,11 +115,11 @@ def measure(count: int, searches: int = 200, many: int = 50, folder: Path | None
         vectors = random_templates(count)
         fill_store(place, data_key, vectors)
         exact_products()  # the runtime is in palmd's memory already, whatever the number of templates
-        resident = _resident_bytes()
+        resident = resident_bytes()
         started = time.perf_counter()
         gallery = open_filled(place, data_key)
         open_ms = (time.perf_counter() - started) * 1e3
-        memory_bytes = (_resident_bytes() - resident) / count
+        memory_bytes = (resident_bytes() - resident) / count
         disk_bytes = sum(file.stat().st_size for file in place.iterdir()) / count
         probes = _probes(vectors, searches)
         gallery_ms = _times_ms(gallery.search, probes)
@@ -211,7 +211,7 @@ def _compare(
     return largest, other
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
