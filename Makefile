@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights lock clean reference figures deb deb-test hil image image-test release release-test pictures model
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights model lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list

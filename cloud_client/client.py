@@ -45,8 +45,8 @@ MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 
 _MAX_PROBLEM_BYTES = 64 * 1024
 _CONNECT_S = 10.0
-_READ_S = 20.0
-_WHOLE_S = 180.0
+READ_S = 20.0
+WHOLE_S = 180.0
 """A page of 0.6 MB over a modem of 5 kB/s; a server that trickles is given up after it."""
 
 _CODE = re.compile(r"[a-z_]{1,64}")
@@ -251,7 +251,7 @@ class CloudClient:
             f"{self._address.origin}{target}",
             content=body,
             headers=headers,
-            timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S, read=wait_s + _READ_S),
+            timeout=httpx.Timeout(READ_S, connect=_CONNECT_S, read=wait_s + READ_S),
         )
         # Sign what is sent: httpx decides on the target's spelling.
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
@@ -263,14 +263,14 @@ class CloudClient:
             )
         )
         try:
-            async with asyncio.timeout(wait_s + _WHOLE_S):
+            async with asyncio.timeout(wait_s + WHOLE_S):
                 response = await self._http.send(request, stream=True)
                 try:
                     received = await _read_capped(response)
                 finally:
                     await response.aclose()
         except TimeoutError as error:
-            raise CloudUnreachable(f"no whole answer within {wait_s + _WHOLE_S:g} s") from error
+            raise CloudUnreachable(f"no whole answer within {wait_s + WHOLE_S:g} s") from error
         except httpx.TimeoutException as error:
             raise CloudUnreachable(f"{self._address.origin} did not answer in time") from error
         except httpx.TransportError as error:

@@ -42,8 +42,8 @@ _ROLLED_BACK: Final = (
     "writes), and no number may be used twice: restore the newest copy if there is one, or run "
     "`palmctl factory-reset` and provision the device with a new token"
 )
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def first_words(opened: Opened) -> dict[HealthWord, str]:
 
 def boot_id() -> str:
     """The id of this start of the machine."""
-    return _BOOT_ID.read_text(encoding="ascii").strip()
+    return BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def rolled_back_detail(why: str) -> str:

@@ -125,7 +125,7 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class _TurnDue:
+class TurnDue:
     """A turnstile was opened; its sensor reports at `at_ms`."""
 
     at_ms: int
@@ -165,7 +165,7 @@ class ValidatorDesk:
         self._turn_after_ms = turn_after_ms
         self.memory = memory
         self._open: _Open | None = None
-        self._turns: deque[_TurnDue] = deque()
+        self._turns: deque[TurnDue] = deque()
         self._outbox: deque[tuple[MessageType, JsonObject]] = deque()
         self._request_due = False
         self._unresolved: tuple[str, ...] = ()
@@ -345,7 +345,7 @@ class ValidatorDesk:
             self._open, self._request_due = None, False
             self._answer_unknown()
         if choice.actuated and self._turn_after_ms is not None:
-            self._turns.append(_TurnDue(now_ms + self._turn_after_ms, verdict.txn_id, verdict_ref))
+            self._turns.append(TurnDue(now_ms + self._turn_after_ms, verdict.txn_id, verdict_ref))
         return [VerdictAnswered(verdict, verdict_ref, choice, refused, hints)]
 
     def _why_not(self, verdict: Verdict, now_ms: int) -> str | None:
@@ -364,7 +364,7 @@ class ValidatorDesk:
             return "late"
         return "old_seq" if verdict.verdict_seq <= self.memory.highest_verdict_seq else None
 
-    def _report_turn(self, turn: _TurnDue) -> PassageReported:
+    def _report_turn(self, turn: TurnDue) -> PassageReported:
         passage = Passage(
             txn_id=turn.txn_id,
             dbd_id=self._dbd_id,

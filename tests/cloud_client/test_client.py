@@ -202,9 +202,9 @@ def test_a_connection_that_breaks_off_is_unreachable_and_worth_repeating(
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    monkeypatch.setattr(client_module, "_READ_S", 0.1)
+    monkeypatch.setattr(client_module, "READ_S", 0.1)
     assert "in time" in str(fails(hangs, CloudUnreachable))
-    monkeypatch.setattr(client_module, "_WHOLE_S", 0.3)
+    monkeypatch.setattr(client_module, "WHOLE_S", 0.3)
     assert "no whole answer" in str(fails(trickles, CloudUnreachable))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import link1.channels
+import link1.device_end
 import link1.envelope
 import link1.frames
 import link1.handshake
@@ -28,6 +29,7 @@ from link1.objects import ErrorCode
 from link1.session import Session
 from link1.signed import Kind
 from link1.validator.desk import STALE
+from link1.validator.end import ValidatorEnd
 from tests.tools.conform_ends import (
     SimulatedDevice,
     SimulatedValidator,
@@ -142,12 +144,14 @@ def _link_constant(name: str, value: int) -> Break:
     return broken
 
 
-def answers_errors(patch: pytest.MonkeyPatch) -> SimulatedDevice:
-    def read_error(self: Session, _body: JsonObject) -> list[Any]:
+class AnswersErrors(Session):
+    def _read_error(self, body: JsonObject) -> list[Any]:
         self.send_error(ErrorCode.MALFORMED, "error")
         return []
 
-    patch.setattr(Session, "_read_error", read_error)
+
+def answers_errors(patch: pytest.MonkeyPatch) -> SimulatedDevice:
+    patch.setattr(link1.device_end, "Session", AnswersErrors)
     return device()
 
 
@@ -160,16 +164,16 @@ def any_depth(patch: pytest.MonkeyPatch) -> SimulatedDevice:
     return device()
 
 
-def proves_twice(patch: pytest.MonkeyPatch) -> SimulatedDevice:
-    sound = Session._read_handshake
-
-    def read(self: Session, message: Message, now_ms: int) -> list[Any]:
+class ProvesTwice(Session):
+    def _read_handshake(self, message: Message, now_ms: int) -> list[Any]:
         handshake = self._handshake
         if message.type is MessageType.HELLO and handshake.state is HandshakeState.PROVING:
             handshake.state = HandshakeState.GREETED
-        return sound(self, message, now_ms)
+        return super()._read_handshake(message, now_ms)
 
-    patch.setattr(Session, "_read_handshake", read)
+
+def proves_twice(patch: pytest.MonkeyPatch) -> SimulatedDevice:
+    patch.setattr(link1.device_end, "Session", ProvesTwice)
     return device()
 
 
@@ -362,10 +366,13 @@ def test_a_broken_validator_fails_the_rule_that_is_meant(name: str, monkeypatch:
     assert {f.rule.id for f in found if f.result is RuleResult.FAIL} == meant
 
 
+class OpensForNobody(SimulatedValidator):
+    def __init__(self, end: ValidatorEnd, **changes: Any) -> None:
+        super().__init__(end, decide=lambda _verdict: STALE, **changes)
+
+
 def test_a_validator_that_opens_for_nobody_is_not_tried_rather_than_passed() -> None:
-    end = validator()
-    end._decide = lambda _verdict: STALE
-    findings = findings_of(end, "opens")
+    findings = findings_of(validator(OpensForNobody), "opens")
     assert {finding.result for finding in findings} == {RuleResult.NOT_TRIED}
 
 

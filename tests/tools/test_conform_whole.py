@@ -17,7 +17,6 @@ import link1.envelope
 import link1.handshake
 import link1.link
 import link1.session
-import link1.validator.desk
 import link1.validator.end
 from device.passage.decision import build_verdict
 from device.passage.effects import SendError, SendVerdict
@@ -28,16 +27,19 @@ from link1.channels import ChannelReceiver, Taken
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
 from link1.errors import FormatError
-from link1.events import ErrorReceived, Proven, RequestReceived, StatusReceived
+from link1.events import ErrorReceived, Proven, RequestReceived, StatusReceived, VerdictReceived
 from link1.frames import Frame, FrameKind, cobs_decode
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
-from link1.objects import ErrorCode
+from link1.objects import ErrorCode, Verdict
 from link1.session import Session
+from link1.signed import Kind, object_ref, verify_object
+from link1.validator.desk import TurnDue
 from link1.validator.end import ValidatorEnd
 from link1.validator.memory import DeskMemory
 from tests.tools import conform_ends
 from tests.tools.conform_ends import (
+    DEVICE_KEY,
     SimulatedDevice,
     SimulatedValidator,
     bench_for,
@@ -66,19 +68,24 @@ def tried(end: End, ids: set[str], *, sensor: bool = False) -> dict[str, RuleFin
 # ---- ends that say something else than they should
 
 
+def session(kind: type[Session]) -> Callable[[Patch], None]:
+    def change(patch: Patch) -> None:
+        patch.setattr(link1.device_end, "Session", kind)
+        patch.setattr(link1.validator.end, "Session", kind)
+
+    return change
+
+
 def saying(rewrite: Callable[[MessageType, Mapping[str, Any]], Said]) -> Callable[[Patch], None]:
     """An end whose every message goes through `rewrite`."""
 
-    def change(patch: Patch) -> None:
-        sound = Session._send
-
-        def send(self: Session, type_: MessageType, body: Mapping[str, Any], token: str | None) -> bool:
-            sent = [sound(self, *said, token) for said in rewrite(type_, body)]
+    class Rewriting(Session):
+        def _send(self, type_: MessageType, body: Mapping[str, Any], token: str | None) -> bool:
+            say = super()._send
+            sent = [say(*said, token) for said in rewrite(type_, body)]
             return all(sent)
 
-        patch.setattr(Session, "_send", send)
-
-    return change
+    return session(Rewriting)
 
 
 def without(type_: str, **members: Any) -> Callable[[Patch], None]:
@@ -129,16 +136,18 @@ class Eager(SimulatedDevice):
     """Answers by the header of whatever comes, before it looks at the rest."""
 
     injected: bytes = b""
+    peer_tag: bytes = bytes(8)
 
     def receive(self, data: bytes, now_ms: int) -> None:
         super().receive(data, now_ms)
         for piece in data.split(b"\x00"):
             raw = cobs_decode(piece) if piece else None
             if raw is not None and len(raw) > 8:
+                self.peer_tag = raw[8:16] if raw[1] == FrameKind.RST else self.peer_tag
                 self.injected += self.answer(raw)
 
     def answer(self, raw: bytes) -> bytes:
-        sess, mid = self.end.link._peer_tag[0] if self.end.link._peer_tag else 0, raw[4] << 8 | raw[5]
+        sess, mid = self.peer_tag[0], raw[4] << 8 | raw[5]
         if raw[1] in (FrameKind.DATA, 3) and len(raw) > 12:
             return raw_frame(FrameKind.ACK, sess=sess, mid=mid)
         if raw[1] == FrameKind.PING and (mid or len(raw) > 12):
@@ -227,15 +236,16 @@ def receiver(judge: Callable[[ChannelReceiver, Frame], bool]) -> Callable[[Patch
     return change
 
 
-def merges_pongs(patch: Patch) -> None:
-    sound = Link._take_in_session
-
-    def take(self: Link, frame: Frame, now_ms: int) -> Any:
-        events = sound(self, frame, now_ms)
+class MergesPongs(Link):
+    def take(self, frame: Frame, now_ms: int) -> Any:
+        events = super().take(frame, now_ms)
         self._pongs_due = min(self._pongs_due, 1)
         return events
 
-    patch.setattr(Link, "_take_in_session", take)
+
+class OneTag(Link):
+    def _fresh_tag(self) -> bytes:
+        return b"12345678"
 
 
 def always_resets(patch: Patch) -> None:
@@ -426,13 +436,9 @@ class OpensAlways(SimulatedValidator):
 
 
 class AnyIds(ValidatorEnd):
-    def _read_verdict(self, wrapper: JsonObject) -> Any:
-        inner = wrapper.get("verdict", {})
-        self._gate_id, self._dbd_id = inner.get("gate_id"), inner.get("dbd_id")
-        peer = self._session.peer
-        if peer is not None:
-            self._session._handshake.peer = replace(peer, id=str(inner.get("device_id")))
-        return super()._read_verdict(wrapper)
+    def _read_verdict(self, wrapper: JsonObject) -> VerdictReceived:
+        verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, DEVICE_KEY.public))
+        return VerdictReceived(verdict, wrapper, object_ref(wrapper))
 
 
 class HasSensor(SimulatedValidator):
@@ -440,7 +446,7 @@ class HasSensor(SimulatedValidator):
 
     def _answer(self, verdict: Any, verdict_ref: str, now_ms: int) -> list[Any]:
         events = super()._answer(verdict, verdict_ref, now_ms)
-        self._turns.append(link1.validator.desk._TurnDue(now_ms, verdict.txn_id, verdict_ref))
+        self._turns.append(TurnDue(now_ms, verdict.txn_id, verdict_ref))
         return events
 
 
@@ -511,10 +517,16 @@ class OwnClock(SimulatedValidator):
         return super()._why_not(verdict, now_ms) if self.clock_right else "late"
 
 
-def answers_hints(patch: Patch) -> None:
-    patch.setattr(
-        Session, "_read_hint", lambda self, _d: self.send_error(ErrorCode.MALFORMED, "guide") and []
-    )
+class AnswersErrors(Session):
+    def _read_error(self, body: JsonObject) -> list[Any]:
+        self.send_error(ErrorCode.MALFORMED, "error")
+        return []
+
+
+class AnswersHints(Session):
+    def _read_hint(self, data: bytes) -> list[Any]:
+        self.send_error(ErrorCode.MALFORMED, "guide")
+        return []
 
 
 def trusting(patch: Patch) -> None:
@@ -555,9 +567,9 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
         constant(link1.channels, "RETRANSMIT_AFTER_MS", (200, 400, 800, 1600)),
         {"message.six_transmissions"},
     ),
-    "merged PONGs": (merges_pongs, {"session.pong_each"}),
+    "merged PONGs": (constant(link1.session, "Link", MergesPongs), {"session.pong_each"}),
     "every RST is new": (always_resets, {"session.rst_current"}),
-    "one tag for ever": (constant(Link, "_fresh_tag", lambda _self: b"12345678"), {"session.rst_new"}),
+    "one tag for ever": (constant(link1.session, "Link", OneTag), {"session.rst_new"}),
     "no heartbeat": (constant(link1.link, "PING_AFTER_MS", 60_000), {"session.heartbeat"}),
     "patient": (constant(link1.link, "SILENCE_MS", 9_000), {"session.silence"}),
     "a lenient reader": (library_json, _UNREADABLE),
@@ -569,7 +581,7 @@ COMMON: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
         },
     ),
     "answers errors": (
-        constant(Session, "_read_error", lambda s, _b: s.send_error(ErrorCode.MALFORMED, "error") and []),
+        session(AnswersErrors),
         {"envelope.error_unanswered"},
     ),
     "spaces in its JSON": (wide_json, {"handshake.hello", "envelope.canonical"}),
@@ -740,7 +752,7 @@ VALIDATORS: dict[str, tuple[Callable[[Patch], End], set[str]]] = {
     ),
     "never says again": (desk(NeverSaysAgain), {"resolve.known"}),
     "disowns what it forgot": (desk(DisownsForgotten), {"resolve.open", "resolve.many"}),
-    "answers hints": (says(answers_hints), {"guide.unknown"}),
+    "answers hints": (says(session(AnswersHints)), {"guide.unknown"}),
     "goes by the device's clock": (
         desk(ByTheClock),
         {"clock.status_and_verdict_past", "clock.status_and_verdict_future"},
@@ -820,6 +832,17 @@ def names_fewer(patch: Patch) -> None:
     saying(rewrite)(patch)
 
 
+class CallsItsErrorsOtherwise(DeviceEnd):
+    def _serve_request(self, wrapper: JsonObject) -> list[Any]:
+        if len(str(wrapper.get("sig_b64"))) != 88:
+            self._session.send_error(ErrorCode.BAD_SIGNATURE, "request")
+            return []
+        if wrapper["request"].get("v") == 2:
+            self._session.send_error(ErrorCode.UNSUPPORTED_VERSION, "request")
+            return []
+        return super()._serve_request(wrapper)
+
+
 def other_words(patch: Patch) -> None:
     """Where something is wrong in two ways, or no code is laid down, it says the other one."""
 
@@ -829,18 +852,6 @@ def other_words(patch: Patch) -> None:
         return [(type_, body)]
 
     saying(rewrite)(patch)
-
-    def request(self: DeviceEnd, wrapper: JsonObject) -> list[Any]:
-        if len(str(wrapper.get("sig_b64"))) != 88:
-            self._session.send_error(ErrorCode.BAD_SIGNATURE, "request")
-            return []
-        if wrapper["request"].get("v") == 2:
-            self._session.send_error(ErrorCode.UNSUPPORTED_VERSION, "request")
-            return []
-        return sound(self, wrapper)
-
-    sound = DeviceEnd._serve_request
-    patch.setattr(DeviceEnd, "_serve_request", request)
 
 
 def first_copy(patch: Patch) -> None:
@@ -894,9 +905,11 @@ LAWFUL: dict[str, Callable[[Patch], End]] = {
     "a validator that waits": lambda _: validator(end=WaitsForStatus, passage_sensor=True),
     **{
         f"{role}: {change.__name__}": patched(change, role, passage_sensor=True)
-        for change in (about_message, names_fewer, other_words, first_copy, judges_with_the_proof)
+        for change in (about_message, names_fewer, first_copy, judges_with_the_proof)
         for role in Role
     },
+    "device: other_words": patched(other_words, end=CallsItsErrorsOtherwise, passage_sensor=True),
+    "validator: other_words": patched(other_words, VALIDATOR, passage_sensor=True),
 }
 
 

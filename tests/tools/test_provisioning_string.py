@@ -24,7 +24,7 @@ from device.trust.trust import load_trust
 from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.device.provisioning.authorities import Authority
-from tools.palmctl.camera_string import _confinement
+from tools.palmctl.camera_string import confinement
 from tools.palmctl.main import main
 
 PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
@@ -213,7 +213,7 @@ def test_the_process_that_sees_the_code_may_do_nothing() -> None:
         "*[name for _, name in socket.if_nameindex()])"
     )
     done = subprocess.run(
-        [*_confinement("file:/nowhere"), sys.executable, "-I", "-c", look],
+        [*confinement("file:/nowhere"), sys.executable, "-I", "-c", look],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["65534", "0" * 16, "0" * 16, "1", "lo"]

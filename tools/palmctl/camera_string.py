@@ -30,7 +30,7 @@ def camera_string(source: str, fps: int) -> str:
     command = [sys.executable, "-I", "-m", "device.provisioning.string_reader", source, str(fps)]
     try:
         with subprocess.Popen(
-            [*_confinement(source), *command],
+            [*confinement(source), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,7 +68,7 @@ def _string(reader: "subprocess.Popen[bytes]") -> str:
     )
 
 
-def _confinement(source: str) -> list[str]:
+def confinement(source: str) -> list[str]:
     """The words that start the reader's interpreter with as little as it needs."""
     if os.geteuid() != 0:
         return ["setpriv", "--no-new-privs", "--"]

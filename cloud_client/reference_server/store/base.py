@@ -79,7 +79,7 @@ class Tx:
     """One transaction: the only way to the tables. Parameters are always passed by name."""
 
     def __init__(self, execute: Callable[[str, Mapping[str, Any]], Cursor]) -> None:
-        self._execute = execute
+        self.execute = execute
         self.purge_after_commit = False
         """Set when a person's data is deleted: the store's owner then calls ``CloudStore.purge``."""
         self.announced = False
@@ -87,11 +87,11 @@ class Tx:
 
     def run(self, sql: str, **params: Any) -> int:
         """Execute one statement; the number of rows it changed."""
-        return self._execute(sql, params).rowcount
+        return self.execute(sql, params).rowcount
 
     def one(self, sql: str, **params: Any) -> Row | None:
         """The first row, or None."""
-        row: Row | None = self._execute(sql, params).fetchone()
+        row: Row | None = self.execute(sql, params).fetchone()
         return row
 
     def row(self, sql: str, **params: Any) -> Row:
@@ -103,19 +103,19 @@ class Tx:
 
     def all(self, sql: str, **params: Any) -> list[Row]:
         """Every row."""
-        return self._execute(sql, params).fetchall()
+        return self.execute(sql, params).fetchall()
 
     def each(self, sql: str, **params: Any) -> Iterator[Row]:
         """Rows one by one, for answers that are too long to hold at once."""
-        yield from self._execute(sql, params)
+        yield from self.execute(sql, params)
 
     def exists(self, sql: str, **params: Any) -> bool:
         """Whether there is a row."""
-        return self._execute(sql, params).fetchone() is not None
+        return self.execute(sql, params).fetchone() is not None
 
     def scalar(self, sql: str, **params: Any) -> Any:
         """The first column of the first row, None without a row."""
-        row = self._execute(sql, params).fetchone()
+        row = self.execute(sql, params).fetchone()
         return None if row is None else row[0]
 
     def announce(self, kind: str, *words: str) -> None:

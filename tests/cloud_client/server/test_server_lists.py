@@ -6,7 +6,7 @@ is then explained by the engine itself.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,20 +28,13 @@ class Noted(Tx):
     """A transaction that notes what is asked in it."""
 
     def __init__(self, tx: Tx) -> None:
-        super().__init__(tx._execute)
-        self.tx, self.asked = tx, list[Asked]()
+        self.asked: list[Asked] = []
 
-    def all(self, sql: str, **params: Any) -> Any:
-        self.asked.append((sql, params))
-        return self.tx.all(sql, **params)
+        def execute(sql: str, params: Mapping[str, Any]) -> Any:
+            self.asked.append((sql, dict(params)))
+            return tx.execute(sql, params)
 
-    def one(self, sql: str, **params: Any) -> Any:
-        self.asked.append((sql, params))
-        return self.tx.one(sql, **params)
-
-    def scalar(self, sql: str, **params: Any) -> Any:
-        self.asked.append((sql, params))
-        return self.tx.scalar(sql, **params)
+        super().__init__(execute)
 
 
 class Filled:

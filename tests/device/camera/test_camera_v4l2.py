@@ -1,6 +1,7 @@
 """The failures of a V4L2 camera, played by a capture that answers as OpenCV does."""
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera import CameraLost, Pixels
-from device.camera.v4l2 import V4L2Camera, _why_not_opened
+from device.camera import CameraLost, CameraUnavailable, Pixels
+from device.camera.v4l2 import V4L2Camera, open_v4l2
 
 Picture = npt.NDArray[np.generic]
 Answer = tuple[float, bool, Picture | None]
@@ -121,5 +122,12 @@ def test_close_frees_the_device() -> None:
         (errno.EIO, "cannot be opened"),
     ],
 )
-def test_why_a_node_does_not_open_comes_with_what_to_do(number: int, advice: str, tmp_path: Path) -> None:
-    assert advice in _why_not_opened(tmp_path / "video0", OSError(number, "reason"))
+def test_why_a_node_does_not_open_comes_with_what_to_do(
+    number: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, "reason")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CameraUnavailable, match=advice):
+        open_v4l2(Path("/dev/null"), fps=15)

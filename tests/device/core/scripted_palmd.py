@@ -39,7 +39,7 @@ def main() -> None:
     boot.write_text(script_now["boot"])
     kept = bool(script_now["clock_kept"])
     with (
-        patch.object(opening, "_BOOT_ID", boot),
+        patch.object(opening, "BOOT_ID", boot),
         patch.object(opening, "has_kept_time", lambda: kept),
     ):
         asyncio.run(serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))

@@ -1,5 +1,6 @@
 """A journal whose files are damaged: what was promised is put back, or nothing more is numbered."""
 
+import errno
 import logging
 import random
 import shutil
@@ -16,6 +17,7 @@ from device.journal.mail import OutboxEntry
 from device.journal.seal import RowSeal
 from device.journal.witness import VERDICTS, JournalWitness
 from device.platform.files import with_checksum, without_checksum
+from gallery.slots import Slots
 from link1.errors import FormatError
 from tests.device.core_makers import DATA_KEY, make_decision, txn_id_of
 from tests.device.journal.test_journal_power import append, chain_of, make_journal, open_journal
@@ -242,10 +244,10 @@ def test_a_verdict_that_the_witness_does_not_take_is_not_said(
     append(journal, "0")
 
     def refuse(*_: object) -> None:
-        raise JournalError("the journal's witness cannot be written (EIO); check the disk")
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(JournalWitness, "_write", refuse)
+        broken.setattr(Slots, "write", refuse)
         with pytest.raises(JournalError, match="witness"):
             append(journal, "1")
         with pytest.raises(JournalError, match="witness"):
