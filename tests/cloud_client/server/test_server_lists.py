@@ -28,13 +28,17 @@ class Noted(Tx):
     """A transaction that notes what is asked in it."""
 
     def __init__(self, tx: Tx) -> None:
-        self.asked: list[Asked] = []
+        self.tx, self.asked = tx, list[Asked]()
 
         def execute(sql: str, params: Mapping[str, Any]) -> Any:
             self.asked.append((sql, dict(params)))
             return tx.execute(sql, params)
 
         super().__init__(execute)
+
+    def scalar(self, sql: str, **params: Any) -> Any:
+        self.asked.append((sql, params))
+        return self.tx.scalar(sql, **params)
 
 
 class Filled:
