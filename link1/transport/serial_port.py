@@ -7,6 +7,7 @@ own `write` waits and leaves half a frame behind when it gives up.
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import struct
 import termios
@@ -43,9 +44,9 @@ class Port(Protocol):
 
 
 class SerialPort:
-    """See `Port`."""
+    """See `Port`; over an open `serial.Serial`, or another non-blocking tty."""
 
-    def __init__(self, path: str, device: serial.Serial) -> None:
+    def __init__(self, path: str, device: io.RawIOBase) -> None:
         self._path = path
         self._device = device
         self._fd: int = device.fileno()

@@ -15,20 +15,19 @@ from typing import Protocol
 
 from link1.canonical import JsonObject, b64_encode
 from link1.envelope import ABOUT_MESSAGE, MessageType
-from link1.events import (
-    DeviceProven,
-    Down,
-    ErrorReceived,
-    GuideReceived,
-    ResolveReceived,
-    ValidatorEvent,
-    VerdictReceived,
-)
+from link1.events import Down, ErrorReceived
 from link1.keys import SigningKey
 from link1.link import RandomSource
 from link1.objects import Decision, GuideHint, Passage, Request, Verdict, VerdictDecision, VerdictResult
 from link1.signed import Kind, sign_object
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import (
+    DeviceProven,
+    GuideReceived,
+    ResolveReceived,
+    ValidatorEvent,
+    VerdictReceived,
+)
 from link1.validator.mail import MailEvent, ValidatorMail
 from link1.validator.memory import MAX_ANSWERED, DeskMemory
 

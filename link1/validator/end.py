@@ -21,10 +21,16 @@ from link1.canonical import JsonObject
 from link1.driven_end import DrivenEnd
 from link1.envelope import Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
-from link1.events import (
+from link1.events import Down, ErrorReceived
+from link1.handshake import Identity, PeerKeys
+from link1.keys import SigningKey
+from link1.link import RandomSource
+from link1.link_states import DownReason
+from link1.objects import DeviceStatus, ErrorCode, Verdict
+from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
+from link1.signed import Kind, object_ref, verify_object
+from link1.validator.events import (
     DeviceProven,
-    Down,
-    ErrorReceived,
     GuideReceived,
     MailAckReceived,
     MailChunkReceived,
@@ -35,13 +41,6 @@ from link1.events import (
     ValidatorEvent,
     VerdictReceived,
 )
-from link1.handshake import Identity, PeerKeys
-from link1.keys import SigningKey
-from link1.link import RandomSource
-from link1.link_states import DownReason
-from link1.objects import DeviceStatus, ErrorCode, Verdict
-from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
-from link1.signed import Kind, object_ref, verify_object
 
 
 class ValidatorEnd(DrivenEnd[ValidatorEvent]):

@@ -24,10 +24,9 @@ from link1.bodies import (
 )
 from link1.envelope import MessageType
 from link1.errors import FormatError
-from link1.events import (
+from link1.events import Down, ErrorReceived
+from link1.validator.events import (
     DeviceProven,
-    Down,
-    ErrorReceived,
     MailAckReceived,
     MailChunkReceived,
     MailNoneReceived,

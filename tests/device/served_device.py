@@ -15,9 +15,9 @@ from device.config.config import DeviceConfig, load_config, write_config
 from device.errors import IpcError
 from device.trust.keystore import KeyStore
 from device.values.status import CoreStatus, read_status
-from link1.transport.pty_pair import PtyPair
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server
 from tests.device.whole_device import nobody
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.verdict_latency import FolderWriter
 from tools.palmctl.commands.provision import provision
 

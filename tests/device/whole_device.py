@@ -27,12 +27,12 @@ from device.config.config import (
 from device.errors import IpcError
 from device.platform.ipc import IpcClient
 from device.values.status import CoreStatus, read_status
-from link1.events import StatusReceived
 from link1.objects import VerdictResult
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import open_port
 from link1.validator.desk import DeskEvent, ValidatorDesk, VerdictAnswered, accept_all
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import StatusReceived
 from link1.validator.mail import ValidatorMail
 from link1.validator.memory import DeskMemory
 from models.manifest import load_manifest, open_embedder, shipped_model_dir

@@ -257,11 +257,10 @@ def test_vectors_made_of_few_components_are_coded_as_well_as_others() -> None:
 def test_the_scan_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     check_scan()
 
-    class Wrong(faiss.IndexScalarQuantizer):  # type: ignore[misc] # faiss has no types
-        def search(self, query: object, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-            return np.zeros((1, k), np.float32), np.arange(k)[np.newaxis]
+    def wrong(_index: object, _query: object, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        return np.zeros((1, k), np.float32), np.arange(k)[np.newaxis]
 
-    monkeypatch.setattr(faiss, "IndexScalarQuantizer", Wrong)
+    monkeypatch.setattr(faiss.IndexScalarQuantizer, "search", wrong)
     with pytest.raises(GalleryError, match="FAISS"):
         check_scan()
 

@@ -32,7 +32,6 @@ from link1.frames import BadFrameError, Channel, Frame, FrameKind, decode_frame,
 from link1.link_states import DownReason
 from link1.objects import ErrorCode, GuideHint, Request, Verdict
 from link1.signed import Kind, object_ref, sign_object
-from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
 from tests.link1.cable import (
@@ -49,6 +48,7 @@ from tests.link1.cable import (
     whole,
 )
 from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tools.kit.pty_pair import PtyPair
 
 WITHIN_S = 15.0
 

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from link1.canonical import JsonObject, b64_encode
-from link1.events import DeviceProven, Down, ErrorReceived, Proven, ReadyReceived
+from link1.events import Down, ErrorReceived, Proven, ReadyReceived
 from link1.frames import Channel, Frame, FrameKind
 from link1.link_states import DownReason
 from link1.signed import Kind, sign_object, verify_object
+from link1.validator.events import DeviceProven
 from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,

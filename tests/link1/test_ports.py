@@ -18,7 +18,6 @@ import pytest
 from link1.errors import TransportError
 from link1.events import Proven
 from link1.transport.discovery import find_serial
-from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump, monotonic_ms
 from link1.transport.serial_port import Port, open_port
 from link1.transport.usb_bulk import open_usb
@@ -26,6 +25,7 @@ from link1.transport.usbfs import Interface
 from tests.link1.cable import make_device, make_validator
 from tests.link1.usb_bus import IN, OUT, PACKET, Bus, Gadget, write
 from tests.until import until
+from tools.kit.pty_pair import PtyPair
 
 WITHIN_S = 5.0
 USB = "usb:1d6b:0104"

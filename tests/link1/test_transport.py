@@ -13,14 +13,15 @@ import pytest
 
 from link1.device_end import DeviceEnd
 from link1.errors import TransportError
-from link1.events import Down, Proven, ReadyReceived, RequestReceived, VerdictReceived
+from link1.events import Down, Proven, ReadyReceived, RequestReceived
 from link1.link_states import DownReason
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import VerdictReceived
 from tests.link1.cable import DEVICE_KEY, VALIDATOR_KEY, make_device, make_validator, request, verdict_for
+from tools.kit.pty_pair import PtyPair
 
 WITHIN_S = 10.0
 """Far above what anything here takes; a test that needs it has failed."""

@@ -16,17 +16,16 @@ from link1.bodies import (
     MailState,
 )
 from link1.errors import FormatError
-from link1.events import (
+from link1.events import Down, ErrorReceived
+from link1.link_states import DownReason
+from link1.objects import MailMarks
+from link1.validator.events import (
     DeviceProven,
-    Down,
-    ErrorReceived,
     MailAckReceived,
     MailChunkReceived,
     MailNoneReceived,
     StatusReceived,
 )
-from link1.link_states import DownReason
-from link1.objects import MailMarks
 from link1.validator.mail import (
     ANSWER_WITHIN_MS,
     MAX_OFFERED,

@@ -9,12 +9,12 @@ import pytest
 
 from link1.envelope import Role
 from link1.errors import FormatError
-from link1.transport.pty_pair import PtyPair
 from tests.tools.conform_ends import DEVICE_KEY
 from tools.kit.c_validator.driver import NoCompilerError, build
 from tools.kit.conform.counters import Counters, load_counters
 from tools.kit.conform.hands import HandError, ProgramHand
 from tools.kit.conform.runner import rules_for
+from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key
 
 PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]

@@ -27,7 +27,7 @@ from link1.channels import ChannelReceiver, Taken
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType, Role
 from link1.errors import FormatError
-from link1.events import ErrorReceived, Proven, RequestReceived, StatusReceived, VerdictReceived
+from link1.events import ErrorReceived, Proven, RequestReceived
 from link1.frames import Frame, FrameKind, cobs_decode
 from link1.handshake import Handshake, HandshakeInput, HandshakeState
 from link1.link import Link
@@ -36,6 +36,7 @@ from link1.session import Session
 from link1.signed import Kind, object_ref, verify_object
 from link1.validator.desk import TurnDue
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import StatusReceived, VerdictReceived
 from link1.validator.memory import DeskMemory
 from tests.tools import conform_ends
 from tests.tools.conform_ends import (

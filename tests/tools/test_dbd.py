@@ -29,10 +29,10 @@ from link1.objects import (
     VerdictResult,
 )
 from link1.signed import Kind, object_ref, sign_object
-from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import open_port
 from link1.validator.memory import DeskMemory
+from tools.kit.pty_pair import PtyPair
 from tools.kit.simulate.files import create_key, load_memory, read_key, save_memory, state_path
 from tools.kit.simulate.policy import load_policy
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from link1.errors import FormatError
 from link1.frames import Frame, FrameDecoder, FrameKind, encode_frame
-from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import open_port
 from tests import REPOSITORY
 from tools.kit.golden.vectors import FILE
 from tools.kit.link_pcap import MAX_PACKET_BYTES, Captured, Direction, FrameCutter, PcapWriter, read_pcap
+from tools.kit.pty_pair import PtyPair
 
 PALMCTL = [sys.executable, "-m", "tools.palmctl.main"]
 DISSECTOR = REPOSITORY / "tools" / "kit" / "wireshark" / "link1.lua"

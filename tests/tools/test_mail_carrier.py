@@ -12,8 +12,8 @@ import pytest
 
 from link1.bodies import MailChunk, MailPull, MailState
 from link1.canonical import canonical_bytes
-from link1.events import DeviceProven, StatusReceived
 from link1.objects import DeviceStatus, GalleryMark, MailMarks
+from link1.validator.events import DeviceProven, StatusReceived
 from link1.validator.mail import InboxSettled, OutboxCollected, ValidatorMail
 from tools.kit.simulate import mail_carrier
 from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from link1.errors import FormatError
-from link1.events import DeviceProven, Down, ErrorReceived
+from link1.events import Down, ErrorReceived
 from link1.signed import object_ref
 from link1.validator.desk import PassageReported, VerdictAnswered, accept_all
+from link1.validator.events import DeviceProven
 from link1.validator.memory import DeskMemory
 from tests.tools.conform_ends import (
     DBD_ID,

@@ -16,10 +16,10 @@ from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
-from link1.transport.pty_pair import PtyPair
 from link1.transport.serial_port import Port, open_port
 from tests.device.whole_device import Device, ask_carrier, make_device, pictures
 from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
 WITHIN_S = 30.0

@@ -13,9 +13,9 @@ import pytest
 
 from device.core.opening import boot_id
 from device.platform.ipc import IpcClient
-from link1.transport.pty_pair import PtyPair
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.whole_device import Device, known_people, make_device, until
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 
 HOUR = 3_600_000

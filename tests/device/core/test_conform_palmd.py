@@ -8,12 +8,12 @@ import pytest
 
 from link1.canonical import b64_encode
 from link1.envelope import Role
-from link1.transport.pty_pair import PtyPair
 from tests.device.whole_device import CAMERA_FPS, Device, make_device, pictures
 from tools.kit.conform.command import conform
 from tools.kit.conform.end_under_test import Setup
 from tools.kit.conform.rules import RuleFinding, RuleResult
 from tools.kit.conform.runner import chosen, rules_for
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
 IN_SIMULATED_TIME = (

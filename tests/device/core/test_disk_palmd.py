@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
-from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import RequestEnded
 from tests.device.core.small_disk import card, fill, repair, small_disk, wear_out
 from tests.device.whole_device import (
@@ -23,6 +22,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 
 pytestmark = pytest.mark.slow
 

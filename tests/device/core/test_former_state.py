@@ -23,7 +23,6 @@ from gallery.stream import Head
 from link1.keys import SealKey, SigningKey
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.core.former_state import ARCHIVE, FOLDER, VERDICTS
 from tests.device.whole_device import (
@@ -36,6 +35,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import STREAM, Board
 from tools.palmctl.bench.verdict_latency import FolderWriter
 

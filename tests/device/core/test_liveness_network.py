@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from link1.events import DeviceProven
 from link1.objects import Verdict, VerdictResult
-from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import VerdictAnswered
+from link1.validator.events import DeviceProven
 from tests.device.whole_device import Device, make_device, pictures, until, validator_at
 from tests.models.onnx_bytes import write_pad_folder
+from tools.kit.pty_pair import PtyPair
 
 
 def answered(device: Device) -> tuple[Verdict, dict[str, str]]:

@@ -14,11 +14,11 @@ from link1.keys import SigningKey
 from link1.objects import VerdictResult
 from link1.sealed import SignerCertificate, SignerPurpose, check_outbox_record, open_record, seal_record
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
 from tests.device.whole_device import Device, Validator, answered, make_device, pictures, until, validator_at
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID, STREAM
 
 SIGNER = SigningKey.generate()

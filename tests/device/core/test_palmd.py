@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from link1.events import DeviceProven, ErrorReceived
+from link1.events import ErrorReceived
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
-from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import RequestEnded, VerdictAnswered
+from link1.validator.events import DeviceProven
 from models.manifest import shipped_model_dir
 from tests.device.whole_device import (
     Device,
@@ -25,6 +25,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 
 
 @pytest.fixture

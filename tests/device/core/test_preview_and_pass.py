@@ -17,7 +17,6 @@ import pytest
 
 from device.enrolment.preview import EVERY_MS, Preview
 from device.platform.control import ask_core
-from link1.transport.pty_pair import PtyPair
 from models.frames import CameraFrame
 from tests.device.whole_device import (
     WITHIN_S,
@@ -27,6 +26,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 
 
 @pytest.fixture(scope="module")

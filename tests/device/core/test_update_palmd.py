@@ -12,7 +12,6 @@ from device.platform.control import ask_core
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult
-from link1.transport.pty_pair import PtyPair
 from tests.device.core.test_mail_palmd import carried, joined, record, shown
 from tests.device.updates.update_setting import (
     OTHER_MODEL,
@@ -24,6 +23,7 @@ from tests.device.updates.update_setting import (
 )
 from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
 from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
 from tools.palmctl.release_file import write_release

@@ -16,14 +16,14 @@ import pytest
 from device.core.opening import boot_id
 from link1.canonical import JsonObject, canonical_bytes
 from link1.envelope import MessageType
-from link1.events import DeviceProven, ErrorReceived, StatusReceived
+from link1.events import ErrorReceived
 from link1.keys import SigningKey
 from link1.link_states import DownReason
 from link1.objects import Decision, ErrorCode
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
 from link1.transport.pump import monotonic_ms
 from link1.validator.desk import DeskEvent, ValidatorDesk
+from link1.validator.events import DeviceProven, StatusReceived
 from tests.device.whole_device import (
     WITHIN_S,
     Device,
@@ -35,6 +35,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID
 
 A = TypeVar("A", bound=DeskEvent)

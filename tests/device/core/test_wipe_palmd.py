@@ -11,7 +11,6 @@ from device.wipe.factory_reset import Reset, reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
 from tests.device.state_scan import files_of, found_in, found_in_memory
 from tests.device.whole_device import (
     Device,
@@ -22,6 +21,7 @@ from tests.device.whole_device import (
     until,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 from tools.palmctl.commands.status import lines
 

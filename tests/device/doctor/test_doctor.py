@@ -32,9 +32,9 @@ from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
 from device.trust.trust import reread
 from device.values.status import CableStatus
-from link1.transport.pty_pair import PtyPair
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.main import main
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from link1.transport.pty_pair import PtyPair
 from tests.device.whole_device import WITHIN_S, Device, make_device, validator_at
+from tools.kit.pty_pair import PtyPair
 
 NOBODY = 65_534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")

@@ -22,7 +22,7 @@ def pair(show_close: bool, as_json: bool) -> None:
 
     The first path is meant for the device, the second for the validator; they are alike.
     """
-    from link1.transport.pty_pair import PtyPair
+    from tools.kit.pty_pair import PtyPair
 
     # Blocked and waited for: a handler could come while the main thread holds the lock it needs.
     ends = {signal.SIGINT, signal.SIGTERM}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from link1.canonical import JsonObject
 from link1.errors import TransportError
-from link1.events import DeviceProven, Down, ErrorReceived, MessageRefusedByUs, StatusReceived
+from link1.events import Down, ErrorReceived
 from link1.keys import PublicKey, SigningKey
 from link1.link_states import DownReason
 from link1.transport.pump import CablePump, monotonic_ms
@@ -29,6 +29,7 @@ from link1.validator.desk import (
     VerdictAnswered,
 )
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import DeviceProven, MessageRefusedByUs, StatusReceived
 from link1.validator.mail import InboxSettled, MailUnsupported, OutboxCollected, ValidatorMail
 from tools.kit.simulate.faults import LATE_DECISION_MS, NO_TURN_AFTER, Fault, FaultOf, FaultyDesk
 from tools.kit.simulate.files import load_memory, save_memory, state_path

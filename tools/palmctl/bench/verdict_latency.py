@@ -8,9 +8,12 @@ zero), and a hand that is there from one picture to the next, of which nothing w
 
 import asyncio
 import os
+import pty
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+import tty
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count, cycle
 from pathlib import Path
 from statistics import median
@@ -22,13 +25,16 @@ from numpy.typing import NDArray
 
 from device.config.config import load_config
 from device.values.status import read_status
-from link1.events import StatusReceived
-from link1.transport.pty_pair import PtyPair
-from link1.transport.pump import CablePump, monotonic_ms
-from link1.transport.serial_port import open_port
-from link1.validator.desk import DeskEvent, ValidatorDesk, VerdictAnswered, accept_all
-from link1.validator.end import ValidatorEnd
-from link1.validator.memory import DeskMemory
+from link1.canonical import JsonObject, b64_encode
+from link1.driven_end import DrivenEnd
+from link1.envelope import Message, MessageType, Role
+from link1.handshake import Identity
+from link1.keys import PublicKey
+from link1.objects import Decision, Request, Verdict, VerdictDecision
+from link1.session import PeerProven, Served, Session, SessionEvent
+from link1.signed import Kind, object_ref, sign_object, verify_object
+from link1.transport.pump import CablePump
+from link1.transport.serial_port import Port, SerialPort
 from tools.palmctl.bench.board import DBD_ID, GATE_ID, Board
 from tools.palmctl.bench.daemon import BenchFailed, running_palmd
 
@@ -52,14 +58,72 @@ class Film:
     leaves: int
 
 
-@dataclass
-class BenchValidator:
-    """The validator's side, as far as the bench needs it."""
+class BenchValidator(DrivenEnd[None]):
+    """The validator's side as far as the bench needs it: asks, and decides each verdict. It keeps nothing."""
 
-    proven: asyncio.Event = field(default_factory=asyncio.Event)
-    verdict: asyncio.Event = field(default_factory=asyncio.Event)
-    verdict_at_s: float = 0.0
-    decision: str = ""
+    def __init__(self, board: Board) -> None:
+        def device_key(kid: str, _at_ms: int | None) -> PublicKey | None:
+            return board.verdict_key if kid == board.verdict_key.kid else None
+
+        identity = Identity(Role.VALIDATOR, DBD_ID, GATE_ID, board.validator_key)
+        super().__init__(Session(identity, None, device_key, os.urandom))
+        self._board = board
+        self._decided = 0
+        self.serving = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.verdict_at_s = 0.0
+        self.decision = ""
+
+    def ask(self) -> None:
+        """Open the gate's next passage."""
+        self.answered.clear()
+        request = Request(
+            txn_id=os.urandom(16).hex(),
+            gate_id=GATE_ID,
+            dbd_id=DBD_ID,
+            nonce_b64=b64_encode(os.urandom(16)),
+            issued_at_ms=time.time_ns() // 1_000_000,
+            ttl_ms=TTL_MS,
+        )
+        self._say(MessageType.REQUEST, Kind.REQUEST, request.to_obj())
+
+    def _follow(self, session_events: Sequence[SessionEvent]) -> list[None]:
+        for event in session_events:
+            match event:
+                case PeerProven():
+                    self._session.send(MessageType.READY, {"passage_sensor": False})
+                case Served(Message(MessageType.STATUS, wrapper)):
+                    if verify_object(Kind.STATUS, wrapper, self._board.verdict_key)["serving"]:
+                        self.serving.set()
+                case Served(Message(MessageType.VERDICT, wrapper)):
+                    self._decide(wrapper)
+                case _:
+                    pass
+        return []
+
+    def _decide(self, wrapper: JsonObject) -> None:
+        verdict = Verdict.from_obj(verify_object(Kind.VERDICT, wrapper, self._board.verdict_key))
+        self.verdict_at_s = time.perf_counter()
+        self.decision = str(verdict.decision)
+        self._decided += 1
+        accepted = verdict.decision is VerdictDecision.ACCEPT
+        decision = Decision(
+            txn_id=verdict.txn_id,
+            gate_id=verdict.gate_id,
+            dbd_id=verdict.dbd_id,
+            nonce_b64=verdict.nonce_b64,
+            verdict_ref=object_ref(wrapper),
+            reason="ok" if accepted else "not_recognised",
+            outcome="LIBERAR" if accepted else "BLOQUEAR",
+            actuated=accepted,
+            decision_seq=self._decided,
+            decided_at_ms=time.time_ns() // 1_000_000,
+        )
+        self._say(MessageType.DECISION, Kind.DECISION, decision.to_obj())
+        self.answered.set()
+
+    def _say(self, type_: MessageType, kind: Kind, obj: JsonObject) -> None:
+        self._session.send(type_, sign_object(kind, obj, self._board.validator_key))
 
 
 def encode(pictures: Sequence[Picture]) -> tuple[bytes, ...]:
@@ -82,14 +146,23 @@ def measure_latency(
 
     `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
     """
-    with PtyPair() as pair:
-        cable.unlink(missing_ok=True)
-        cable.symlink_to(pair.left)
-        writer = FolderWriter(camera)
-        writer.clear()
-        writer.put(empty)
-        with running_palmd(board.config_path):
-            return asyncio.run(_passages(board, films, empty, writer, pair.right, beside))
+    writer = FolderWriter(camera)
+    writer.clear()
+    writer.put(empty)
+    with _pty_at(cable) as port, running_palmd(board.config_path):
+        return asyncio.run(_passages(board, films, empty, writer, port, beside))
+
+
+@contextmanager
+def _pty_at(path: Path) -> Iterator[Port]:
+    """The other end of a pty that `path` leads to; what is written without a reader waits in the kernel."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    os.set_blocking(master, False)
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.ttyname(slave))
+    with os.fdopen(master, "r+b", buffering=0) as end, os.fdopen(slave, "rb", buffering=0):
+        yield SerialPort(str(path), end)
 
 
 class FolderWriter:
@@ -122,36 +195,24 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     films: Sequence[Film],
     empty: bytes,
     writer: FolderWriter,
-    port: str,
+    port: Port,
     beside: Callable[[], Coroutine[Any, Any, None]] | None,
 ) -> dict[str, Any]:
-    gate = BenchValidator()
-
-    def on_event(event: DeskEvent) -> None:
-        if isinstance(event, StatusReceived) and event.status.serving:
-            gate.proven.set()
-        elif isinstance(event, VerdictAnswered):
-            gate.verdict_at_s = time.perf_counter()
-            gate.decision = str(event.verdict.decision)
-            gate.verdict.set()
-
-    desk = _desk(board)
-    pump: CablePump[DeskEvent] = CablePump(desk, lambda: open_port(port), on_event=on_event)
+    gate = BenchValidator(board)
+    pump: CablePump[None] = CablePump(gate, lambda: port, on_event=lambda _: None)
     running = asyncio.create_task(pump.run())
     also: list[asyncio.Task[None]] = []
     latencies: dict[str, list[float]] = {}
     decisions: dict[str, int] = {}
     try:
         async with asyncio.timeout(20):
-            await gate.proven.wait()
+            await gate.serving.wait()
         if beside is not None:
             also.append(asyncio.create_task(beside()))
         for film in films:
-            gate.verdict.clear()
-            for event in desk.arm(TTL_MS, monotonic_ms()):
-                on_event(event)
+            gate.ask()
             pump.kick()
-            steady_at_s = await _play(film, writer, gate.verdict)
+            steady_at_s = await _play(film, writer, gate.answered)
             latencies.setdefault(film.kind, []).append((gate.verdict_at_s - steady_at_s) * 1000)
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
             writer.put(empty)
@@ -195,29 +256,6 @@ async def _play(film: Film, writer: FolderWriter, answered: asyncio.Event) -> fl
     for picture in film.pictures[film.leaves :]:
         await show(picture)
     return steady_at_s
-
-
-def _desk(board: Board) -> ValidatorDesk:
-    end = ValidatorEnd(
-        dbd_id=DBD_ID,
-        gate_id=GATE_ID,
-        key=board.validator_key,
-        device_keys=lambda kid, _at_ms: board.verdict_key if kid == board.verdict_key.kid else None,
-        passage_sensor=False,
-        random=os.urandom,
-    )
-    return ValidatorDesk(
-        end,
-        dbd_id=DBD_ID,
-        gate_id=GATE_ID,
-        key=board.validator_key,
-        decide=accept_all,
-        memory=DeskMemory(),
-        save=lambda _memory: None,
-        wall_ms=lambda: time.time_ns() // 1_000_000,
-        random=os.urandom,
-        turn_after_ms=None,
-    )
 
 
 def _figures(

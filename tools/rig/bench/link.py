@@ -13,7 +13,6 @@ from typing import Any
 
 from link1.canonical import b64_encode
 from link1.envelope import MessageType, encode_message
-from link1.events import ValidatorEvent, VerdictReceived
 from link1.frames import (
     CRC_BYTES,
     HEADER_BYTES,
@@ -29,6 +28,7 @@ from link1.frames import (
 from link1.objects import Request
 from link1.signed import Kind, sign_object
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import ValidatorEvent, VerdictReceived
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.link_faults import measure_cuts, measure_faults
 from tools.rig.bench.link_mail import measure_mail

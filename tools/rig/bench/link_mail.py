@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailAck, MailChunk, MailState
 from link1.envelope import MessageType, encode_message
-from link1.events import MailAckReceived, ValidatorEvent
 from link1.frames import CRC_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameDecoder, cobs_decode, cobs_encode
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import MailAckReceived, ValidatorEvent
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.link_rig import ACK_FRAME, bare_exchange, peer, wire_frames, with_validator
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from link1.errors import TransportError
-from link1.events import DeviceProven, ValidatorEvent
 from link1.frames import MAX_PAYLOAD_BYTES, Channel, Frame, FrameKind, encode_frame
 from link1.transport.pump import CablePump
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import DeviceProven, ValidatorEvent
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.link_peer import DBD_ID, DEVICE_KEY, GATE_ID, VALIDATOR_KEY
 

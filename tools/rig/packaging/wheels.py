@@ -16,6 +16,7 @@ NOT_ON_A_BOARD = frozenset({"pip"})
 
 OWN_NOT_ON_A_BOARD = (
     "cloud_client/reference_server",
+    "link1/validator",
     "models/evaluation",
     "models/synthesis",
     "models/training",

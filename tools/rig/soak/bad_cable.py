@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from link1.transport.pty_pair import PtyPair
+from tools.kit.pty_pair import PtyPair
 
 DAMAGED_SHARE = 0.01
 """Of all pieces read from one end: about one LINK/1 frame each while passages go on."""
