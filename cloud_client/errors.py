@@ -1,7 +1,6 @@
 """Errors of the cloud side.
 
 CloudError
-├── HttpSignatureError    a request's signature does not hold
 ├── ServerAddressError    the configured address or CA file cannot be used
 ├── CloudUnreachable      no whole answer came: name, route, TLS, time-out, cut connection
 ├── CloudAnswerError      an answer came that is outside the contract
@@ -11,13 +10,6 @@ CloudError
 
 class CloudError(Exception):
     """Base of every error raised by ``cloud_client``."""
-
-
-class HttpSignatureError(CloudError):
-    """An HTTP message signature is absent, malformed, stale, or does not verify.
-
-    The message is for the log of a developer; a server never reports the reason to the sender.
-    """
 
 
 class ServerAddressError(CloudError):

@@ -29,9 +29,6 @@ class RefusalCode(StrEnum):
 
 
 _SUPERSEDED = frozenset({RefusalCode.ROLLBACK, RefusalCode.FREEZE})
-_SNAPSHOT_HELPS = frozenset(
-    {RefusalCode.GAP, RefusalCode.WRONG_EPOCH, RefusalCode.BAD_CHAIN, RefusalCode.STATE_MISMATCH}
-)
 
 
 class GalleryError(Exception):
@@ -49,11 +46,6 @@ class PageRefused(GalleryError):
     def superseded(self) -> bool:
         """True when it is merely older than what is held: a carrier may drop it and go on."""
         return self.code in _SUPERSEDED
-
-    @property
-    def snapshot_helps(self) -> bool:
-        """True when deltas cannot lead on from here, and a fresh snapshot can."""
-        return self.code in _SNAPSHOT_HELPS
 
 
 class StoreError(GalleryError):

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.codes import COARSE_UNITS, SIGN_BYTES, Coder, rows_of
+from gallery.codes import COARSE_UNITS, rows_of
 from gallery.stream import VECTOR_LENGTH
 
 MOST_ROWS: Final = 16_384
@@ -116,32 +116,6 @@ class Population:
         root = np.linalg.inv(np.linalg.cholesky(spread)).T
         left = _STRANGERS * (_MEAN_PRIOR / (n + _MEAN_PRIOR)) ** 2
         return Likeness(mean.astype(np.float32), np.ascontiguousarray(root), left)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scoring:
-    """How a gallery scores, for trials without one."""
-
-    coder: Coder
-    likeness: Likeness
-
-    def units(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Vectors (n, 512) of any length but 0, for ``scores``."""
-        return self.likeness.units(self.coder.turn(vectors))
-
-    def scores(self, held: NDArray[np.float32], shown: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of units (n, 512) and (m, 512): (n, m), as the gallery would score them."""
-        return self.likeness.scores(held, shown)
-
-
-def scoring_among(enrolled: NDArray[np.float32], coder: Coder | None = None) -> Scoring:
-    """The scoring of a gallery in which ``enrolled`` (m, 512) are the templates.
-
-    ``coder``: that of the gallery; whichever way it turns vectors, the scores are the same but for rounding.
-    """
-    coder = coder or Coder(bytes(SIGN_BYTES))
-    codes = coder.encode(enrolled)[:, :VECTOR_LENGTH]
-    return Scoring(coder, Population().with_rows(np.arange(len(codes)), codes).likeness)
 
 
 def _summed(coarse: NDArray[np.uint8]) -> tuple[_Sums, _Sums]:

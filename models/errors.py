@@ -5,8 +5,7 @@
     ModelsError
     ├── ModelFileError     a model file is absent, altered, or not what its manifest says
     ├── ManifestError      a manifest is absent or has a wrong member
-    ├── PixelsError        pixels handed in have the wrong shape or type
-    └── EvaluationSetError a folder of pictures is not what an evaluation needs
+    └── PixelsError        pixels handed in have the wrong shape or type
 """
 
 
@@ -24,7 +23,3 @@ class ManifestError(ModelsError):
 
 class PixelsError(ModelsError):
     """An image or a batch of crops has the wrong shape or data type."""
-
-
-class EvaluationSetError(ModelsError):
-    """A folder of pictures is absent, is laid out in no known way, or holds too little to compare."""

@@ -3,7 +3,8 @@
 CloudError
 └── ServerError
     ├── StoreUnavailable     the database is locked, full or broken; the request may be repeated
-    └── OperatorError        a command or a setting that cannot be done; says what to do
+    ├── OperatorError        a command or a setting that cannot be done; says what to do
+    └── HttpSignatureError   a request's signature does not hold
 """
 
 from cloud_client.errors import CloudError
@@ -19,3 +20,10 @@ class StoreUnavailable(ServerError):
 
 class OperatorError(ServerError):
     """What an operator asked for cannot be done; the message says what was expected and what to do."""
+
+
+class HttpSignatureError(ServerError):
+    """An HTTP message signature is absent, malformed, stale, or does not verify.
+
+    The message is for the log of a developer; a server never reports the reason to the sender.
+    """

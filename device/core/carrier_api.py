@@ -144,10 +144,9 @@ class Errands:
     def _wake(self) -> None:
         self.submitted.set()
         # Also without a carrier: no palm data stays in memory longer than a session.
-        asyncio.get_running_loop().call_later(LONGEST_WAIT_MS / 1000 + 1, self._expire)
-
-    def _expire(self) -> None:
-        self.outbox.expire(self._clock.monotonic_ms())
+        asyncio.get_running_loop().call_later(
+            LONGEST_WAIT_MS / 1000 + 1, lambda: self.outbox.expire(self._clock.monotonic_ms())
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,7 @@ def compose(
     )
     statuses = StatusReader(
         opened.trust.device_id,
-        lambda kid: opened.trust.status_key(kid, known_time_ms(opened.gallery, clock)),
+        lambda kid: opened.trust.service_key(kid, "device_status", known_time_ms(opened.gallery, clock)),
         at_least_ms=lambda: opened.trust.status_at_ms,
         known_ms=lambda: known_time_ms(opened.gallery, clock),
     )

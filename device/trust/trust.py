@@ -141,10 +141,6 @@ class Trust:
         """The key `kid` if it may sign gallery heads."""
         return self.service_key(kid, "gallery", at_ms)
 
-    def status_key(self, kid: str, at_ms: int | None = None) -> PublicKey | None:
-        """The key `kid` if it may sign device statuses."""
-        return self.service_key(kid, "device_status", at_ms)
-
     def dbd_key(self, kid: str, at_ms: int) -> PublicKey | None:
         """The validator's key `kid`, if one of its windows contains `at_ms` (epoch milliseconds)."""
         windows = (key for key in self._unrevoked() if key.public.kid == kid)

@@ -13,6 +13,7 @@ import cv2
 from device.vision.capture import FrameSlot
 from device.vision.recognition import Interest, Look, Recogniser
 from models.frames import CameraFrame
+from models.qr import read_qr
 
 IDLE_EVERY_MS: Final = 100
 """Without a request for a passage, frames are examined for hands, or previewed, at this rate."""
@@ -151,7 +152,7 @@ class InferenceThread:
         open_hand = look is not None and look.hand is not None
         if wanted.codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
             self._last_code_ms = frame.at_ms
-            payload = self._recogniser.read_code(frame)
+            payload = read_qr(frame)
             if payload is not None:
                 self._tell(lambda: self._listener.on_code(payload))
 

@@ -24,7 +24,6 @@ from models.frames import CameraFrame
 from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck, PadResult
 from models.probes import STILL, next_slips, probe_crops
-from models.qr import read_qr
 from models.quality import Quality, assess
 from models.thresholds import Thresholds
 
@@ -179,10 +178,6 @@ class Recogniser:
             stage_ms=times.stage_ms,
         )
         return Look(interest, frame.number, sighting, hand.handedness, capture, hand, quality, store_fault)
-
-    def read_code(self, frame: CameraFrame) -> str | None:
-        """The text of a QR code in the frame, if there is one."""
-        return read_qr(frame)
 
     def forget(self) -> None:
         """The frames were interrupted: the hand in view may have left."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE
 from models.embedding import Embedder
-from models.errors import EvaluationSetError
 from models.evaluation.gabor_code import compare_codes, competitive_codes
 from models.evaluation.generated_people import embed_all
 from models.evaluation.measures import (
@@ -24,7 +23,7 @@ from models.evaluation.measures import (
     identification,
     verification,
 )
-from models.evaluation.sets import Kind, PalmSet, Picture
+from models.evaluation.sets import EvaluationSetError, Kind, PalmSet, Picture
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.probes import STILL, next_slips, probe_crops
@@ -38,7 +37,7 @@ Vectors = NDArray[np.float32]
 
 
 class GalleryScoring(Protocol):
-    """How a gallery scores: ``gallery.population.Scoring``, which models do not import."""
+    """How a gallery scores: ``tools.rig.gallery_scoring.Scoring``, which models do not import."""
 
     def units(self, vectors: Vectors) -> Vectors:
         """Vectors (n, 512), for ``scores``."""

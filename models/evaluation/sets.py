@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from models.errors import EvaluationSetError
+from models.errors import ModelsError
 
 Layout = Literal["plain", "tongji", "iitd", "polyu", "casia", "ntu-pi"]
 Kind = Literal["crops", "hands"]
@@ -23,6 +23,10 @@ _POLYU: Final = re.compile(r"(?i)polyu_(\d{1,4})_([fs])_(\d{1,3})")
 _POLYU_SPECTRAL: Final = re.compile(r"([12])_(\d{1,3})_s")
 _CASIA: Final = re.compile(r"(?i)(\d{4})_[mf]_([lr])_(\d{1,3})")
 _NTU_PI: Final = re.compile(r"(?i)(\d{1,5})-([lr])(\d{1,4})-?(?:class\d+)?")
+
+
+class EvaluationSetError(ModelsError):
+    """A folder of pictures is absent, is laid out in no known way, or holds too little to compare."""
 
 
 @dataclass(frozen=True, slots=True)

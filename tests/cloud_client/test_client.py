@@ -15,10 +15,10 @@ from cloud_client.errors import (
     CloudError,
     CloudProblem,
     CloudUnreachable,
-    HttpSignatureError,
     ServerAddressError,
 )
 from cloud_client.reference_server.contract.request_signature import VerifiedRequest, verify_request
+from cloud_client.reference_server.errors import HttpSignatureError
 from cloud_client.retry import Backoff, is_transient
 from link1.keys import SigningKey
 from tests.cloud_client.scripted_http import Seen, http, problem, scripted

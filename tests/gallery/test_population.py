@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gallery import population as population_module
 from gallery.codes import Coder
-from gallery.population import Population, Scoring
+from gallery.population import Population
 from tests.gallery.gallery_service import exact_scores
 
 CODER = Coder(bytes(range(64)))
@@ -34,8 +34,8 @@ def of(vectors: NDArray[np.float32]) -> Population:
 def scores(
     population: Population, held: NDArray[np.float32], shown: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    scoring = Scoring(CODER, population.likeness)
-    return scoring.scores(scoring.units(held), scoring.units(shown))
+    likeness = population.likeness
+    return likeness.scores(likeness.units(CODER.turn(held)), likeness.units(CODER.turn(shown)))
 
 
 @settings(max_examples=30, deadline=None)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import sign_request
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.request_signature import verify_request
 from cloud_client.reference_server.contract.strict_json import read_body
+from cloud_client.reference_server.errors import HttpSignatureError
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
 from device.platform.ipc import read_packet

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gallery.population import Scoring, scoring_among
-from models.errors import EvaluationSetError
 from models.evaluation.generated_people import capture_people
 from models.evaluation.report import write_report
 from models.evaluation.run import Acquired, Failures, acquire, evaluate
-from models.evaluation.sets import PalmSet, Picture, read_set
+from models.evaluation.sets import EvaluationSetError, PalmSet, Picture, read_set
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.render import Pose, render_frame
+from tools.rig.gallery_scoring import Scoring, scoring_among
 
 FIRST_PERSON = 30_500_000
 SVG = "{http://www.w3.org/2000/svg}"

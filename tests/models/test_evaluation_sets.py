@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import EvaluationSetError
-from models.evaluation.sets import first_people, read_set
+from models.evaluation.sets import EvaluationSetError, first_people, read_set
 
 
 def lay(root: Path, *names: str) -> Path:

@@ -123,9 +123,9 @@ def _check(said: dict[str, Any]) -> None:
 
 def _authority(ca_file: Path | None) -> bytes:
     from cloud_client.reference_server.errors import OperatorError
-    from device.provisioning.authority import pack_authority
     from link1.errors import FormatError
     from link1.plain_file import read_plain_file
+    from tools.cloud.authority import pack_authority
 
     if ca_file is None:
         return b""

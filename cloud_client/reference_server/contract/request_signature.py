@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cloud_client.contract import SIGNATURE_LABEL, SIGNATURE_SKEW_S, SIGNATURE_TAG
-from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import content_digest, covered_components, signature_base
+from cloud_client.reference_server.errors import HttpSignatureError
 from link1.canonical import b64_decode
 from link1.errors import Link1Error
 from link1.keys import PublicKey

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_client.contract import PROVISIONING_SCHEME
-from cloud_client.errors import HttpSignatureError
 from cloud_client.reference_server.contract.problems import unauthenticated
 from cloud_client.reference_server.contract.request_signature import VerifiedRequest, verify_request
 from cloud_client.reference_server.contract.words import NONCE_MEMORY_S, DeviceStatusWord
@@ -16,6 +15,7 @@ from cloud_client.reference_server.domain.tenancy.callers import (
     PartnerCaller,
     ProvisioningCaller,
 )
+from cloud_client.reference_server.errors import HttpSignatureError
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import token_hash
 from link1.keys import PublicKey

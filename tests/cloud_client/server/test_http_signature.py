@@ -11,9 +11,9 @@ from http_message_signatures import HTTPMessageVerifier, HTTPSignatureKeyResolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_client.errors import HttpSignatureError
 from cloud_client.http_signature import sign_request, signature_base
 from cloud_client.reference_server.contract.request_signature import normalise_authority, verify_request
+from cloud_client.reference_server.errors import HttpSignatureError
 from link1.keys import PublicKey, SigningKey
 
 KEY = SigningKey.from_seed(bytes(range(32)))

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_client.client import ServerAddress
-from device.provisioning.authority import authority_pem, pack_authority
+from device.provisioning.authority import authority_pem
 from link1.errors import FormatError
 from tests.device.provisioning.authorities import Authority, PrivateKey, authority
+from tools.cloud.authority import pack_authority
 
 __all__ = ["authority"]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -62,7 +62,10 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
                 raise  # waiting does not change it
             except IpcError as error:
                 shown = [f"{clock} {error}", "waiting for it; start it with: systemctl start palmd"]
-                line = json.dumps(_away(error)) if as_json else f"{shown[0]}; {shown[1]}"
+                away = {
+                    "error": {"code": "not_reachable", "message": str(error)}
+                }  # as `command_errors` words it
+                line = json.dumps(away) if as_json else f"{shown[0]}; {shown[1]}"
             else:
                 brief = summary(told, recent.add(time.monotonic(), told))
                 line = json.dumps(brief) if as_json else plain_line(clock, brief)
@@ -70,11 +73,6 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
                 shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
             click.echo(_redrawn(shown) if live else line, nl=not live)
             time.sleep(max(0.0, due_s - time.monotonic()))
-
-
-def _away(error: Exception) -> dict[str, Any]:
-    """The error as `tools.palmctl.command_errors` words it; the watch goes on."""
-    return {"error": {"code": "not_reachable", "message": str(error)}}
 
 
 @contextmanager

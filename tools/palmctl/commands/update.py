@@ -144,6 +144,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     from device.platform.ipc import IpcClient
     from device.values.control import ChunkGiven
     from tools.palmctl.control_sockets import control_socket_of
+    from tools.palmctl.live_terminal import is_live
 
     socket = control_socket_of(config)
     seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
@@ -152,7 +153,11 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
         client = await IpcClient.connect(socket)
         try:
             with click.progressbar(
-                release.chunks(), length=count, label="handing over", file=sys.stderr, hidden=not _is_live()
+                release.chunks(),
+                length=count,
+                label="handing over",
+                file=sys.stderr,
+                hidden=not is_live(sys.stderr),
             ) as chunks:
                 for index, data in chunks:
                     given = ChunkGiven(seq, index).to_obj()
@@ -161,12 +166,6 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
             client.close()
 
     asyncio.run(send())
-
-
-def _is_live() -> bool:
-    from tools.palmctl.live_terminal import is_live
-
-    return is_live(sys.stderr)
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":

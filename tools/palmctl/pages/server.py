@@ -112,10 +112,6 @@ class LocalPage:
         self._server.server_close()
         self._thread.join(SOCKET_S)
 
-    def says_goodbye(self) -> None:
-        """The page was closed; the server ends soon, unless another request comes."""
-        self._left_s = time.monotonic()
-
     def admits(self, host: str, token: str) -> HTTPStatus | None:
         """None for a request that may be answered; else how it is refused."""
         if host not in (f"{HOST}:{self.port}", f"localhost:{self.port}"):
@@ -126,7 +122,7 @@ class LocalPage:
 
     def answer(self, method: str, name: str, members: dict[str, Any]) -> Reply:
         if (method, name) == ("POST", "bye"):
-            self.says_goodbye()
+            self._left_s = time.monotonic()  # the server ends soon, unless another request comes
             return Reply(status=HTTPStatus.NO_CONTENT)
         self._left_s = None
         answer = self._routes.get(f"{method} {name}")

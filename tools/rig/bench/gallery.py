@@ -24,12 +24,13 @@ from gallery.codes import Coder
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.gallery import Gallery
 from gallery.index import simd_level
-from gallery.population import MOST_ROWS, scoring_among
+from gallery.population import MOST_ROWS
 from gallery.products import exact_products
 from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
 from gallery.store import Store
 from gallery.stream import VECTOR_LENGTH
+from tools.rig.gallery_scoring import scoring_among
 
 _STREAM = "bench"
 _MODEL_ID = "bench-model"

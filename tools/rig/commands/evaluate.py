@@ -49,13 +49,13 @@ def evaluate(
     The untrained Gabor competitive code is in the same table: a model that does not beat it is not worth
     installing. Pictures are only read; only the report that --out asks for is written.
     """
-    from gallery.population import scoring_among
     from models.evaluation.report import write_report
     from models.evaluation.run import acquire
     from models.evaluation.run import evaluate as measure
     from models.evaluation.sets import first_people, read_set
     from models.manifest import load_manifest, open_embedder, shipped_model_dir
     from tools.palmctl.live_terminal import is_live
+    from tools.rig.gallery_scoring import scoring_among
 
     manifest = load_manifest(model if model is not None else shipped_model_dir())
     found = read_set(folder, layout)  # type: ignore[arg-type]  # click has checked the choice
