@@ -62,9 +62,7 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
                 raise  # waiting does not change it
             except IpcError as error:
                 shown = [f"{clock} {error}", "waiting for it; start it with: systemctl start palmd"]
-                away = {
-                    "error": {"code": "not_reachable", "message": str(error)}
-                }  # as `command_errors` words it
+                away = {"error": {"code": "not_reachable", "message": str(error)}}
                 line = json.dumps(away) if as_json else f"{shown[0]}; {shown[1]}"
             else:
                 brief = summary(told, recent.add(time.monotonic(), told))
