@@ -399,7 +399,9 @@ def compose(
                 desk=lambda: None if wipe.begun else opened.updates,
                 offers=OfferReader(
                     opened.trust.device_id,
-                    key_of=lambda kid: opened.trust.status_key(kid, known_time_ms(opened.gallery, clock)),
+                    key_of=lambda kid: opened.trust.service_key(
+                        kid, "device_status", known_time_ms(opened.gallery, clock)
+                    ),
                     now_ms=lambda: known_time_ms(opened.gallery, clock),
                 ),
             ),

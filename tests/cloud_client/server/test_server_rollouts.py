@@ -395,7 +395,7 @@ def test_release_seqs_rise(tenant: Tenant) -> None:
     cloud, environment = tenant.cloud, rolled.environment
 
     def next_seq(given: int | None) -> int:
-        return cloud.operate(lambda tx, _, now: releases.next_seq(tx, environment, given, now))
+        return int(cloud.operate(lambda tx, _, now: releases.next_seq(tx, environment, given, now)))
 
     for given in (rolled.release_seq, 1):
         with pytest.raises(OperatorError, match="above"):

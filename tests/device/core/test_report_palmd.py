@@ -11,11 +11,9 @@ import pytest
 
 from device.mail.outbox import OutboxType
 from link1.objects import VerdictResult
-from link1.transport.pty_pair import PtyPair
 from link1.validator.desk import VerdictAnswered
 from tests.device.core.test_mail_palmd import collected, joined, shown
 from tests.device.whole_device import (
-    DBD_ID,
     Device,
     Validator,
     answered,
@@ -24,6 +22,8 @@ from tests.device.whole_device import (
     pictures,
     validator_at,
 )
+from tools.kit.pty_pair import PtyPair
+from tools.palmctl.bench.board import DBD_ID
 
 MEMBERS = {
     "v",

@@ -1,5 +1,4 @@
-"""What an operator of many devices sees and does: reports that arrive, releases that are offered, taken, cut off
-and halted, over real HTTP with both daemons as processes."""
+"""Reports that arrive and releases that are offered, taken, cut off and halted, with both daemons over HTTP."""
 
 import re
 import time

@@ -196,7 +196,10 @@ class Conversion:
         if activation == known.RELU:
             self._node("Relu", [before], name)
         elif activation == known.RELU6:
-            ends = [self._constant(end, np.float32(value)) for end, value in (("zero", 0.0), ("six", 6.0))]
+            ends = [
+                self._constant(end, np.array(value, np.float32))
+                for end, value in (("zero", 0.0), ("six", 6.0))
+            ]
             self._node("Clip", [before, *ends], name)
         else:
             raise ValueError(f"activation {activation} is not known here")
