@@ -1,4 +1,4 @@
-"""Reports that arrive and releases that are offered, taken, cut off and halted, with both daemons over HTTP."""
+"""Reports that arrive; releases that are offered, taken, cut off and halted: both daemons, over HTTP."""
 
 import re
 import time
