@@ -5,12 +5,11 @@ The core has no client of a network; the carrier has no camera, no cable and no 
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.device.reference_cloud import Server, running_server
+from tests.device.reference_cloud import Server
 from tests.device.served_device import ServedDevice, served_device
 
 CORE_NEVER = (
@@ -35,12 +34,6 @@ CARRIER_NEVER = (
 )
 _IMPORT = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
 WITHIN_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 def loaded(device: ServedDevice, name: str, never: tuple[str, ...]) -> set[str]:

@@ -38,6 +38,7 @@ from link1.validator.memory import DeskMemory
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
 from tools.palmctl.bench.verdict_latency import FolderWriter, encode
 from tools.rig.bench.films import PLACE, enrol
@@ -124,6 +125,12 @@ class Device:
         process = self.popen()
         said = process.communicate(timeout=WITHIN_S)[1]
         return process.returncode, said
+
+    def plug(self, pair: PtyPair) -> str:
+        """Plug the device's end in; the validator's end is returned."""
+        (self.folder / "cable").unlink(missing_ok=True)
+        (self.folder / "cable").symlink_to(pair.left)
+        return pair.right
 
     def status(self) -> CoreStatus:
         return read_status(self.control_socket)

@@ -47,22 +47,10 @@ from tests.link1.cable import (
     verdict_for,
     whole,
 )
-from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tools.kit.c_validator.driver import CValidator, running
 from tools.kit.pty_pair import PtyPair
 
 WITHIN_S = 15.0
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("c") / "validator"
-    try:
-        build(path, *SANITIZERS)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    except subprocess.CalledProcessError as error:
-        pytest.fail(error.stderr)
-    return path
 
 
 class Spoiling:

@@ -4,42 +4,22 @@ import asyncio
 import json
 import random
 import select
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import pytest
 
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.trust.keystore import KeyStore
 from link1.canonical import JsonObject
 from link1.transport.serial_port import Port, open_port
-from tests.device.whole_device import Device, ask_carrier, make_device, pictures
-from tools.kit.c_validator.driver import SANITIZERS, CValidator, NoCompilerError, build, running
+from tests.device.whole_device import Device, ask_carrier, pictures
+from tools.kit.c_validator.driver import CValidator, running
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID
 
 WITHIN_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("c") / "validator"
-    try:
-        build(path, *SANITIZERS)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    except subprocess.CalledProcessError as error:
-        pytest.fail(error.stderr)
-    return path
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
 
 
 def options(device: Device, port: str) -> list[str]:

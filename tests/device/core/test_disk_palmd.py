@@ -27,12 +27,6 @@ from tools.kit.pty_pair import PtyPair
 pytestmark = pytest.mark.slow
 
 
-def joined(device: Device, pair: PtyPair) -> str:
-    (device.folder / "cable").unlink(missing_ok=True)
-    (device.folder / "cable").symlink_to(pair.left)
-    return pair.right
-
-
 def device_on(disk: Path, beside: Path) -> Device:
     """A device whose state directory, and nothing else, lies on `disk`."""
     device = make_device(beside)
@@ -95,7 +89,7 @@ def test_passages_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
                 await gate.passes(validator)
 
         with PtyPair() as pair, device.running():
-            asyncio.run(story(joined(device, pair)))
+            asyncio.run(story(device.plug(pair)))
 
 
 def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
@@ -122,7 +116,7 @@ def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
             await gate.passes(validator)
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 async def serves_again(device: Device, gate: Gate, port: str) -> None:
@@ -156,7 +150,7 @@ def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
             assert (await asyncio.to_thread(device.status)).serving is False
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running():
             asyncio.run(story(port))
         file.write_bytes(whole)
@@ -180,7 +174,7 @@ def test_a_card_that_turns_read_only(tmp_path: Path) -> None:
                 assert (await asyncio.to_thread(device.status)).serving is False
 
         with PtyPair() as pair:
-            port = joined(device, pair)
+            port = device.plug(pair)
             with device.running():
                 asyncio.run(before(port))
             repair(folder, tmp_path / "image")

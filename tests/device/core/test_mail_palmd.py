@@ -3,10 +3,7 @@
 import asyncio
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from link1.bodies import Box, MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -17,22 +14,11 @@ from link1.signed import Kind, sign_object
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected
 from models.manifest import load_manifest, shipped_model_dir
-from tests.device.whole_device import Device, Validator, answered, make_device, pictures, until, validator_at
+from tests.device.whole_device import Device, Validator, answered, pictures, until, validator_at
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID, STREAM
 
 SIGNER = SigningKey.generate()
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
-
-
-def joined(device: Device, pair: PtyPair) -> str:
-    (device.folder / "cable").unlink(missing_ok=True)
-    (device.folder / "cable").symlink_to(pair.left)
-    return pair.right
 
 
 def now_ms() -> int:
@@ -128,7 +114,7 @@ def test_configuration_by_mail_takes_effect_and_outlives_a_kill(device: Device) 
             assert mail.out_acked_seq >= status.mail.out_seq
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running() as process:
             asyncio.run(first(port))
             process.kill()
@@ -152,7 +138,7 @@ def test_a_refused_record_stops_the_mail_and_no_passage(device: Device) -> None:
             assert report["refused"] == [{"seq": 1, "code": "untrusted"}]
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> None:
@@ -183,7 +169,7 @@ def test_a_revocation_by_mail_destroys_the_gallery_for_good(device: Device) -> N
         assert (await asyncio.to_thread(device.status)).gallery.templates == 0
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running() as process:
             asyncio.run(first(port))
             process.kill()
@@ -214,4 +200,4 @@ def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> N
             assert (await asyncio.to_thread(device.status)).mail.in_applied_seq == 1
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))

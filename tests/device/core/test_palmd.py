@@ -28,18 +28,6 @@ from tests.device.whole_device import (
 from tools.kit.pty_pair import PtyPair
 
 
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
-
-
-def joined(device: Device, pair: PtyPair) -> str:
-    """Plug the device's end in; the validator's end is returned."""
-    (device.folder / "cable").unlink(missing_ok=True)
-    (device.folder / "cable").symlink_to(pair.left)
-    return pair.right
-
-
 def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) -> None:
     async def story(port: str) -> None:
         async with validator_at(port, device.board) as validator:
@@ -58,7 +46,7 @@ def test_a_known_palm_becomes_a_verdict_and_the_chain_goes_on(device: Device) ->
             assert status.latency.count == len(refs) - 1
 
     with PtyPair() as pair, device.running() as process:
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
@@ -76,7 +64,7 @@ def test_a_stranger_is_rejected_and_an_empty_gate_gets_no_verdict(device: Device
             assert said[0].verdict.verdict_seq == 1
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
@@ -97,7 +85,7 @@ def test_a_kill_loses_nothing_that_was_promised(device: Device) -> None:
             assert (said[0].verdict.verdict_seq, said[0].verdict.prev_ref) == (seq + 1, ref)
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running() as process:
             last = asyncio.run(first(port))
             process.kill()
@@ -122,11 +110,11 @@ def test_a_cut_cable_is_a_state_and_not_an_end(device: Device) -> None:
             assert said.verdict.result is VerdictResult.MATCH
 
     with PtyPair(show_close=True) as pair, device.running():
-        asyncio.run(before(joined(device, pair)))
+        asyncio.run(before(device.plug(pair)))
         pair.close()
         asyncio.run(cut())
         with PtyPair() as again:
-            asyncio.run(after(joined(device, again)))
+            asyncio.run(after(device.plug(again)))
 
 
 def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) -> None:
@@ -146,7 +134,7 @@ def test_an_absent_camera_is_told_answered_for_and_taken_back(tmp_path: Path) ->
             assert said.verdict.result is VerdictResult.MATCH
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_path: Path) -> None:
@@ -168,7 +156,7 @@ def test_a_model_of_another_hash_takes_recognition_away_and_nothing_else(tmp_pat
             assert said.verdict.result is VerdictResult.NOT_READY
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def test_garbage_on_the_cable_is_counted_and_survived(device: Device) -> None:
@@ -178,7 +166,7 @@ def test_garbage_on_the_cable_is_counted_and_survived(device: Device) -> None:
             assert not [event for event in validator.events if isinstance(event, ErrorReceived)]
 
     with PtyPair() as pair, device.running():
-        port = joined(device, pair)
+        port = device.plug(pair)
         Path(port).write_bytes(bytes(range(256)) * 40)
         asyncio.run(story(port))
 

@@ -12,7 +12,7 @@ from device.platform.control import ask_core
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult
-from tests.device.core.test_mail_palmd import carried, joined, record, shown
+from tests.device.core.test_mail_palmd import carried, record, shown
 from tests.device.updates.update_setting import (
     OTHER_MODEL,
     model_payload,
@@ -21,17 +21,12 @@ from tests.device.updates.update_setting import (
     shipped_id,
     signed,
 )
-from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
+from tests.device.whole_device import Device, Validator, known_people, until, validator_at
 from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
 from tools.palmctl.release_file import write_release
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
 
 
 def updates(device: Device) -> dict[str, Any]:
@@ -137,4 +132,4 @@ def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -
             await until(lambda: not updates(device)["model"]["on_trial"])
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -30,7 +29,6 @@ from tests.device.whole_device import (
     Validator,
     answered,
     ask_carrier,
-    make_device,
     pictures,
     until,
     validator_at,
@@ -42,17 +40,6 @@ A = TypeVar("A", bound=DeskEvent)
 B = TypeVar("B", bound=DeskEvent)
 YEAR_MS = 365 * 24 * 3_600_000
 FLOOD = 200
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
-
-
-def joined(device: Device, pair: PtyPair) -> str:
-    (device.folder / "cable").unlink(missing_ok=True)
-    (device.folder / "cable").symlink_to(pair.left)
-    return pair.right
 
 
 async def uploaded(device: Device, verdict_ref: str) -> list[JsonObject]:
@@ -159,7 +146,7 @@ def test_a_signed_contradiction_reaches_the_service_whatever_was_said_before_it(
         return sign_object(Kind.DECISION, {"n": number}, SigningKey.from_seed(b"\x77" * 32))
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running() as process:
             ref = asyncio.run(story(port))
             process.terminate()  # a kill may come before the last of them is written
@@ -195,7 +182,7 @@ def test_one_status_a_handshake(device: Device) -> None:
                 assert len(statuses) == len(set(map(repr, statuses))) >= 1
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(device: Device) -> None:
@@ -211,7 +198,7 @@ def test_a_verdict_that_left_and_got_no_decision_is_unknown_to_the_service(devic
             return await uploaded(device, said.verdict_ref)
 
     with PtyPair() as pair, device.running():
-        (item,) = asyncio.run(story(joined(device, pair)))
+        (item,) = asyncio.run(story(device.plug(pair)))
     assert item["outcome_unknown"] is True
 
 
@@ -280,7 +267,7 @@ def test_after_a_rotation_no_clock_shuts_the_new_key_out_or_lets_the_old_one_in(
             return isinstance(await either(validator, DeviceProven, ErrorReceived), DeviceProven)
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running():
             asyncio.run(ask_carrier(device, "status", rotation(device, new, time.time_ns() // 1_000_000)))
         with running_at(device, wall_off_ms):

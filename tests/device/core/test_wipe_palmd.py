@@ -3,9 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from device.wipe.factory_reset import Reset, reset_device
 from link1.canonical import canonical_bytes
@@ -16,7 +13,6 @@ from tests.device.whole_device import (
     Device,
     answered,
     ask_carrier,
-    make_device,
     pictures,
     until,
     validator_at,
@@ -24,18 +20,6 @@ from tests.device.whole_device import (
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 from tools.palmctl.commands.status import lines
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return make_device(tmp_path)
-
-
-def joined(device: Device, pair: PtyPair) -> str:
-    """Plug the device's end in; the validator's end is returned."""
-    (device.folder / "cable").unlink(missing_ok=True)
-    (device.folder / "cable").symlink_to(pair.left)
-    return pair.right
 
 
 def wipe_order(device: Device) -> bytes:
@@ -83,7 +67,7 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
         assert found_in(state, secrets | http) == []
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running():
             asyncio.run(first(port))
         with device.running():
@@ -113,7 +97,7 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
         assert not held(process), "nor in what goes on in its place"
 
     with PtyPair() as pair, subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        joined(device, pair)
+        device.plug(pair)
         try:
             asyncio.run(story(process))
         finally:
@@ -123,7 +107,7 @@ def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) 
 def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: Device) -> None:
     state = device.config.device.state_dir
     with PtyPair() as pair:
-        joined(device, pair)
+        device.plug(pair)
         with device.running() as process:
             assert reset_device(device.config, device.config.device.id) == Reset(
                 by_core=True, untold_wipe_id=None
@@ -139,7 +123,7 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
 
 def test_a_reset_of_a_wiped_device_says_whom_nobody_told(device: Device) -> None:
     with PtyPair() as pair:
-        joined(device, pair)
+        device.plug(pair)
         with device.running():
             asyncio.run(ask_carrier(device, "status", wipe_order(device)))
         with device.running() as process:

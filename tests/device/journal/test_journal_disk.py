@@ -10,47 +10,18 @@ from pathlib import Path
 import pytest
 
 from device.errors import JournalError
-from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal, StoredVerdict
+from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal
 from device.journal.reserve import GIVEN_UP_BELOW_BYTES, RESERVE_BYTES, Reserve, free_bytes
-from link1.canonical import JsonObject
-from link1.signed import object_ref
 from tests.device.core.small_disk import fill, small_disk
 from tests.device.core_makers import (
-    DATA_KEY,
-    DEVICE_ID,
-    REJECTED,
-    VERDICT_KEY,
     HandClock,
     make_decision,
-    make_request,
-    sign_verdict,
     txn_id_of,
 )
 from tests.device.core_makers import make_passage as make_passage_of
+from tests.device.journal.journal_makers import append, make_journal
 
 MEBIBYTE = 1024 * 1024
-
-
-def make_journal(folder: Path, clock: HandClock | None = None) -> Journal:
-    path = folder / "journal.db"
-    if not path.exists():
-        Journal.create(path, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
-    return Journal.open(
-        path,
-        device_id=DEVICE_ID,
-        verdict_kid=VERDICT_KEY.kid,
-        data_key=DATA_KEY,
-        clock=clock or HandClock(),
-    )
-
-
-def append(journal: Journal, name: str) -> StoredVerdict:
-    request, wrapper = make_request(name)
-
-    def build(seq: int, prev_ref: str) -> JsonObject:
-        return sign_verdict(request, REJECTED, seq, prev_ref)
-
-    return journal.append_verdict(request.txn_id, object_ref(wrapper), build)
 
 
 def passage(journal: Journal, name: str) -> None:

@@ -11,42 +11,11 @@ from hypothesis import strategies as st
 from device.journal.journal import Journal, StoredVerdict
 from link1.canonical import JsonObject
 from link1.objects import ErrorCode
-from link1.signed import object_ref
 from tests.device.core_makers import (
-    DATA_KEY,
-    DEVICE_ID,
-    REJECTED,
-    VERDICT_KEY,
-    HandClock,
     make_decision,
-    make_request,
-    sign_verdict,
     txn_id_of,
 )
-
-
-def make_journal(folder: Path) -> Journal:
-    Journal.create(folder / "journal.db", device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
-    return open_journal(folder)
-
-
-def open_journal(folder: Path) -> Journal:
-    return Journal.open(
-        folder / "journal.db",
-        device_id=DEVICE_ID,
-        verdict_kid=VERDICT_KEY.kid,
-        data_key=DATA_KEY,
-        clock=HandClock(),
-    )
-
-
-def append(journal: Journal, name: str) -> StoredVerdict:
-    request, wrapper = make_request(name)
-
-    def build(seq: int, prev_ref: str) -> JsonObject:
-        return sign_verdict(request, REJECTED, seq, prev_ref)
-
-    return journal.append_verdict(request.txn_id, object_ref(wrapper), build)
+from tests.device.journal.journal_makers import append, make_journal, open_journal
 
 
 def chain_of(journal: Journal, count: int) -> list[StoredVerdict]:

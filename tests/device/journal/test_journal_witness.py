@@ -20,7 +20,8 @@ from device.platform.files import with_checksum, without_checksum
 from gallery.slots import Slots
 from link1.errors import FormatError
 from tests.device.core_makers import DATA_KEY, make_decision, txn_id_of
-from tests.device.journal.test_journal_power import append, chain_of, make_journal, open_journal
+from tests.device.journal.journal_makers import append, make_journal, open_journal
+from tests.device.journal.test_journal_power import chain_of
 
 MADE = 12
 

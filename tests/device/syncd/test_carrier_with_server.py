@@ -4,7 +4,7 @@ reference server."""
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,17 +37,11 @@ MODEL_ID = "m-test"
 CLOCK = SystemClock()
 
 
-@pytest.fixture(scope="module")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
 @pytest.fixture
-def server(one_server: Server) -> Server:
+def server(server: Server) -> Server:
     """The server, and a tenant of the test's own in it."""
-    one_server.enter_new_tenant()
-    return one_server
+    server.enter_new_tenant()
+    return server
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,16 @@ import pytest
 from cloud_client.client import CloudClient, ServerAddress
 from device.platform.clock import SystemClock
 from link1.canonical import b64_encode
-from tests.device.reference_cloud import Server, running_server
+from tests.device.reference_cloud import Server
 from tests.device.served_device import ServedDevice, served_device
 from tests.device.whole_device import pictures
+from tests.until import until as happens
 from tools.palmctl.bench.verdict_latency import FolderWriter
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
-WITHIN_S = 90.0
+until = partial(happens, within_s=90.0, every_s=0.1)
 PUBLISHED = ("gallery", "device_status")
 CERTIFIED = ("post", "bundle")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-def until(what: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
 
 
 def enrol(server: Server, device: ServedDevice, name: str, model_id: str) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,13 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcClient
 from device.values.status import WipeStatus
-from tests.device.reference_cloud import Server, running_server
+from tests.device.reference_cloud import Server
 from tests.device.served_device import ServedDevice, served_device
 from tests.device.state_scan import files_of, found_in
+from tests.until import until as happens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-WITHIN_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-def until(what: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
+until = partial(happens, within_s=90.0, every_s=0.1)
 
 
 def revoke(server: Server, device: ServedDevice) -> None:

@@ -6,22 +6,17 @@ import pytest
 
 from device.errors import TrustError
 from device.trust.bundle import ROOT_PREFIX, with_bundle
-from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
+from device.trust.trust import Trust, load_trust, save_trust
 from link1.canonical import JsonObject, b64_encode
 from link1.keys import SealKey, SigningKey
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, sign_object
+from link1.sealed import SignerPurpose
 from tests.device.core_makers import (
-    BUNDLE_KEY,
-    DBD_ID,
     DBD_KEY,
-    DEVICE_ID,
     GALLERY_KEY,
-    GATE_ID,
     NOW_MS,
     ROOT_KEY,
-    registration_answer,
 )
+from tests.device.trust.pinned_makers import bundle, registered
 
 NEW_ROOT = SigningKey.from_seed(b"\x21" * 32)
 NEW_KEY = SigningKey.from_seed(b"\x22" * 32)
@@ -30,35 +25,11 @@ NEW_SEAL = SealKey.from_seed(b"\x23" * 32)
 
 @pytest.fixture
 def trust() -> Trust:
-    return trust_from_registration(
-        registration_answer(),
-        device_id=DEVICE_ID,
-        gate_id=GATE_ID,
-        dbd_id=DBD_ID,
-        passage_sensor=False,
-        pinned_at_ms=NOW_MS,
-    )
+    return registered()
 
 
 def public(key: SigningKey, **more: Any) -> JsonObject:
     return {"kid": key.kid, "alg": "ed25519", "pub_b64": key.public.b64} | more
-
-
-def bundle(root: SigningKey = ROOT_KEY, signer: SigningKey = BUNDLE_KEY, **changed: Any) -> JsonObject:
-    obj: JsonObject = {
-        "v": 1,
-        "bundle_seq": 1,
-        "issued_at_ms": NOW_MS,
-        "roots": [],
-        "keys": [],
-        "seal_keys": [],
-        "revoked_kids": [],
-        "dbd_keys": [],
-    }
-    purpose = changed.pop("purpose", SignerPurpose.BUNDLE)
-    certificate = SignerCertificate.issue(purpose, signer.public, NOW_MS + 1_000, root)
-    wrapper = sign_object(Kind.TRUST_BUNDLE, obj | changed, signer)
-    return wrapper | {"signer_cert_b64": certificate.b64}
 
 
 def signed_root(by: SigningKey) -> JsonObject:

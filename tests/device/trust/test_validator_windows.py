@@ -23,38 +23,19 @@ from device.trust.trust import (
     merged_windows,
     reread,
     save_trust,
-    trust_from_registration,
     with_dbd_keys,
     with_service_keys,
 )
-from link1.canonical import JsonObject
 from link1.keys import SigningKey
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, sign_object
 from tests.device.core_makers import (
-    BUNDLE_KEY,
     DBD_ID,
     DBD_KEY,
-    DEVICE_ID,
-    GATE_ID,
     NOW_MS,
-    ROOT_KEY,
-    registration_answer,
 )
+from tests.device.trust.pinned_makers import bundle, registered
 
 KEYS = [DBD_KEY, *(SigningKey.from_seed(bytes((0x50 + number,)) * 32) for number in range(3))]
 NEXT_KEY = KEYS[1]
-
-
-def pin() -> Trust:
-    return trust_from_registration(
-        registration_answer(),
-        device_id=DEVICE_ID,
-        gate_id=GATE_ID,
-        dbd_id=DBD_ID,
-        passage_sensor=False,
-        pinned_at_ms=NOW_MS,
-    )
 
 
 def window(key: SigningKey, begin_ms: int, end_ms: int | None) -> DbdKey:
@@ -63,23 +44,7 @@ def window(key: SigningKey, begin_ms: int, end_ms: int | None) -> DbdKey:
 
 def rotated(at_ms: int = NOW_MS) -> Trust:
     """After one rotation: the registered key until `at_ms`, the next one from there."""
-    return with_dbd_keys(pin(), [window(NEXT_KEY, at_ms, None), window(DBD_KEY, 0, at_ms)], at_ms)
-
-
-def bundle(**members: object) -> JsonObject:
-    obj: JsonObject = {
-        "v": 1,
-        "bundle_seq": 1,
-        "issued_at_ms": NOW_MS,
-        "roots": [],
-        "keys": [],
-        "seal_keys": [],
-        "revoked_kids": [],
-        "dbd_keys": [],
-    }
-    wrapper = sign_object(Kind.TRUST_BUNDLE, obj | members, BUNDLE_KEY)
-    issued = SignerCertificate.issue(SignerPurpose.BUNDLE, BUNDLE_KEY.public, NOW_MS + 1_000, ROOT_KEY)
-    return wrapper | {"signer_cert_b64": issued.b64}
+    return with_dbd_keys(registered(), [window(NEXT_KEY, at_ms, None), window(DBD_KEY, 0, at_ms)], at_ms)
 
 
 def counting(trust: Trust, wall_ms: int, service_ms: int) -> set[str]:
@@ -117,7 +82,7 @@ lists = st.lists(windows, max_size=6)
 def test_some_unrevoked_key_always_counts_and_no_revoked_one_ever(
     told: list[list[DbdKey]], revoked: set[SigningKey], wall_ms: int, service_ms: int
 ) -> None:
-    trust = reread(pin(), {"revoked_kids": sorted(key.kid for key in revoked)})
+    trust = reread(registered(), {"revoked_kids": sorted(key.kid for key in revoked)})
     for at_ms, listed in enumerate(told):
         trust = with_dbd_keys(trust, listed, at_ms)
     held = {key.public.kid for key in trust.dbd_keys}
@@ -136,7 +101,7 @@ def test_some_unrevoked_key_always_counts_and_no_revoked_one_ever(
 
 @given(st.lists(lists, max_size=5))
 def test_no_list_takes_a_window_away_and_the_newest_gives_its_end(told: list[list[DbdKey]]) -> None:
-    trust = pin()
+    trust = registered()
     ends: dict[tuple[str, int], int | None] = {}
     for listed in told:
         trust = with_dbd_keys(trust, listed, 1)
@@ -156,7 +121,7 @@ def test_a_key_that_is_added_again_has_both_windows_for_its_evidence() -> None:
 
 def test_the_window_that_the_registration_left_out_is_the_service_s_to_give() -> None:
     """Else the key a device was registered with would never end."""
-    trust = with_dbd_keys(pin(), [window(DBD_KEY, 500, 900)], 900)
+    trust = with_dbd_keys(registered(), [window(DBD_KEY, 500, 900)], 900)
     assert [trust.dbd_key(DBD_KEY.kid, at_ms) is not None for at_ms in (499, 500, 899, 900)] == [
         False,
         True,
@@ -167,7 +132,7 @@ def test_the_window_that_the_registration_left_out_is_the_service_s_to_give() ->
 
 def test_more_windows_than_can_be_kept_lose_those_that_ended_first() -> None:
     old = [window(KEYS[2], begin_ms, begin_ms + 1) for begin_ms in range(400)]
-    trust = with_dbd_keys(pin(), [*old, window(NEXT_KEY, 400, None)], 1)
+    trust = with_dbd_keys(registered(), [*old, window(NEXT_KEY, 400, None)], 1)
     assert len(trust.dbd_keys) == 256
     assert {DBD_KEY.kid, NEXT_KEY.kid} <= {key.public.kid for key in trust.dbd_keys}
     assert trust.dbd_key(KEYS[2].kid, 399) is not None
@@ -197,7 +162,7 @@ def test_a_revoked_key_of_the_service_does_not_come_back_by_its_list_or_a_later_
         "pub_b64": NEXT_KEY.public.b64,
         **times,
     }
-    trust = with_bundle(pin(), bundle(revoked_kids=[NEXT_KEY.kid]), now_ms=NOW_MS)
+    trust = with_bundle(registered(), bundle(revoked_kids=[NEXT_KEY.kid]), now_ms=NOW_MS)
     assert with_service_keys(trust, [item], NOW_MS).gallery_key(NEXT_KEY.kid) is None
     later = with_bundle(trust, bundle(bundle_seq=2, keys=[item]), now_ms=NOW_MS)
     assert later.gallery_key(NEXT_KEY.kid) is None
@@ -211,12 +176,14 @@ def test_an_older_bundle_opens_no_window_that_a_newer_status_ended() -> None:
 
 def test_a_bundle_for_a_thousand_gates_is_taken_and_the_own_validator_s_keys_are_kept() -> None:
     others = [DbdKey(f"dbd-{number}", KEYS[3].public, 0, None).to_obj() for number in range(100, 1_100)]
-    trust = with_bundle(pin(), bundle(dbd_keys=[*others, window(NEXT_KEY, 5, None).to_obj()]), now_ms=NOW_MS)
+    trust = with_bundle(
+        registered(), bundle(dbd_keys=[*others, window(NEXT_KEY, 5, None).to_obj()]), now_ms=NOW_MS
+    )
     assert {key.public.kid for key in trust.dbd_keys} == {DBD_KEY.kid, NEXT_KEY.kid}
 
 
 def test_more_revocations_than_can_be_remembered_are_refused() -> None:
-    trust = pin()
+    trust = registered()
     for seq in range(1, MAX_REVOKED // 256 + 1):
         gone = [f"{seq * 1_000 + number:032x}" for number in range(256)]
         trust = with_bundle(trust, bundle(bundle_seq=seq, revoked_kids=gone), now_ms=NOW_MS)
@@ -246,7 +213,7 @@ class Service:
 def test_what_is_kept_of_the_service_s_time_tells_the_same_keys_as_all_of_it(
     listed: Sequence[DbdKey], times: list[int], wall_ms: int
 ) -> None:
-    service = Service(with_dbd_keys(pin(), listed, 1))
+    service = Service(with_dbd_keys(registered(), listed, 1))
     for at_ms in times:
         service.sign(at_ms)
     kept_ms = service.trust.service_ms
@@ -273,7 +240,7 @@ def test_it_is_durable_where_it_lets_another_key_count(tmp_path: Path) -> None:
     """The next key was announced before; then the service signs something after its beginning."""
     path, changes = tmp_path / "trust.json", list[int]()
     planned = [window(DBD_KEY, 0, NOW_MS + 1_000), window(NEXT_KEY, NOW_MS + 1_000, None)]
-    pinned = Pinned(with_dbd_keys(pin(), planned, NOW_MS))
+    pinned = Pinned(with_dbd_keys(registered(), planned, NOW_MS))
     thread = StoreThread("test")
     pinning = Pinning(
         pinned,
