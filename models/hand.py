@@ -49,6 +49,8 @@ SEARCH_EVERY_MS: Final = 130
 """Pause between searches of the published weights while no hand is in view; own means see the rest."""
 NEAR_JOINTS: Final = 0.15
 """Valleys of the fine network further from the joints' than this, in palm widths, are not believed."""
+JOINTS_SURE: Final = 0.8
+"""The chance of a hand from which on its joints are believed to be those of an open one."""
 CENTRE: Final = (0.47, 0.62)
 """The palm's centre in the crop of a left hand, as outlines have it."""
 
@@ -253,7 +255,7 @@ def _centre_of(valleys: NDArray[np.float64], handedness: Handedness) -> NDArray[
 
 
 def _usable(joints: HandJoints) -> bool:
-    return joints.is_open and not joints.shows_back
+    return joints.chance >= JOINTS_SURE and joints.is_open and not joints.shows_back
 
 
 def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

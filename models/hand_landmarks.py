@@ -314,8 +314,8 @@ def _upwards(points: Points) -> Points:
 
 def _as_input(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(1, h, w, 3) RGB, 0 to 1."""
-    colours = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
-    return np.multiply(colours, np.float32(1.0 / 255.0), dtype=np.float32)[None]
+    colours = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), dtype=np.float32)
+    return colours[None] * np.float32(1.0 / 255.0)
 
 
 def _piece(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
