@@ -13,11 +13,12 @@ from models.synthesis.clutter import clutter
 from models.synthesis.person import make_person
 from models.synthesis.raster import Points
 from models.synthesis.render import FRAME_SIZE, Size
-from models.synthesis.worn_hand import WornHand, open_hand, shut_hand, wide_posture
+from models.synthesis.worn_hand import FIST, POINTING, PRESSED, WornHand, open_hand, shut_hand, wide_posture
 
 Homography = NDArray[np.float64]
 
 _DOMAIN: Final = 0x5CE7
+_CLOSED: Final = {"shut": (FIST, POINTING, PRESSED), "together": (PRESSED,), "folded": (FIST, POINTING)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,9 @@ def hand_scene(
     """A whole scene with a hand of this person, the same for the same arguments.
 
     ``kind``: ``clean`` (an upright hand, plain ground), ``turned`` (any angle, plain ground), ``clutter``
-    (any angle, cluttered ground), ``shut`` (a closed hand in clutter) or ``empty`` (clutter alone).
+    (any angle, cluttered ground), ``small`` (the same, the palm a seventh of the shorter side), ``together``
+    (fingers pressed together, in clutter), ``folded`` (a fist or a pointing hand in clutter), ``shut`` (one
+    of the two before) or ``empty`` (clutter alone).
     """
     rng = np.random.default_rng([_DOMAIN, seed])
     plain = kind in {"clean", "turned"}
@@ -49,12 +52,12 @@ def hand_scene(
     if kind == "empty":
         pixels = develop(rng, ground, lively=True)
         return HandScene(pixels, None, handedness, False, 0.0, np.zeros(size, np.uint8))
-    if kind == "shut":
-        worn = shut_hand(rng, person, handedness, look)
+    if kind in _CLOSED:
+        worn = shut_hand(rng, person, handedness, look, _CLOSED[kind])
     else:
         worn = open_hand(rng, make_person(person), handedness, look, wide_posture(rng))
     short = min(size)
-    palm_px = short * float(rng.uniform(0.24, 0.48))
+    palm_px = short * (0.14 if kind == "small" else float(rng.uniform(0.24, 0.48)))
     angle = float(rng.normal(0.0, 10.0) if kind == "clean" else rng.uniform(-180.0, 180.0))
     middle = np.array(size[::-1]) / 2 + rng.uniform(-0.08, 0.08, 2) * short
     # The frame's middle holds the whole hand, not the palm alone.
@@ -65,7 +68,12 @@ def hand_scene(
     pixels, covered = compose(ground, worn.pixels, matrix, field)
     points = unbend(project(matrix, worn.points), field)
     return HandScene(
-        develop(rng, pixels, lively=not plain), points, handedness, worn.is_open, palm_px, covered
+        develop(rng, pixels, lively=not plain),
+        points,
+        handedness,
+        worn.is_open or kind == "together",
+        palm_px,
+        covered,
     )
 
 

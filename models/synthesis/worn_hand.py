@@ -19,6 +19,10 @@ from models.synthesis.palm import HAND_WINDOW
 from models.synthesis.person import HandIdentity, SyntheticPerson, make_person
 from models.synthesis.raster import Points
 
+FIST: Final = 0
+POINTING: Final = 1
+PRESSED: Final = 2
+
 POINT_NAMES: Final = ("thumb_index", "index_middle", "middle_ring", "ring_little", "wrist", "centre")
 _WRIST: Final = (0.53, 1.18)
 _TOUCHING: Final = 0.12
@@ -86,24 +90,30 @@ def open_hand(
     return _worn(_left(pixels, handedness), person, seen, handedness, is_open=int(touching.sum()) < 2)
 
 
-def shut_hand(rng: np.random.Generator, seed: int, handedness: Handedness, look: Look) -> WornHand:
-    """A fist, a pointing hand, or fingers pressed together."""
-    kind = int(rng.integers(3))
+def shut_hand(
+    rng: np.random.Generator,
+    seed: int,
+    handedness: Handedness,
+    look: Look,
+    kinds: tuple[int, ...] = (FIST, POINTING, PRESSED),
+) -> WornHand:
+    """One of ``kinds``: a fist, a pointing hand, or fingers pressed together."""
+    kind = kinds[int(rng.integers(len(kinds)))]
     kept = rng.uniform(0.08, 0.3, 4)
-    if kind == 1:
+    if kind == POINTING:
         kept[: int(rng.integers(1, 3))] = 1.0
         kept = np.roll(kept, int(rng.integers(4)))
-    elif kind == 2:
+    elif kind == PRESSED:
         kept[:] = 1.0
-    thumb_deg = float(rng.uniform(-25.0, -5.0) if kind == 2 else rng.uniform(-75.0, 10.0))
-    spread = float(rng.uniform(-0.5, -0.1) if kind == 2 else rng.uniform(0.0, 0.35))
+    thumb_deg = float(rng.uniform(-25.0, -5.0) if kind == PRESSED else rng.uniform(-75.0, 10.0))
+    spread = float(rng.uniform(-0.5, -0.1) if kind == PRESSED else rng.uniform(0.0, 0.35))
     posture = Posture(spread, thumb_deg, seed=int(rng.integers(1 << 31)))
     person = FoldedPerson(seed, (float(kept[0]), float(kept[1]), float(kept[2]), float(kept[3])))
     outline = outline_of(person.hand(handedness).shape, posture)
     relaxed = valleys_of(outline_of(make_person(seed).hand(handedness).shape, Posture(1.2)))
     pixels = _left(hand_canvas(person, handedness, posture, look, any_light(rng)).pixels, handedness)
     _part_touching(pixels, outline, relaxed, np.ones(3, dtype=np.bool_))
-    if kind != 2:
+    if kind != PRESSED:
         _fold_fingers(rng, pixels, outline, kept)
     _dress(rng, pixels, outline)
     return _worn(_left(pixels, handedness), person, relaxed, handedness, is_open=False)

@@ -37,7 +37,7 @@ def test_hands_are_found_before_clutter_at_any_angle() -> None:
     errors, sides = [], 0
     for i in range(12):
         shown = scene("clutter", i)
-        hand = HandFinder().find(CameraFrame.from_pixels(shown.pixels))
+        hand = HandFinder(landmarks=None).find(CameraFrame.from_pixels(shown.pixels))
         if hand is None or shown.points is None:
             continue
         away = np.hypot(*(hand.valleys[1:] - shown.points[1:4]).T).max() / shown.palm_width_px
@@ -52,8 +52,12 @@ def test_hands_are_found_before_clutter_at_any_angle() -> None:
 
 
 def test_clutter_and_closed_hands_are_no_open_hands() -> None:
-    seen = [HandFinder().find(CameraFrame.from_pixels(scene("empty", i).pixels)) for i in range(8)]
-    seen += [HandFinder().find(CameraFrame.from_pixels(scene("shut", i).pixels)) for i in range(8)]
+    seen = [
+        HandFinder(landmarks=None).find(CameraFrame.from_pixels(scene("empty", i).pixels)) for i in range(8)
+    ]
+    seen += [
+        HandFinder(landmarks=None).find(CameraFrame.from_pixels(scene("shut", i).pixels)) for i in range(8)
+    ]
     assert sum(hand is not None for hand in seen) <= 1
 
 
@@ -103,8 +107,8 @@ def test_without_numbers_the_shape_is_asked(which: str) -> None:
     broken = HandNetwork(SHIPPED / "hand-coarse.onnx", SHIPPED / "hand-fine.onnx")
     setattr(broken, which, Broken())
     frame = CameraFrame.from_pixels(scene("clean", 3).pixels)
-    by_shape = HandFinder(network=None).look(frame)
-    seen = HandFinder(broken).look(frame)
+    by_shape = HandFinder(None, None).look(frame)
+    seen = HandFinder(broken, None).look(frame)
     assert isinstance(seen, Hand)
     assert isinstance(by_shape, Hand)
     assert np.array_equal(seen.valleys, by_shape.valleys)

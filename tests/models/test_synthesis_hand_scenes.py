@@ -9,7 +9,7 @@ from models.synthesis.hand_scenes import hand_scene
 SIZE = (240, 320)
 
 
-@pytest.mark.parametrize("kind", ["clean", "turned", "clutter", "shut"])
+@pytest.mark.parametrize("kind", ["clean", "turned", "clutter", "small", "shut", "together", "folded"])
 def test_points_lie_on_the_hand(kind: str) -> None:
     for i, look in enumerate(("rgb", "nir")):
         shown = hand_scene(i, kind, look, person=60 + i, handedness="LR"[i], size=SIZE)  # type: ignore[arg-type]
@@ -21,7 +21,7 @@ def test_points_lie_on_the_hand(kind: str) -> None:
         up = shown.points[1:4].mean(axis=0) - shown.points[5]
         row = shown.points[1] - shown.points[3]
         assert (up[0] * row[1] - up[1] * row[0] > 0) == (shown.handedness == "R")
-        assert shown.is_open == (kind != "shut")
+        assert shown.is_open == (kind not in {"shut", "folded"})
 
 
 def test_an_empty_scene_has_no_hand_and_a_seed_is_a_scene() -> None:
