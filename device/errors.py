@@ -7,6 +7,7 @@ DeviceError
 │   ├── KeyStoreError    a key file is missing, damaged or readable by others
 │   ├── TrustError       trust.json, or a signed object that it does not vouch for
 │   │   └── Outdated     validly signed, and older than one accepted before
+│   ├── AttestationError the maker's certificate chain, or its signer, cannot be used
 │   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
 ├── CameraError          the camera is absent, unreadable or stalled
 ├── ProvisioningError    registration failed; `palmctl provision` says what to do
@@ -55,6 +56,10 @@ class TrustError(StateError):
 
 class Outdated(TrustError):
     """The object presented is valid, and older than one accepted before: there is nothing to do."""
+
+
+class AttestationError(StateError):
+    """The maker's certificate chain, or the key that signs under it, cannot be used."""
 
 
 class JournalError(StateError):

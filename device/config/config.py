@@ -113,8 +113,15 @@ class EnrolmentSection:
 
 
 @dataclass(frozen=True, slots=True)
+class AttestSection:
+    chain_file: Path
+    signer: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """The content of the file. `cloud` is None for a device without a network."""
+    """The content of the file. `cloud` is None for a device without a network, `attest` for one without its
+    maker's certificate."""
 
     device: DeviceSection
     camera: CameraSection
@@ -123,6 +130,7 @@ class DeviceConfig:
     model: ModelSection
     enrolment: EnrolmentSection
     liveness: LivenessSection = LivenessSection()
+    attest: AttestSection | None = None
 
     @property
     def keys_dir(self) -> Path:
@@ -196,6 +204,10 @@ _MEMBERS: dict[str, dict[str, _Member]] = {
         "terms_dir": _Member(values.path, None),
         "terms_version": _Member(values.name, None),
     },
+    "attest": {
+        "chain_file": _Member(values.path),
+        "signer": _Member(values.signer),
+    },
 }
 _SECTIONS: dict[str, type] = {
     "device": DeviceSection,
@@ -205,8 +217,9 @@ _SECTIONS: dict[str, type] = {
     "model": ModelSection,
     "liveness": LivenessSection,
     "enrolment": EnrolmentSection,
+    "attest": AttestSection,
 }
-_MAY_BE_ABSENT = frozenset({"cloud"})
+_MAY_BE_ABSENT = frozenset({"cloud", "attest"})
 
 
 def config_path(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:

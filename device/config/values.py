@@ -22,6 +22,7 @@ MAX_SOCKET_PATH_BYTES = 107
 """unix(7): 108 bytes with the NUL."""
 _LONGEST_SOCKET_NAME = f"/{LONGEST_PATH}"
 _RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
+_CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _USB_PORT = re.compile(r"usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?")
 
 
@@ -74,6 +75,18 @@ def _socket_folder(value: Any, folder: Path) -> Path:
     if over > 0:
         raise WrongValue(f"a path that is {over} bytes too long for a UNIX socket in it")
     return path
+
+
+def _signer(value: Any, folder: Path) -> str:
+    text = _text(value)
+    scheme, _, rest = text.partition(":")
+    if scheme == "file" and rest:
+        return f"file:{folder / Path(rest)}"
+    if scheme == "credential" and _CREDENTIAL.fullmatch(rest):
+        return text
+    if scheme == "pkcs11" and rest and " " not in rest:
+        return text
+    raise WrongValue("a string of another form")
 
 
 def _boolean(value: Any, _folder: Path) -> bool:
@@ -163,5 +176,6 @@ socket_folder = Parser("a path as a string, short enough for UNIX sockets", _soc
 boolean = Parser("true or false", _boolean)
 camera_source = Parser('"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder', _camera_source)
 port = Parser('the path of a serial port or "usb:VID:PID[:SERIAL]" with 4 hexadecimal digits each', _port)
+signer = Parser('"file:PATH", "credential:NAME" or a "pkcs11:" URI', _signer)
 service_url = Parser('"https://HOST[:PORT]" (http for this machine itself)', _service_url)
 hands = Parser('["L"], ["R"] or ["L", "R"]', _hands)

@@ -18,6 +18,13 @@ the gallery's thread; what it takes away is already signed. Operations, with the
     keys              + GET /v1/keys   rotated keys, pinned when they appear in time
     time              ServiceTime
     link_state        CloudState
+    report.next       ReportAsked      → body of POST …/self/report
+    updates           + GET …/self/updates   → OfferTaken
+    updates.wanted                     → UpdateChunkTaken
+    updates.chunk     + a chunk's answer     → UpdateChunkTaken
+    updates.gone      ReleaseGone      → UpdateChunkTaken
+    attest                             → body of POST /v1/devices/attest, for the newest status
+    attested          AttestAnswered
 
 A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (verified head chain, one
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
@@ -38,6 +45,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
+from device.core.attestations import Attestations
 from device.core.device_reports import DeviceReports
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
@@ -53,6 +61,7 @@ from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES
 from device.updates.offer import OfferReader
 from device.values.carrier import (
     WIPED_CODE,
+    AttestAnswered,
     BatchAnswered,
     BatchAsked,
     BatchOffered,
@@ -78,7 +87,7 @@ from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
 from link1 import members
 from link1.canonical import JsonObject, read_strict
-from link1.errors import FormatError, Link1Error, SignatureError
+from link1.errors import FormatError, Link1Error, SignatureError, reason_of
 from link1.members import WORD
 from link1.signed import object_ref
 
@@ -160,7 +169,7 @@ class UpdateParcels:
 @dataclass(frozen=True, slots=True)
 class CarrierParts:
     """What the API works with. `gallery` returns None while there is none to serve (wiped, model
-    mismatch). Without `reports` or `updates` their operations are refused."""
+    mismatch). Operations of an absent part are refused."""
 
     device_id: str
     model_id: str
@@ -179,6 +188,7 @@ class CarrierParts:
     """Of a completed wipe that is not yet reported to the service."""
     reports: DeviceReports | None = None
     updates: UpdateParcels | None = None
+    attestations: Attestations | None = None
 
 
 class CarrierApi:
@@ -214,6 +224,11 @@ class CarrierApi:
         }
         if (reports := parts.reports) is not None:
             self._waiting_ops["report.next"] = partial(self._report_next, reports)
+        if (attestations := parts.attestations) is not None:
+            self._shielded_ops |= {
+                "attest": partial(self._attest, attestations),
+                "attested": partial(self._attested, attestations),
+            }
         if (updates := parts.updates) is not None:
             self._shielded_ops |= {
                 "updates": partial(self._updates, updates),
@@ -366,7 +381,21 @@ class CarrierApi:
     async def _status(self, request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
         status = self._parts.statuses.read(wrapper)
-        return reply_with(StatusTaken(await self._parts.events.status_received(status)))
+        wiped = await self._parts.events.status_received(status)
+        attestations = self._parts.attestations
+        attest = wiped is None and attestations is not None and attestations.due(status)
+        return reply_with(StatusTaken(wiped, attest))
+
+    async def _attest(self, attestations: Attestations, _request: Packet) -> Packet:
+        return reply(await attestations.body())
+
+    async def _attested(self, attestations: Attestations, request: Packet) -> Packet:
+        answered = AttestAnswered.from_obj(request.header)
+        try:
+            await attestations.answered(answered.status, answered.code)
+        except OSError as error:
+            raise IpcRefused("store", f"the attestation cannot be noted: {reason_of(error)}") from error
+        return reply()
 
     async def _wiped(self, request: Packet) -> Packet:
         await self._parts.events.wipe_confirmed(WipeConfirmed.from_obj(request.header).wipe_id)
@@ -401,6 +430,8 @@ class CarrierApi:
         answer = read_strict(request.payload, max_bytes=_MAX_OFFER_BYTES)
         newest = None if desk.state is None else desk.state.offer
         offered = parcels.offers.read(answer, newest)
+        if self._parts.attestations is not None:
+            self._parts.attestations.service_wants(offered.attest_due)
         await desk.take_offer(offered)
         return reply_with(OfferTaken(offered.next_after_s, await _wanted(desk)))
 

@@ -21,6 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from device import APP_PACKAGE
 from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
+from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, CarrierParts, Errands, UpdateParcels
 from device.core.control_api import control_operations
 from device.core.core import Core, CoreParts
@@ -234,7 +235,7 @@ def compose(
 
     # The device and its state
 
-    health = Health(lambda _words: signals.health_changed(), first_words(opened))
+    health = Health(lambda _words: signals.health_changed(), first_words(opened, clock.wall_ms()))
     pinning = Pinning(
         opened.pinned,
         opened.policy,
@@ -395,6 +396,7 @@ def compose(
             enrolments=enrolments,
             redeems=redeems,
             reports=reports,
+            attestations=Attestations(config, opened.keys, health, clock),
             updates=UpdateParcels(
                 desk=lambda: None if wipe.begun else opened.updates,
                 offers=OfferReader(

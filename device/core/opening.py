@@ -20,6 +20,7 @@ from device.journal.mail import MailPosition
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, has_kept_time
 from device.platform.threads import StoreThread
+from device.trust.attestation import UNATTESTED, is_attested, read_attested
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now, known_time_ms
@@ -137,13 +138,14 @@ async def open_device(
     )
 
 
-def first_words(opened: Opened) -> dict[HealthWord, str]:
-    """The health of a device right after opening."""
+def first_words(opened: Opened, now_ms: int) -> dict[HealthWord, str]:
+    """The health of a device right after opening, at `now_ms` (epoch)."""
     words = {
-        HealthWord.KEY_UNATTESTED: "no factory certificate vouches for this device's keys",
         HealthWord.LINK_DOWN: "no validator has proved itself yet",
         HealthWord.CAMERA_FAULT: "the camera has not given a picture yet",
     }
+    if not is_attested(read_attested(opened.config.device.state_dir, opened.keys), now_ms):
+        words[HealthWord.KEY_UNATTESTED] = UNATTESTED
     if why := opened.journal.halted:
         words[HealthWord.ROLLED_BACK] = rolled_back_detail(why)
     if opened.model_fault:

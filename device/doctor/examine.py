@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from device.doctor import (
+    attest,
     cable,
     camera,
     clock,
@@ -49,6 +50,7 @@ CHECKS: Final[dict[str, Check]] = {
         cable,
         validator,
         server,
+        attest,
         clock,
         gallery,
         model,

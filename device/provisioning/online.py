@@ -24,17 +24,18 @@ from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig, load_config, write_config
-from device.errors import NotProvisioned, ProvisioningError, TrustError
+from device.errors import AttestationError, NotProvisioned, ProvisioningError, TrustError
 from device.journal.journal import Journal
 from device.platform.clock import Clock
 from device.platform.files import shred
+from device.provisioning.attest import attest
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
 from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
-from link1.errors import FormatError, SignatureError
+from link1.errors import FormatError, Link1Error, SignatureError
 from link1.keys import PublicKey
 from link1.sealed import SERVICE_ID, SignerCertificate, SignerPurpose
 from link1.signed import Kind, sign_object
@@ -136,6 +137,21 @@ async def provision(
     check_same_roots(earlier, trust)
     await asyncio.to_thread(pin, config, config_path, trust)
     around.tell(f"pinned the service's keys and wrote {config_path}")
+    if config.attest is not None:
+        try:
+            async with CloudClient(address, keys.http, around.clock.wall_ms) as cloud:
+                await attest(
+                    cloud,
+                    config.attest,
+                    state_dir=config.device.state_dir,
+                    keys=keys,
+                    trust=trust,
+                    clock=around.clock,
+                )
+            around.tell("the service has verified the factory's certificate of these keys")
+        except (AttestationError, CloudError, TrustError, Link1Error, OSError) as error:
+            # The device works without it, and palm-syncd attests at its start.
+            around.tell(f"the keys are not attested yet: {error}")
     return Provisioned(trust, keys, keys_made)
 
 

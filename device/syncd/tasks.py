@@ -33,6 +33,7 @@ from device.syncd.policy import (
     next_cursor_of,
 )
 from device.values.carrier import (
+    AttestAnswered,
     BatchAnswered,
     BatchAsked,
     BatchOffered,
@@ -349,12 +350,32 @@ class StatusTask:
         except IpcRefused as error:
             _log.warning("status: the core refuses it: %s", error)
             return STATUS_EVERY_S
-        wipe_id = read_answer(StatusTaken, taken).wiped
-        if wipe_id is not None:
-            await self._confirm_wipe(core, wipe_id)
+        told = read_answer(StatusTaken, taken)
+        if told.wiped is not None:
+            await self._confirm_wipe(core, told.wiped)
+        elif told.attest:
+            await self._attest(core)
         await asyncio.sleep(STATUS_AT_MOST_EVERY_S)
         await wait_at_most(self._context.status_wanted, STATUS_EVERY_S - STATUS_AT_MOST_EVERY_S)
         return 0.0
+
+    async def _attest(self, core: CoreLine) -> None:
+        """Take the core's answer to the challenge of the newest status to the service."""
+        try:
+            made = await core.call("attest")
+            try:
+                answer = await self._context.cloud.attest(made.payload, f"attest-{secrets.token_hex(16)}")
+            except CloudProblem as error:
+                self._context.failed(error)
+                answered = AttestAnswered(error.status, error.code)
+            else:
+                self._context.answered()
+                answered = AttestAnswered(answer.status, "")
+            await core.call("attested", answered)
+        except IpcRefused as error:
+            _log.error("status: the keys are not attested: %s", error)
+        except CloudError as error:
+            self._context.failed(error)
 
     async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
         """Report to the service that its order is carried out; a 401 means that it knows already. Returns the

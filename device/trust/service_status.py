@@ -12,13 +12,14 @@ from device.errors import Outdated, TrustError
 from device.trust.trust import DbdKey
 from gallery.freshness import is_newer
 from link1 import members
-from link1.canonical import JsonObject
+from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError
 from link1.keys import PublicKey
 from link1.members import HEX64, NAME
 from link1.signed import Kind, signer_kid_of, verify_object
 
 _MAX_DBD_KEYS = 256
+_MAX_CHALLENGE_BYTES = 256
 _STATUSES = frozenset({"active", "revoked", "wiped"})
 _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
@@ -45,6 +46,12 @@ class ServiceStatus:
     dbd_keys: tuple[DbdKey, ...]
     wipe_id: str | None
     wrapper: JsonObject
+
+    @property
+    def challenge(self) -> bytes:
+        """To be signed by an attestation. Raises FormatError."""
+        text = self.wrapper[Kind.DEVICE_STATUS.member].get("challenge_b64")
+        return b64_decode(text, max_length=_MAX_CHALLENGE_BYTES)
 
 
 def read_service_status(

@@ -1,4 +1,5 @@
-"""Reports that arrive; releases that are offered, taken, cut off and halted: both daemons, over HTTP."""
+"""What an operator of many devices sees and does: reports that arrive, and releases that are offered, taken,
+cut off and halted, over real HTTP with both daemons as processes."""
 
 import re
 import time

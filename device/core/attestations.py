@@ -1,0 +1,90 @@
+"""When the keys of this device are attested, and the evidence for it (device surface §6).
+
+The service's challenge is in each signed status. The carrier asks for the evidence right after the status
+whose challenge it answers, so that no later status makes it void.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from device.config.config import AttestSection, DeviceConfig
+from device.errors import AttestationError
+from device.health import Health, HealthWord
+from device.platform.clock import Clock
+from device.trust.attestation import (
+    AGAIN_AFTER_MS,
+    UNATTESTED,
+    attestation_body,
+    is_attested,
+    note_attested,
+    read_attested,
+    read_chain,
+)
+from device.trust.keystore import KeyStore
+from device.trust.service_status import ServiceStatus
+
+AFTER_FAILURE_MS: Final = 6 * 3600 * 1000
+
+_log = logging.getLogger(__name__)
+
+
+class Attestations:
+    """Every method runs on the loop's thread."""
+
+    def __init__(self, config: DeviceConfig, keys: KeyStore, health: Health, clock: Clock) -> None:
+        self._section = config.attest
+        self._state_dir = config.device.state_dir
+        self._keys = keys
+        self._health = health
+        self._clock = clock
+        self._attested_at_ms = read_attested(self._state_dir, keys)
+        self._wanted = False
+        self._not_before_ms = 0
+        self._status: ServiceStatus | None = None
+
+    def service_wants(self, wanted: bool) -> None:
+        """`attest_due` of the service. A failure before it does not delay what it newly wants."""
+        if wanted and not self._wanted:
+            self._not_before_ms = 0
+        self._wanted = wanted
+
+    def due(self, status: ServiceStatus) -> bool:
+        """Whether to attest with the challenge of this status."""
+        now_ms = self._clock.wall_ms()
+        if self._attested_at_ms is not None:
+            self._look(now_ms)
+        self._status = status
+        long_ago = now_ms - (self._attested_at_ms or 0) >= AGAIN_AFTER_MS
+        rested = self._clock.monotonic_ms() >= self._not_before_ms
+        return self._section is not None and rested and (self._wanted or long_ago)
+
+    async def body(self) -> bytes:
+        """The body of `POST /v1/devices/attest` for the newest status. Raises AttestationError,
+        FormatError."""
+        self._not_before_ms = self._clock.monotonic_ms() + AFTER_FAILURE_MS
+        if self._section is None or self._status is None:
+            raise AttestationError("this device has no [attest] in its configuration, or no status yet")
+        return await asyncio.to_thread(_signed, self._section, self._keys, self._status.challenge)
+
+    async def answered(self, status: int, code: str) -> None:
+        """The service's answer. Raises OSError when it cannot be remembered."""
+        if status == 200:
+            _log.info("the service has verified the attestation of this device's keys")
+            self._attested_at_ms, self._wanted = self._clock.wall_ms(), False
+        else:
+            _log.error("the service does not take the attestation: %d %s", status, code)
+            if code != "validation_failed":
+                return  # it has not been looked at
+            self._attested_at_ms = None
+        self._look(self._clock.wall_ms())
+        await asyncio.to_thread(note_attested, self._state_dir, self._keys, self._attested_at_ms)
+
+    def _look(self, now_ms: int) -> None:
+        attested = is_attested(self._attested_at_ms, now_ms)
+        self._health.put(HealthWord.KEY_UNATTESTED, not attested, UNATTESTED)
+
+
+def _signed(section: AttestSection, keys: KeyStore, challenge: bytes) -> bytes:
+    """Blocks while a secure element signs."""
+    return attestation_body(read_chain(section.chain_file), section.signer, keys, challenge)
