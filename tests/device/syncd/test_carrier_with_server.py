@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from cloud_client.client import CloudClient, ServerAddress
-from device.config.config import load_config
+from device.config.config import AttestSection, load_config, write_config
 from device.enrolment.body import write_enrolment
 from device.enrolment.consent import REQUIRED, Asked
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import read_redeemed
 from device.platform.clock import SystemClock
 from device.syncd.main import carry
+from device.trust.attestation import read_attested
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust, with_service_keys
 from device.values.recognition import PalmCapture
@@ -30,6 +31,7 @@ from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.objects import Decision, GalleryMark, Pad, Verdict, VerdictResult
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import Core, running_core, vector
+from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, DBD_KEY, GATE_ID, Server, running_server
 from tools.palmctl.commands.provision import provision
 
@@ -74,6 +76,20 @@ def provisioned(server: Server, folder: Path, device_id: str, token: str = "") -
     config = load_config(folder / "device.toml")
     trust, keys = load_trust(config.trust_path), KeyStore.open(config.keys_dir)
     return Device(folder, keys, trust, json.loads(done.stdout))
+
+
+def test_provisioning_attests_the_keys_where_the_configuration_has_a_factorys_chain(
+    server: Server, tmp_path: Path
+) -> None:
+    server.operate("factory-ca", "add", str(make_ca(tmp_path)))
+    token = server.token("gate-7-left")
+    config = load_config(provisioned(server, tmp_path, "gate-7-left", token).folder / "device.toml")
+    section = AttestSection(make_board(tmp_path), f"file:{tmp_path / 'board.key'}")
+    write_config(tmp_path / "device.toml", replace(config, attest=section))
+    again = provisioned(server, tmp_path, "gate-7-left", token)
+    (listed,) = server.get("/v1/devices")["data"]
+    assert listed["trust"] == {"attest_level": "x509", "verified": True}
+    assert read_attested(config.device.state_dir, again.keys) is not None
 
 
 @asynccontextmanager

@@ -4,13 +4,16 @@ cut off and halted, over real HTTP with both daemons as processes."""
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from device.config.config import AttestSection, write_config
 from models.manifest import load_manifest, shipped_model_dir
+from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import Server, running_server
 from tests.device.served_device import ServedDevice, served_device
 from tools.cloud.pack_release import republish
@@ -137,3 +140,34 @@ def test_a_halted_model_is_withdrawn_and_taken_again_when_the_rollout_goes_on(
         server.operate("epoch", "new", "--model-id", "palm-next", *place(server))
         until(lambda: reported(server, device) == [(release_seq, "running")])
         assert report(server, device)["model_id"] == "palm-next"
+
+
+def test_the_carrier_attests_the_keys_once_the_service_knows_the_factory(
+    server: Server, tmp_path: Path
+) -> None:
+    def trust() -> dict[str, Any]:
+        (listed,) = server.get("/v1/devices")["data"]
+        return dict(listed["trust"])
+
+    authority = make_ca(tmp_path)
+    chain = make_board(tmp_path)
+    with served_device(tmp_path / "device", server, "gate-7-left") as (device, _port):
+        section = AttestSection(chain, f"file:{tmp_path / 'board.key'}")
+        write_config(device.folder / "device.toml", replace(device.config, attest=section))
+        device.start("palmd")
+        device.start("syncd")
+        until(lambda: "does not take the attestation" in (device.folder / "palmd.log").read_text())
+        assert (trust()["verified"], "KEY_UNATTESTED" in device.health()) == (False, True)
+        server.operate("factory-ca", "add", str(authority))
+        ask_again(device)  # and hears that an attestation is due, which its next status brings
+        until(lambda: trust() == {"attest_level": "x509", "verified": True})
+        until(lambda: "KEY_UNATTESTED" not in device.health())
+        device.kill("palmd")
+        device.start("palmd")
+        until(device.answers)
+        assert "KEY_UNATTESTED" not in device.health()
+        doctor = CliRunner().invoke(
+            main, ["doctor", "attest", "--config", str(device.folder / "device.toml")]
+        )
+        assert doctor.exit_code == 0, doctor.output
+        assert "verified by the service on" in doctor.stdout
