@@ -39,6 +39,11 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "terms_dir": "the texts that are shown, where they are not the shipped ones",
         "terms_version": "the version shown for QR codes, where it is not the one from registration",
     },
+    "attest": {
+        "chain_file": "the factory's certificates for this board in PEM, its own first; without [attest] its "
+        "keys stay unattested",
+        "signer": "where the key of the first certificate is",
+    },
 }
 
 
