@@ -171,6 +171,122 @@ def test_new_keys_have_to_be_attested_anew(
     assert (listed["trust"]["attest_level"], listed["health"]) == ("none", ["KEY_UNATTESTED"])
 
 
+DAY_S = 24 * 3600
+
+
+def attested(device: SimDevice, partner: Partner) -> bool:
+    """Whether the partner sees it as attested; trust and health agree."""
+    (listed,) = [row for row in partner.get("/v1/devices")["data"] if row["device_id"] == device.device_id]
+    verified: bool = listed["trust"]["verified"]
+    assert listed["trust"] == {"attest_level": "x509" if verified else "none", "verified": verified}
+    assert ("KEY_UNATTESTED" in listed["health"]) is not verified
+    return verified
+
+
+def due(device: SimDevice) -> bool:
+    flag: bool = device.get("/v1/devices/self/updates")["attest_due"]
+    return flag
+
+
+def test_an_attestation_is_good_for_90_days(
+    device: SimDevice, partner: Partner, root: Maker, at: datetime
+) -> None:
+    assert due(device)
+    leaf = root.issue(p256(), at=at)
+    device.post(PATH, evidence(device, leaf))
+    assert (attested(device, partner), due(device)) == (True, False)
+    device.cloud.clock.forward(s=30 * DAY_S - 1)
+    assert not due(device)
+    device.cloud.clock.forward(s=1)
+    assert (attested(device, partner), due(device)) == (True, True)
+    device.cloud.clock.forward(s=60 * DAY_S - 1)
+    assert attested(device, partner)
+    device.cloud.clock.forward(s=1)
+    assert (attested(device, partner), due(device)) == (False, True)
+    device.post(PATH, evidence(device, leaf))
+    assert (attested(device, partner), due(device)) == (True, False)
+
+
+@pytest.mark.parametrize("which", ["leaf", "between"])
+def test_it_ends_with_a_certificate_of_the_chain(
+    device: SimDevice, partner: Partner, root: Maker, at: datetime, which: str
+) -> None:
+    days = {"leaf": 3650, "between": 3650} | {which: 10}
+    between = root.issue(p256(), ca=True, days=days["between"], at=at)
+    leaf = between.issue(p256(), days=days["leaf"], at=at)
+    device.post(PATH, evidence(device, leaf, between))
+    device.cloud.clock.forward(s=10 * DAY_S - 1)
+    assert attested(device, partner)
+    device.cloud.clock.forward(s=1)
+    assert not attested(device, partner)
+
+
+def test_it_ends_with_its_ca(
+    cloud: Cloud, tenant: Tenant, partner: Partner, root: Maker, at: datetime
+) -> None:
+    other = root_of(at, ed25519.Ed25519PrivateKey.generate())
+    der = other.certificate.public_bytes(Encoding.DER)
+    cloud.operate(lambda tx, _, now: attestation.add_factory_ca(tx, der, now))
+    one, two = tenant.device("gate-a"), tenant.device("gate-b")
+    one.post(PATH, evidence(one, root.issue(p256(), at=at)))
+    two.post(PATH, evidence(two, other.issue(p256(), at=at)))
+    fingerprint = root.certificate.fingerprint(SHA256()).hex().upper()
+    cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
+    assert (attested(one, partner), attested(two, partner)) == (False, True)
+
+
+def test_without_a_ca_nothing_is_due(own_cloud: Cloud) -> None:
+    tenant = own_cloud.new_tenant()
+    device = tenant.device()
+    assert not due(device)
+    der = root_of(datetime.fromtimestamp(own_cloud.clock.ms / 1000, UTC)).certificate.public_bytes(
+        Encoding.DER
+    )
+    own_cloud.operate(lambda tx, _, now: attestation.add_factory_ca(tx, der, now))
+    assert due(device)
+
+
+def test_a_leaf_vouches_for_one_device(
+    cloud: Cloud, tenant: Tenant, partner: Partner, root: Maker, at: datetime
+) -> None:
+    first, second = tenant.device("gate-a"), tenant.device("gate-b")
+    elsewhere = cloud.new_tenant().device("gate-a")
+    key = p256()
+    leaf = root.issue(key, at=at)
+    first.post(PATH, evidence(first, leaf))
+    again = root.issue(key, at=at)  # another certificate for the same key
+    for device, chain in ((second, leaf), (second, again), (elsewhere, leaf)):
+        response = device.send("POST", PATH, evidence(device, chain))
+        assert (response.status_code, code_of(response)) == (409, "device_state_conflict")
+    assert (attested(first, partner), attested(second, partner)) == (True, False)
+    first.post(PATH, evidence(first, leaf))
+    # Not even when it has lapsed, or the device is revoked; only once that is wiped.
+    cloud.clock.forward(s=91 * DAY_S)
+    assert second.send("POST", PATH, evidence(second, leaf)).status_code == 409
+    partner.post("/v1/devices/gate-a/revoke", {"reason": "other"}, 200)
+    assert second.send("POST", PATH, evidence(second, leaf)).status_code == 409
+    wipe_id = first.get("/v1/devices/self/status")["device_status_obj"]["wipe"]["wipe_id"]
+    first.post("/v1/devices/self/wiped", {"wipe_id": wipe_id}, 204)
+    second.post(PATH, evidence(second, leaf))
+    assert attested(second, partner)
+
+
+def test_giving_it_up_frees_the_leaf(tenant: Tenant, root: Maker, at: datetime) -> None:
+    first, second = tenant.device("gate-a"), tenant.device("gate-b")
+    leaf = root.issue(p256(), at=at)
+    first.post(PATH, evidence(first, leaf))
+    first.post(PATH, {"level": "none", "evidence": None})
+    second.post(PATH, evidence(second, leaf))
+
+
+def test_what_does_not_verify_leaves_trust_as_it_was(
+    device: SimDevice, partner: Partner, root: Maker, at: datetime
+) -> None:
+    device.post(PATH, evidence(device, root.issue(p256(), at=at)))
+    assert refused(device, evidence(device, root_of(at).issue(p256(), at=at))) == NOT_VERIFIED
+    assert attested(device, partner)
+
+
 @pytest.mark.parametrize("kind", ["p384", "ed25519", "rsa-ca", "with-root", "bare-leaf"])
 def test_chains_that_are_good(cloud: Cloud, device: SimDevice, root: Maker, at: datetime, kind: str) -> None:
     if kind == "rsa-ca":
