@@ -81,7 +81,7 @@ from device.values.carrier import (
     UpdateChunkTaken,
     WipeConfirmed,
 )
-from device.values.report import DeviceReport
+from device.values.report import SelfReport
 from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
@@ -416,7 +416,7 @@ class CarrierApi:
         return reply()
 
     async def _report_next(self, reports: DeviceReports, request: Packet) -> Packet:
-        async def news() -> DeviceReport | None:
+        async def news() -> SelfReport | None:
             report = reports.now()
             return report if report.news != self._reported else None
 

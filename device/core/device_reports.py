@@ -22,12 +22,12 @@ from device.trust.pinning import Pinning
 from device.trust.trust import Pinned
 from device.updates.desk import UpdateDesk
 from device.values.report import (
-    DeviceReport,
+    HeldGallery,
     ReportedBoard,
     ReportedCamera,
-    ReportedGallery,
     ReportedLink,
     ReportedQueues,
+    SelfReport,
 )
 from device.values.status import AppStatus
 from device.vision.capture import CameraCondition
@@ -71,14 +71,14 @@ class DeviceReports:
         self._started_ms = parts.clock.boottime_ms()
         self._counted_ms, self._counted_frames, self._fps = self._started_ms, 0, 0
 
-    def now(self) -> DeviceReport:
+    def now(self) -> SelfReport:
         """The report of this moment."""
         parts, trust = self._parts, self._parts.pinned.trust
         mark, mail = parts.gallery.mark(), parts.mail()
         camera = parts.hardware.camera
         working = camera is not None and camera.condition is CameraCondition.OK
         fps = self._frames_per_second()
-        return DeviceReport(
+        return SelfReport(
             v=1,
             boot_id=self._boot_id,
             at_ms=parts.clock.wall_ms(),
@@ -89,7 +89,7 @@ class DeviceReports:
             thr_id=parts.pinning.policy.thresholds.thr_id,
             config_seq=parts.pinning.policy.config_seq,
             health=tuple(str(word) for word in parts.health.words),
-            gallery=None if trust.gallery is None else ReportedGallery(mark.stream, mark.epoch, mark.seq),
+            gallery=None if trust.gallery is None else HeldGallery(mark.stream, mark.epoch, mark.seq),
             link=ReportedLink(parts.end.proven, trust.dbd_id if parts.end.proven else None),
             queues=ReportedQueues(parts.uploads_waiting(), mail.out_seq - mail.out_acked_seq),
             board=ReportedBoard(hottest_c(), _free_mib(parts.state_dir), available_mib()),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from device.journal.mail import InboxRefusal, OutboxEntry
-from device.values.report import DeviceReport
+from device.values.report import SelfReport
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SealPublicKey, SigningKey
@@ -73,7 +73,7 @@ def fitting(items: Sequence[JsonObject]) -> int:
 class ReportedState:
     """The content of a report by mail: what is reported by network too, and the record that was refused."""
 
-    report: DeviceReport
+    report: SelfReport
     refused: InboxRefusal | None
 
     @property

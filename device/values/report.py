@@ -7,7 +7,7 @@ from device.values.wire import WireObject
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedGallery(WireObject):
+class HeldGallery(WireObject):
     """The state of the gallery, which it acknowledges."""
 
     stream: str
@@ -48,7 +48,7 @@ class ReportedCamera(WireObject):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport(WireObject):
+class SelfReport(WireObject):
     """The whole report. It names no person, transaction, verdict, host or address.
 
     `boot_id`: 32 hex, new at each start of palmd; `uptime_s` and `counters` count from there. `at_ms`: epoch,
@@ -65,7 +65,7 @@ class DeviceReport(WireObject):
     thr_id: str
     config_seq: int
     health: tuple[str, ...]
-    gallery: ReportedGallery | None
+    gallery: HeldGallery | None
     link: ReportedLink
     queues: ReportedQueues
     board: ReportedBoard

@@ -4,12 +4,12 @@ from typing import Any
 
 from device.values.carrier import CloudState
 from device.values.report import (
-    DeviceReport,
+    HeldGallery,
     ReportedBoard,
     ReportedCamera,
-    ReportedGallery,
     ReportedLink,
     ReportedQueues,
+    SelfReport,
 )
 from device.values.status import (
     AppStatus,
@@ -59,7 +59,7 @@ def some_status(**changes: Any) -> CoreStatus:
     return CoreStatus(**(members | changes))
 
 
-def some_report(**changes: Any) -> DeviceReport:
+def some_report(**changes: Any) -> SelfReport:
     members: dict[str, Any] = {
         "v": 1,
         "boot_id": "0" * 32,
@@ -71,7 +71,7 @@ def some_report(**changes: Any) -> DeviceReport:
         "thr_id": "thr-1",
         "config_seq": 1,
         "health": (),
-        "gallery": ReportedGallery("t1.test", 1, 3),
+        "gallery": HeldGallery("t1.test", 1, 3),
         "link": ReportedLink(True, "dbd-7"),
         "queues": ReportedQueues(0, 0),
         "board": ReportedBoard(41, 4_000, None),
@@ -79,4 +79,4 @@ def some_report(**changes: Any) -> DeviceReport:
         "counters": {"frames": 1_800},
         "updates": (),
     }
-    return DeviceReport(**(members | changes))
+    return SelfReport(**(members | changes))

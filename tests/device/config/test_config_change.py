@@ -99,7 +99,11 @@ def test_every_member_is_documented_and_the_defaults_are_a_configuration() -> No
     }
     required = '[device]\nid = "d"\ngate_id = "g"\ndbd_id = "x"\n', '[camera]\nsource = "/dev/video0"\n'
     text = defaults_text().replace("[device]\n", required[0]).replace("[camera]\n", required[1])
-    text = text.replace("[link]\n", '[link]\nport = "/dev/ttyACM0"\n').replace("[cloud]\n", "")
+    text = (
+        text.replace("[link]\n", '[link]\nport = "/dev/ttyACM0"\n')
+        .replace("[cloud]\n", "")
+        .replace("[attest]\n", "")
+    )
     shortest = "".join((*required, '[link]\nport = "/dev/ttyACM0"\n')).encode()
     assert parse_config(text.encode(), PATH) == parse_config(shortest, PATH)
 

@@ -22,7 +22,7 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
-from device.values.report import ReportedGallery
+from device.values.report import HeldGallery
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.bodies import Box
@@ -374,7 +374,7 @@ class Mailed:
 
         def report(position: MailPosition) -> ReportedState:
             at = gallery.position
-            held = ReportedGallery(at.stream, at.epoch, at.seq)
+            held = HeldGallery(at.stream, at.epoch, at.seq)
             return ReportedState(some_report(gallery=held), position.refused)
 
         end = make_device(seed=self.lives + 10)
