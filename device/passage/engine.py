@@ -116,7 +116,7 @@ class TransactionEngine:
         self._conditions = conditions
         self._session = 0
         self._hand_present = False
-        self._hand_spent = False
+        self._hand_spent = True  # a hand in view since before a restart may have answered: it must leave first
         self._current: _LiveTxn | None = None
         self._deciding: dict[str, _LiveTxn] = {}
         self._ending: dict[str, _Ending] = {}

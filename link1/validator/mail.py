@@ -78,8 +78,6 @@ MailEvent = InboxSettled | OutboxCollected | MailUnsupported
 class MailEnd(Protocol):
     """What is needed of the validator's end."""
 
-    @property
-    def proven(self) -> bool: ...
     def send_mail(self, chunk: MailChunk) -> bool: ...
     def send_mail_pull(self, pull: MailPull) -> bool: ...
 
@@ -108,6 +106,8 @@ class ValidatorMail:
         self._answer_by_ms = 0
         self._unsupported = False
         self._turn_of_pull = False
+        self._begun = False
+        """The session's first status has come: before it the proofs may still be on their way."""
         self._device_kid = ""
         self.applied_seq: int | None = None
         """The last inbox record that the device has applied, as far as it has said."""
@@ -153,7 +153,7 @@ class ValidatorMail:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None while there is nothing to do."""
-        if self._unsupported or not self._end.proven:
+        if self._unsupported or not self._begun:
             return None
         if self._asked is not None:
             return self._answer_by_ms
@@ -174,11 +174,12 @@ class ValidatorMail:
         match event:
             case DeviceProven(_, device_kid):
                 self._meet(device_kid)
-                self._asked, self._unsupported = None, False
+                self._asked, self._unsupported, self._begun = None, False, False
                 self._offer_from_ms = self._pull_from_ms = now_ms
             case Down():
-                self._asked = None
+                self._asked, self._begun = None, False
             case StatusReceived(status):
+                self._begun = True
                 self._device_applied(status.mail.in_applied_seq)
             case MailAckReceived(ack):
                 said = self._acked(ack, now_ms)
@@ -208,7 +209,7 @@ class ValidatorMail:
     # ---- what is asked
 
     def _ask(self, now_ms: int) -> None:
-        if self._asked is not None or self._unsupported or not self._end.proven:
+        if self._asked is not None or self._unsupported or not self._begun:
             return
         offer_due = bool(self._offered) and now_ms >= self._offer_from_ms
         pull_due = now_ms >= self._pull_from_ms

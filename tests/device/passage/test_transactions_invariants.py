@@ -120,12 +120,10 @@ class World:
         self.look(self.bench.release())
 
     def power_goes(self) -> None:
-        """What was durable stays, all else is gone; nobody knows what the hand that is there did."""
+        """What was durable stays, all else is gone; the hand that is there stays."""
         self.bench.held.clear()
         self.bench.hold = False
         self.bench.engine = TransactionEngine(self.settings, self.conditions)
-        self.hand_present = False
-        self.answered_by_this_hand = 0
         self.reset()
 
     # What must hold
