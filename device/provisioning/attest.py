@@ -29,7 +29,12 @@ async def attest(
     Raises AttestationError, CloudError, TrustError, Link1Error, OSError.
     """
     wrapper = read_strict((await cloud.device_status()).body, max_bytes=_MAX_STATUS_BYTES)
-    status = read_service_status(wrapper, device_id=trust.device_id, key_of=trust.status_key, newest_ms=0)
+    status = read_service_status(
+        wrapper,
+        device_id=trust.device_id,
+        key_of=lambda kid: trust.service_key(kid, "device_status"),
+        newest_ms=0,
+    )
     body = attestation_body(read_chain(section.chain_file), section.signer, keys, status.challenge)
     await cloud.attest(body, f"attest-{secrets.token_hex(16)}")
     note_attested(state_dir, keys, clock.wall_ms())

@@ -12,7 +12,7 @@ import pytest
 from device.mail.outbox import OutboxType
 from link1.objects import VerdictResult
 from link1.validator.desk import VerdictAnswered
-from tests.device.core.test_mail_palmd import collected, joined, shown
+from tests.device.core.test_mail_palmd import collected, shown
 from tests.device.whole_device import (
     Device,
     Validator,
@@ -109,7 +109,7 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
             is_about_no_person(report, said)
 
     with PtyPair() as pair, device.running():
-        asyncio.run(story(joined(device, pair)))
+        asyncio.run(story(device.plug(pair)))
 
 
 def is_about_no_person(report: dict[str, Any], said: list[VerdictAnswered]) -> None:

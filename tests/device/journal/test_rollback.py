@@ -26,7 +26,8 @@ from tests.device.carrier_setting import (
 )
 from tests.device.core_makers import DBD_KEY, GALLERY_KEY, NOW_MS
 from tests.device.mail.mail_setting import Mailed
-from tests.device.trust.pinned_makers import bundle, public, trust
+from tests.device.trust.pinned_makers import bundle
+from tests.device.trust.test_trust_bundle import public, trust
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
