@@ -182,6 +182,8 @@ class Gate:
     async def start(self) -> None:
         """Read the journal's newest verdict; before any event."""
         self._last = await self._thread.do(self._journal.last)
+        if self._last is not None:
+            self._engine.restarted()
 
     async def finish(self) -> None:
         """Wait for pending writes."""

@@ -116,7 +116,7 @@ class TransactionEngine:
         self._conditions = conditions
         self._session = 0
         self._hand_present = False
-        self._hand_spent = True  # a hand in view since before a restart may have answered: it must leave first
+        self._hand_spent = False
         self._current: _LiveTxn | None = None
         self._deciding: dict[str, _LiveTxn] = {}
         self._ending: dict[str, _Ending] = {}
@@ -281,6 +281,11 @@ class TransactionEngine:
             self._hand_present = False  # a spent hand stays spent: it was not seen to leave
         self._conditions = conditions
         return [*self._look_at_hand(now_ms), *self._tick_current(now_ms)]
+
+    def restarted(self) -> None:
+        """The device has answered hands before this start: one in view may have had its verdict, and has to
+        leave before it answers (LINK/1: one hand, one verdict)."""
+        self._hand_spent = True
 
     def _hand_left(self, now_ms: int) -> list[Effect]:
         was_spent, self._hand_present, self._hand_spent = self._hand_spent, False, False

@@ -132,9 +132,6 @@ class SimulatedDevice:
     """Ends read no wall clock to decide by; one that did would look here."""
     now_ms: int = 0
 
-    def __post_init__(self) -> None:
-        self.engine.sighting(Sighting(False, 0), 0)  # no hand is there when it starts
-
     def revoke(self, now_ms: int) -> None:
         """The service revokes the validator's key."""
         self.revoked.add(VALIDATOR_KEY.kid)

@@ -141,7 +141,7 @@ def test_a_change_ends_the_wait_for_a_report_and_a_restart_has_another_boot_id(d
         return boot_id
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running():
             boot_id = asyncio.run(first(port))
         with device.running():

@@ -27,8 +27,10 @@ from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.bodies import Box
 from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.device_end import DeviceEnd
 from link1.events import Down, MailPullReceived, MailReceived, Proven
 from link1.keys import SealKey, SigningKey
+from link1.objects import MailMarks
 from link1.sealed import (
     SignerCertificate,
     SignerPurpose,
@@ -40,7 +42,7 @@ from link1.signed import Kind, sign_object
 from link1.validator.mail import InboxSettled, MailEvent, OutboxCollected, ValidatorMail
 from tests.device.carrier_setting import MODEL_ID, SERVICE_KEY, STREAM, Service, service_key
 from tests.device.status_makers import some_report
-from tests.link1.cable import DEVICE_KEY, Cable, make_device, make_validator
+from tests.link1.cable import DEVICE_KEY, Cable, device_status, make_device, make_validator
 
 T = TypeVar("T")
 
@@ -407,7 +409,7 @@ class Mailed:
             self.validator = MailedValidator(2, on_mail)
         self.validator.on_mail = on_mail
         cable = Cable(end, self.validator, now_ms=self.now_ms)
-        cable.on_left = _to_desk(desk)
+        cable.on_left = _to_desk(desk, end)
         living = Living(
             journal, gallery, threads, fuse, desk, apply, cable, self.validator.mail, clock, self.ears,
             self.office, settled,
@@ -428,7 +430,7 @@ class Mailed:
                 thread.close()
 
 
-def _to_desk(desk: MailDesk) -> Callable[[Any], None]:
+def _to_desk(desk: MailDesk, end: DeviceEnd) -> Callable[[Any], None]:
     def handle(event: Any) -> None:
         match event:
             case MailReceived(chunk):
@@ -437,6 +439,7 @@ def _to_desk(desk: MailDesk) -> Callable[[Any], None]:
                 desk.pulled(pull)
             case Proven():
                 desk.session_began()
+                end.send_status(device_status(mail=MailMarks(desk.position.in_applied_seq, 0, 0)))
             case Down():
                 desk.session_ended()
 

@@ -24,7 +24,7 @@ from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import Decision, ErrorCode, LastVerdict, Passage, Request, VerdictResult
 from link1.signed import object_ref
-from tests.device.core_makers import THRESHOLDS, make_request, make_stored, no_hand, txn_id_of
+from tests.device.core_makers import THRESHOLDS, make_request, make_stored, txn_id_of
 
 SETTINGS = EngineSettings(
     THRESHOLDS, attempts=3, decision_timeout_ms=5_000, passage_timeout_ms=10_000, passage_sensor=True
@@ -41,7 +41,6 @@ class EngineBench:
 
     def __init__(self, settings: EngineSettings = SETTINGS, *, proven: bool = True) -> None:
         self.engine = TransactionEngine(settings, ALL_WELL)
-        self.engine.sighting(no_hand(), 0)
         self.now_ms = 1_000
         self.hold = False
         self.port_full = False

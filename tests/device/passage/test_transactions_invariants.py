@@ -124,6 +124,7 @@ class World:
         self.bench.held.clear()
         self.bench.hold = False
         self.bench.engine = TransactionEngine(self.settings, self.conditions)
+        self.bench.engine.restarted()
         self.reset()
 
     # What must hold

@@ -3,7 +3,7 @@
 The rules are those of `session.pml` and `passage.pml` as they can be seen from the middle of the cable. They
 are written here a second time, by hand, for frames and messages as they are. A capture that breaks none
 proves nothing: a rule judges what was sent, not what an end did with it. Captures are those of `palmctl link
-monitor --pcap`, whole from the opening of the cable; frames may be lost behind the monitor, and none before it.
+monitor --pcap`, whole from the opening of the cable; frames may be lost after the monitor, none before it.
 Signatures are not verified.
 
     python -m tools.rig.model.traces cable.pcap
@@ -49,7 +49,7 @@ class _Channel:
 
 
 @dataclass(slots=True)
-class _Side:
+class _Speaker:
     """One end, as far as the cable knows it."""
 
     tags: list[bytes] = field(default_factory=list)
@@ -85,7 +85,7 @@ class CaptureReader:
         self.breaches: list[TraceBreach] = []
         self.messages = 0
         self._packet = 0
-        self._sides = {Direction.FROM_DEVICE: _Side(), Direction.FROM_VALIDATOR: _Side()}
+        self._sides = {Direction.FROM_DEVICE: _Speaker(), Direction.FROM_VALIDATOR: _Speaker()}
         self._requests: dict[str, JsonObject] = {}
         self._asked_now: set[str] = set()
         self._open: str | None = None
