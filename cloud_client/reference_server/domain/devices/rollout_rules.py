@@ -61,11 +61,6 @@ class Share:
     def mean(self) -> float:
         return self.accepted / self.decided
 
-    @property
-    def variance(self) -> float:
-        """Of the mean."""
-        return self.mean * (1 - self.mean) / self.decided
-
 
 @dataclass(frozen=True, slots=True)
 class Halt:
@@ -128,9 +123,14 @@ def judge(standings: Sequence[Standing], *, soaked: bool, took: Share, others: S
 
 
 def differ(took: Share, others: Share) -> bool:
-    """Whether two shares of accepted verdicts differ by more than chance, and by enough to matter."""
+    """Whether two shares of accepted verdicts differ by more than chance, and by enough to matter.
+
+    The standard error is that of two samples of one share, the share of both together. With the two shares
+    by themselves it would be far too small where one of them happens to be near 1, as a good share is.
+    """
     if min(took.decided, others.decided) < ENOUGH_VERDICTS:
         return False
+    share = (took.accepted + others.accepted) / (took.decided + others.decided)
+    error = sqrt(share * (1 - share) * (1 / took.decided + 1 / others.decided))
     difference = abs(took.mean - others.mean)
-    chance = STANDARD_ERRORS * sqrt(took.variance + others.variance)
-    return difference > max(chance, SHARE_DIFFERENCE)
+    return difference > max(STANDARD_ERRORS * error, SHARE_DIFFERENCE)
