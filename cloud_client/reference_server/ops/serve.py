@@ -293,6 +293,8 @@ async def _move_rollouts(api: Api) -> None:
                 await _move_those_of(api, environment)
         except StoreUnavailable as error:
             log.warning("rollouts are not looked at, tried again: %s", error)
+        except Exception as error:  # noqa: BLE001 - without this task no silent device would halt anything
+            log.error("rollouts are not looked at, tried again: %s", type(error).__name__)
 
 
 async def _move_those_of(api: Api, environment: Environment) -> None:

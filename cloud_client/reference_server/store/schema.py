@@ -424,15 +424,19 @@ _FLEET = (
     "ALTER TABLE devices ADD COLUMN network_ms BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE devices ADD COLUMN mail_ms BIGINT NOT NULL DEFAULT 0",
     "UPDATE devices SET network_ms = last_seen_ms",
-    # Attested until then, by the leaf key and under the CA named. Who was attested before has to be again:
-    # until when is not known.
+    # Attested until then, under the CA named. Who was attested before has to be again: until when is unknown.
     "ALTER TABLE devices ADD COLUMN attested_ms BIGINT",
     "ALTER TABLE devices ADD COLUMN attested_until_ms BIGINT NOT NULL DEFAULT 0",
-    "ALTER TABLE devices ADD COLUMN attested_leaf BLOB",
     "ALTER TABLE devices ADD COLUMN attested_ca TEXT",
     "ALTER TABLE devices DROP COLUMN attest_level",
     "ALTER TABLE devices DROP COLUMN attest_verified",
-    "CREATE INDEX devices_leaf ON devices (attested_leaf) WHERE attested_leaf IS NOT NULL",
+    # SHA-256 of the leaf keys that have attested a device, until it is wiped.
+    """CREATE TABLE attested_leaves (
+        leaf BLOB PRIMARY KEY,
+        tenant_id TEXT NOT NULL,
+        device_id TEXT NOT NULL,
+        FOREIGN KEY (tenant_id, device_id) REFERENCES devices)""",
+    "CREATE INDEX attested_leaves_device ON attested_leaves (tenant_id, device_id)",
     # The newest report of a device. `earlier_boots` are the boot_ids before the report's, the latest first;
     # `boot_counters` the last values since its boot, `counters` the totals; `stopped_ms` when it first said
     # that it does not serve any more; `app_seq` and `model_seq` the highest release that ran or failed.

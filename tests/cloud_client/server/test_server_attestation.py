@@ -271,12 +271,19 @@ def test_a_leaf_vouches_for_one_device(
     assert attested(second, partner)
 
 
-def test_giving_it_up_frees_the_leaf(tenant: Tenant, root: Maker, at: datetime) -> None:
+def test_a_leaf_stays_with_its_device(tenant: Tenant, partner: Partner, root: Maker, at: datetime) -> None:
+    """Through another leaf, a device that gives its attestation up, and new keys."""
     first, second = tenant.device("gate-a"), tenant.device("gate-b")
     leaf = root.issue(p256(), at=at)
     first.post(PATH, evidence(first, leaf))
+    first.post(PATH, evidence(first, root.issue(p256(), at=at)))
     first.post(PATH, {"level": "none", "evidence": None})
-    second.post(PATH, evidence(second, leaf))
+    assert not attested(first, partner)
+    partner.post("/v1/devices/gate-a/revoke", {"reason": "other"}, 200)
+    first = tenant.device("gate-a")
+    assert second.send("POST", PATH, evidence(second, leaf)).status_code == 409
+    first.post(PATH, evidence(first, leaf))
+    assert attested(first, partner)
 
 
 def test_what_does_not_verify_leaves_trust_as_it_was(

@@ -395,7 +395,8 @@ def test_release_seqs_rise(tenant: Tenant) -> None:
     cloud, environment = tenant.cloud, rolled.environment
 
     def next_seq(given: int | None) -> int:
-        return int(cloud.operate(lambda tx, _, now: releases.next_seq(tx, environment, given, now)))
+        seq: int = cloud.operate(lambda tx, _, now: releases.next_seq(tx, environment, given, now))
+        return seq
 
     for given in (rolled.release_seq, 1):
         with pytest.raises(OperatorError, match="above"):

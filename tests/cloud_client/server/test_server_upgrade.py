@@ -27,17 +27,16 @@ _BACK_TO_4 = (
             "release_chunks",
             "releases",
             "device_reports",
+            "attested_leaves",
         )
     ),
     "DROP INDEX inbox_release",
     "ALTER TABLE inbox DROP COLUMN release_seq",
-    "DROP INDEX devices_leaf",
     *(
         f"ALTER TABLE devices DROP COLUMN {name}"
         for name in (
             "attested_ms",
             "attested_until_ms",
-            "attested_leaf",
             "attested_ca",
             "network_ms",
             "mail_ms",

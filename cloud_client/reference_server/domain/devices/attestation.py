@@ -75,8 +75,7 @@ def attest_device(call: Call, tx: Tx) -> ApiAnswer:
         proof = _verify(call, tx, device, evidence)
     except _NotVerified:
         raise invalid("/evidence", "not_verified") from None
-    if _vouches_for_another(tx, device, proof.leaf):
-        raise Problem(ProblemCode.DEVICE_STATE_CONFLICT)
+    _bind_leaf(tx, device, proof.leaf)
     return _attested(tx, device, proof, call.now_ms)
 
 
@@ -152,12 +151,10 @@ class _Proof:
 
 def _attested(tx: Tx, device: Row, proof: _Proof | None, now_ms: int) -> ApiAnswer:
     tx.run(
-        """UPDATE devices SET attested_ms = :at_ms, attested_until_ms = :until_ms, attested_leaf = :leaf,
-                  attested_ca = :ca
+        """UPDATE devices SET attested_ms = :at_ms, attested_until_ms = :until_ms, attested_ca = :ca
            WHERE tenant_id = :tenant_id AND device_id = :device_id""",
         at_ms=None if proof is None else now_ms,
         until_ms=0 if proof is None else proof.until_ms,
-        leaf=None if proof is None else proof.leaf,
         ca=None if proof is None else proof.ca,
         tenant_id=device["tenant_id"],
         device_id=device["device_id"],
@@ -165,16 +162,22 @@ def _attested(tx: Tx, device: Row, proof: _Proof | None, now_ms: int) -> ApiAnsw
     return ApiAnswer(200, shown.Attestation(trust=trust_of(attested=proof is not None)))
 
 
-def _vouches_for_another(tx: Tx, device: Row, leaf: bytes) -> bool:
-    """Whether the leaf has attested another device, of any tenant, which is not wiped."""
-    return tx.exists(
-        """SELECT 1 FROM devices
-           WHERE attested_leaf = :leaf AND status <> 'wiped'
-             AND NOT (tenant_id = :tenant_id AND device_id = :device_id)""",
+def _bind_leaf(tx: Tx, device: Row, leaf: bytes) -> None:
+    """A leaf vouches for one device until that is wiped. Problem 409 when it did for one of any tenant."""
+    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    tx.run(
+        """INSERT INTO attested_leaves (leaf, tenant_id, device_id)
+           VALUES (:leaf, :tenant_id, :device_id) ON CONFLICT DO NOTHING""",
         leaf=leaf,
-        tenant_id=device["tenant_id"],
-        device_id=device["device_id"],
+        **where,
     )
+    if not tx.exists(
+        """SELECT 1 FROM attested_leaves
+           WHERE leaf = :leaf AND tenant_id = :tenant_id AND device_id = :device_id""",
+        leaf=leaf,
+        **where,
+    ):
+        raise Problem(ProblemCode.DEVICE_STATE_CONFLICT)
 
 
 def _evidence(value: object) -> X509Evidence:

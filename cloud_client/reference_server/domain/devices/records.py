@@ -70,6 +70,11 @@ def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
     )
     if wiped:
         mail_inbox.void(tx, device)
+        tx.run(
+            "DELETE FROM attested_leaves WHERE tenant_id = :tenant_id AND device_id = :device_id",
+            tenant_id=device["tenant_id"],
+            device_id=device["device_id"],
+        )
     return bool(wiped)
 
 
