@@ -38,11 +38,14 @@ class ReportTask:
     def __init__(self, context: SyncContext) -> None:
         self._context = context
         self._wait_s = 0.0
+        self._not_before_ms = 0
 
     def core_lost(self) -> None:
         """Nothing to forget: a core that has restarted has a report at once."""
 
     async def step(self, core: CoreLine) -> float:
+        if (rest_s := _left_s(self._context, self._not_before_ms)) > 0:
+            return rest_s
         asked = ReportAsked(min(MAX_WAIT_MS, round(self._wait_s * 1000)))
         try:
             report = await core.call("report.next", asked, timeout_s=self._wait_s + CORE_ANSWERS_S)
@@ -57,7 +60,8 @@ class ReportTask:
             self._context.failed(error)
             if _is_absent(error):
                 _log.info("reports: this service takes none")
-                return ROUTE_ABSENT_S
+                self._not_before_ms = _in_ms(self._context, ROUTE_ABSENT_S)
+                return 0.0
             pause_s = max(pause_s, retry_after_s(error))
         else:
             self._context.answered()
@@ -73,12 +77,13 @@ class UpdatesTask:
     def __init__(self, context: SyncContext) -> None:
         self._context = context
         self._backoff = Backoff(context.random)
+        self._absent_until_ms = 0
         self.core_lost()
 
     def core_lost(self) -> None:
         """A core that has restarted knows what it lacks once it has an offer."""
         self._wanted: ChunkWanted | None = None
-        self._ask_at_ms = 0
+        self._ask_at_ms = self._absent_until_ms
         self._core_takes = False
 
     async def step(self, core: CoreLine) -> float:
@@ -89,15 +94,17 @@ class UpdatesTask:
                 _log.info("updates: the core takes none: %s", error)
                 return CORE_REFUSES_S
             self._core_takes = True
+        rest_s = _left_s(self._context, self._ask_at_ms)
         try:
-            if self._wanted is None or self._until_due_s() <= 0:
+            if rest_s <= 0:
                 return await self._ask(core)
-            return await self._fetch(core, self._wanted)
+            return rest_s if self._wanted is None else await self._fetch(core, self._wanted)
         except CloudError as error:
             self._context.failed(error)
-            if self._wanted is None and _is_absent(error):
+            if rest_s <= 0 and _is_absent(error):
                 _log.info("updates: this service offers none")
-                return ROUTE_ABSENT_S
+                self._ask_at_ms = self._absent_until_ms = _in_ms(self._context, ROUTE_ABSENT_S)
+                return 0.0
             return self._backoff.failed(retry_after_s(error))
 
     async def _ask(self, core: CoreLine) -> float:
@@ -109,10 +116,11 @@ class UpdatesTask:
             taken = read_answer(OfferTaken, await core.call("updates", payload=answer.body))
         except IpcRefused as error:
             _log.warning("updates: the core refuses the offer: %s", error)
-            return CORE_REFUSES_S
-        delay_s = _jittered(self._context, taken.next_after_s)
-        self._ask_at_ms = self._context.clock.monotonic_ms() + round(delay_s * 1000)
-        return self._go_on(taken.chunk)
+            self._ask_at_ms = _in_ms(self._context, CORE_REFUSES_S)
+            return 0.0
+        self._ask_at_ms = _in_ms(self._context, _jittered(self._context, taken.next_after_s))
+        self._wanted = taken.chunk
+        return 0.0
 
     async def _fetch(self, core: CoreLine, wanted: ChunkWanted) -> float:
         op, request, body = "updates.chunk", None, b""
@@ -128,15 +136,10 @@ class UpdatesTask:
             taken = await core.call(op, request, body)
         except IpcRefused as error:
             _log.warning("%s: the core refuses it: %s", op, error)
-            return self._go_on(None)
-        return self._go_on(read_answer(UpdateChunkTaken, taken).chunk)
-
-    def _go_on(self, wanted: ChunkWanted | None) -> float:
-        self._wanted = wanted
-        return self._until_due_s() if wanted is None else 0.0
-
-    def _until_due_s(self) -> float:
-        return max(0.0, (self._ask_at_ms - self._context.clock.monotonic_ms()) / 1000)
+            self._wanted = None
+        else:
+            self._wanted = read_answer(UpdateChunkTaken, taken).chunk
+        return 0.0
 
 
 def _is_absent(error: CloudError) -> bool:
@@ -148,3 +151,13 @@ def _is_absent(error: CloudError) -> bool:
 
 def _jittered(context: SyncContext, seconds: float) -> float:
     return seconds * (1 - JITTER + 2 * JITTER * context.random())
+
+
+def _in_ms(context: SyncContext, seconds: float) -> int:
+    """The monotonic time so many seconds from now."""
+    return context.clock.monotonic_ms() + round(seconds * 1000)
+
+
+def _left_s(context: SyncContext, until_ms: int) -> float:
+    """A pause may end early, when the service is reached again."""
+    return (until_ms - context.clock.monotonic_ms()) / 1000

@@ -21,7 +21,7 @@ from tools.rig.packaging.wheels import NOT_ON_A_BOARD, OWN_NOT_ON_A_BOARD, witho
 
 PACKAGING = SOURCE / "tools/rig/packaging"
 PROJECTS = {"device": SOURCE, "cloud": PACKAGING / "cloud", "rig": PACKAGING / "rig"}
-MOST_LINES, MOST_BYTES = 35_650, 12 << 20
+MOST_LINES, MOST_BYTES = 38_600, 12 << 20
 IMPORT_EACH = """
 import sys
 from importlib import import_module

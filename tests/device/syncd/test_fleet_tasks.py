@@ -1,0 +1,176 @@
+"""Reports out and releases in, between a real core and a service with faults of its own."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device.syncd import fleet_tasks
+from link1.canonical import JsonObject
+from link1.signed import Kind, sign_object
+from link1.transport.pty_pair import PtyPair
+from tests.device.core.test_palmd import joined
+from tests.device.syncd.test_carrier_lanes import Cloud, carrying, problem, respond, until
+from tests.device.updates.update_setting import now_ms, release, signed
+from tests.device.whole_device import Device, make_device, validator_at
+from tools.cloud.pack_release import chunk_bodies
+from tools.palmctl.bench.board import DEVICE_ID
+
+REPORT, UPDATES = "/v1/devices/self/report", "/v1/devices/self/updates"
+PAYLOAD, CHUNK = bytes(range(256)) * 4, 256
+
+
+@dataclass
+class FleetCloud(Cloud):
+    """A service that takes reports, and offers `manifests`."""
+
+    device: Device | None = None
+    manifests: list[JsonObject] = field(default_factory=list)
+    attest_due: bool = False
+
+    @property
+    def reports(self) -> list[tuple[float, dict[str, Any]]]:
+        return [(at, json.loads(request.content)) for at, path, request in self.asked if path == REPORT]
+
+    async def _v1_gallery_deltas(self, _request: httpx.Request) -> httpx.Response:
+        return problem(403, "forbidden")  # the device's gallery is another's
+
+    async def _v1_devices_self_report(self, _request: httpx.Request) -> httpx.Response:
+        return httpx.Response(204, stream=httpx.ByteStream(b""))
+
+    async def _v1_devices_self_updates(self, _request: httpx.Request) -> httpx.Response:
+        assert self.device is not None
+        offer = {
+            "v": 1,
+            "device_id": DEVICE_ID,
+            "release_seqs": [wrapper["manifest_obj"]["release_seq"] for wrapper in self.manifests],
+            "issued_at_ms": now_ms(),
+        }
+        answer = {
+            "data": self.manifests,
+            "offer": sign_object(Kind.UPDATE_OFFER, offer, self.device.board.service_key),
+            "next_after_s": 60,
+            "attest_due": self.attest_due,
+        }
+        return respond(200, answer)
+
+    async def _v1_updates_7_chunks_0(self, _request: httpx.Request) -> httpx.Response:
+        return respond(200, next(iter(chunk_bodies(PAYLOAD, 7, CHUNK))))
+
+    async def _v1_updates_7_chunks_1(self, _request: httpx.Request) -> httpx.Response:
+        return problem(404, "update_not_found")
+
+
+def with_fleet(
+    folder: Path, scenario: Callable[[Device, FleetCloud, str], Awaitable[None]], **given: Any
+) -> None:
+    device = make_device(folder)
+
+    async def whole(port: str) -> None:
+        cloud = FleetCloud(device=device, **given)
+        async with asyncio.timeout(60), carrying(cloud, device.config.carrier_socket):
+            await scenario(device, cloud, port)
+
+    with PtyPair() as pair:
+        port = joined(device, pair)
+        with device.running():
+            asyncio.run(whole(port))
+
+
+@pytest.fixture(autouse=True)
+def close_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports may follow each other sooner than in the product, to keep the tests short."""
+    monkeypatch.setattr(fleet_tasks, "REPORTS_APART_S", 0.4)
+
+
+def test_a_change_is_reported_soon_never_too_soon_and_a_failure_is_not_repeated(tmp_path: Path) -> None:
+    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+        cloud.faults[REPORT] = [lambda _request: problem(503, "internal_error", retryable=True)]
+        await until(lambda: len(cloud.reports) == 1)
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            await until(lambda: cloud.reports[-1][1]["link"]["up"])
+        await until(lambda: not cloud.reports[-1][1]["link"]["up"])
+        times = [at for at, _ in cloud.reports]
+        assert all(later - earlier >= 0.4 for earlier, later in itertools.pairwise(times))
+        keys = [request.headers["Idempotency-Key"] for request in cloud.requests(REPORT)]
+        assert len(set(keys)) == len(keys), "each of them is another report"
+        states = [(one["health"], one["link"], one["serving"], one["updates"]) for _, one in cloud.reports]
+        assert all(earlier != later for earlier, later in itertools.pairwise(states))
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_without_news_a_report_comes_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 1.5)
+
+    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+        await until(lambda: len(cloud.reports) >= 4)
+        (last, told), (before, _) = cloud.reports[-1], cloud.reports[-2]
+        assert 1.5 * 0.9 <= last - before <= 1.5 * 1.1 + 1.0
+        assert told["boot_id"] == cloud.reports[0][1]["boot_id"]
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
+
+    def limited(_request: httpx.Request) -> httpx.Response:
+        answer = problem(429, "rate_limited", retryable=True)
+        answer.headers["Retry-After"] = "2"
+        return answer
+
+    async def scenario(_device: Device, cloud: FleetCloud, _port: str) -> None:
+        cloud.faults[REPORT] = [limited]
+        await until(lambda: len(cloud.reports) >= 2)
+        assert cloud.reports[1][0] - cloud.reports[0][0] >= 2
+
+    with_fleet(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("absent", [(404, "route_not_found"), (405, "method_not_allowed")])
+def test_a_service_without_these_routes_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[int, str]
+) -> None:
+    monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
+
+    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+        for path in (REPORT, UPDATES):
+            cloud.faults[path] = [lambda _request: problem(*absent)] * 9
+        await until(lambda: bool(cloud.reports) and bool(cloud.requests(UPDATES)))
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()  # which is news
+            await until(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 4)
+        assert (len(cloud.reports), len(cloud.requests(UPDATES))) == (1, 1)
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Path) -> None:
+    async def scenario(device: Device, cloud: FleetCloud, _port: str) -> None:
+        obj = release(PAYLOAD, 7, chunk_bytes=CHUNK)
+        cloud.manifests.append(signed(obj, device.board.root_key))
+        gone = {"kind": "model", "name": "palm", "release_seq": 7, "state": "withdrawn"}
+        await until(lambda: bool(cloud.reports) and cloud.reports[-1][1]["updates"] == [gone], 30)
+        chunks = [path for _, path, _ in cloud.asked if "chunks" in path]
+        assert chunks == ["/v1/updates/7/chunks/0", "/v1/updates/7/chunks/1"]
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_offers_that_the_core_refuses_make_no_storm(tmp_path: Path) -> None:
+    async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
+        await until(lambda: len(cloud.requests(UPDATES)) == 1)
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            await until(lambda: cloud.reports[-1][1]["link"]["up"])
+        assert len(cloud.requests(UPDATES)) == 1
+
+    with_fleet(tmp_path, scenario, manifests=[{"manifest_obj": {"release_seq": 1}}])
