@@ -47,10 +47,11 @@ TRACKED_MS: Final = 300
 """A hand found so long ago is looked for where it was, before it is searched for in the whole picture."""
 SEARCH_EVERY_MS: Final = 130
 """Pause between searches of the published weights while no hand is in view; own means see the rest."""
-NEAR_JOINTS: Final = 0.15
+NEAR_JOINTS: Final = 0.25
 """Valleys of the fine network further from the joints' than this, in palm widths, are not believed."""
 JOINTS_SURE: Final = 0.8
-"""The chance of a hand from which on its joints are believed to be those of an open one."""
+"""The chance of a hand from which on its joints are believed to be those of an open one; chosen on public
+pictures of hands."""
 CENTRE: Final = (0.47, 0.62)
 """The palm's centre in the crop of a left hand, as outlines have it."""
 

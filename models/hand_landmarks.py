@@ -49,6 +49,7 @@ _BONES: Final = (
     (15, 16), (17, 18), (18, 19), (19, 20),
 )  # fmt: skip
 
+# These four limits were chosen by trying them on public pictures of hands (docs/lab/HAND.md).
 STRETCHED: Final = 1.2
 """A finger is stretched when its tip is this much further from the wrist than its middle joint is."""
 
@@ -58,9 +59,8 @@ APART: Final = 0.4
 """Distance of the thumb's tip from the other tips, in rows of knuckles, below which it touches one."""
 BACK: Final = 0.85
 """Chance of the other hand than the thumb's side says, from which on a hand shows its back."""
-VALLEY_OUT: Final = (0.27, 0.38, 0.355)
-"""Where the valleys are between knuckles and middle joints; fitted to generated hands and to the fine
-network's valleys on photographs."""
+VALLEY_OUT: Final = (0.255, 0.378, 0.347)
+"""Where the valleys are between knuckles and middle joints; fitted to generated hands."""
 
 Points = NDArray[np.float64]
 

@@ -17,5 +17,5 @@ def check(case: Case) -> Finding:
     return warn(
         NAME,
         f"found by this device's own networks alone, which miss more hands in a real room: {why}",
-        "install the package again, or set [model] hand_weights = false",
+        "install the package again (in a checkout: make hand-weights), or set [model] hand_weights = false",
     )

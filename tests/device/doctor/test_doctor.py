@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from device.doctor import (
     cable,
     clock,
     gallery,
+    hands,
     memory,
     ownership,
     picture,
@@ -32,6 +34,7 @@ from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
 from device.trust.trust import reread
 from device.values.status import CableStatus
+from models.hand_landmarks import installed_landmarks, weights_folder
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
 from tools.kit.pty_pair import PtyPair
@@ -60,6 +63,30 @@ def lay(case: Case, files: dict[str, str]) -> None:
         path = case.system(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def test_hands_with_the_published_weights_without_them_and_with_altered_ones(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed_landmarks() is not None:
+        found = hands.check(case)
+        assert found.result is CheckResult.OK and "published weights" in found.detail
+    assert case.config is not None
+    off = replace(case, config=replace(case.config, model=replace(case.config.model, hand_weights=False)))
+    assert hands.check(off).result is CheckResult.SKIP and "hand_weights is false" in hands.check(off).detail
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    installed_landmarks.cache_clear()
+    try:
+        absent = hands.check(case)
+        assert absent.result is CheckResult.WARN and "does not hold them" in absent.detail and absent.todo
+        installed_landmarks.cache_clear()
+        weights_folder().mkdir(parents=True)
+        (weights_folder() / "manifest.json").write_text("{}")
+        altered = hands.check(case)
+        assert altered.result is CheckResult.WARN and "two files" in altered.detail
+    finally:
+        installed_landmarks.cache_clear()
 
 
 THERMAL = "/sys/class/thermal/thermal_zone0"
