@@ -1,0 +1,132 @@
+"""What a carrier of pages can arrange in a few steps; and faults planted in the gallery are found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gallery.freshness
+import gallery.gallery
+import gallery.stream
+from gallery.freshness import Freshness, FreshnessReason, GalleryNow, HeldTime
+from gallery.stream import Delta, DeltaPage, Head
+from link1.canonical import JsonObject
+from tests.gallery.carrier_search import CarrierSearch
+
+Patch = pytest.MonkeyPatch
+
+
+def test_no_course_of_events_breaks_a_promise(tmp_path: Path) -> None:
+    found = CarrierSearch(tmp_path, steps=3, hours=9).run()
+    assert found.broken is None
+    assert found.states > 50
+
+
+def test_a_carrier_that_hides_as_many_enrolments_as_erasures_is_not_noticed(tmp_path: Path) -> None:
+    """The limit that docs/decisions/33 states: what was erased stays, with a count that fits."""
+    found = CarrierSearch(tmp_path, steps=4, hours=6, blanking=True, only=("deltas 1-2", "deltas 3-4")).run()
+    assert found.broken is not None
+    assert found.broken[1][-1] == "deltas 3-4, 3 and 4 hidden"
+
+
+# ---- planted faults
+
+
+def takes_older_heads(patch: Patch) -> None:
+    patch.setattr(gallery.freshness, "is_newer", lambda *_times: True)
+
+
+def takes_older_positions(patch: Patch) -> None:
+    """A signed head of an earlier position is older too, so either check alone refuses it."""
+    patch.setattr(gallery.gallery, "_check_not_older", lambda _head, _position: None)
+    takes_older_heads(patch)
+
+
+def any_head_makes_fresh(patch: Patch) -> None:
+    sound = HeldTime.with_head
+
+    def with_head(self: HeldTime, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> HeldTime:
+        return sound(self, issued_at_ms, now, complete=True)
+
+    patch.setattr(HeldTime, "with_head", with_head)
+
+
+def never_expires(patch: Patch) -> None:
+    sound = HeldTime.freshness
+
+    def freshness(self: HeldTime, now: GalleryNow, ttl_ms: int) -> Freshness:
+        found = sound(self, now, ttl_ms)
+        return replace(found, fresh=True) if found.reason is FreshnessReason.EXPIRED else found
+
+    patch.setattr(HeldTime, "freshness", freshness)
+
+
+def a_reboot_forgets_the_age(patch: Patch) -> None:
+    sound = HeldTime.after_restart
+
+    def after_restart(self: HeldTime, now: GalleryNow, boot_id: str, *, clock_kept: bool = True) -> HeldTime:
+        after = sound(self, now, boot_id, clock_kept=clock_kept)
+        return replace(after, age_ms=0, time_lost=False) if self.age_ms is not None else after
+
+    patch.setattr(HeldTime, "after_restart", after_restart)
+
+
+def follows_no_chain(patch: Patch) -> None:
+    def follow_chain(page: DeltaPage, *, seq: int, head: bytes) -> tuple[Delta, ...]:
+        return tuple(delta for delta in page.deltas if delta.seq > seq)
+
+    patch.setattr(gallery.gallery, "follow_chain", follow_chain)
+
+
+def compares_no_digest(patch: Patch) -> None:
+    patch.setattr(gallery.stream, "digest_of", lambda _fields, _salt: AnyBytes())
+
+
+class AnyBytes(bytes):
+    """Equal to everything."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    def __ne__(self, _other: object) -> bool:
+        return False
+
+    __hash__ = bytes.__hash__
+
+
+def compares_no_state(patch: Patch) -> None:
+    patch.setattr(gallery.gallery, "is_whole", lambda _store, _staging: True)
+
+
+def verifies_no_signature(patch: Patch) -> None:
+    def verify_head(wrapper: JsonObject, _key_of: object) -> Head:
+        return Head.from_obj(wrapper["head_obj"])
+
+    patch.setattr(gallery.gallery, "verify_head", verify_head)
+
+
+OLD = "an erased person is recognised six hours after the erasure"
+STRANGER = "a palm that the service never signed is recognised"
+SILENT = "a gate without word for six hours recognises people"
+FAULTS: dict[Callable[[Patch], None], tuple[str, tuple[str, ...]]] = {
+    takes_older_positions: ("the position went back", ("deltas", "snapshot 0 h")),
+    takes_older_heads: ("an older head was taken", ("deltas", "head")),
+    any_head_makes_fresh: (OLD, ("deltas 1-2", "head 9")),
+    never_expires: (OLD, ("deltas 1-2",)),
+    a_reboot_forgets_the_age: (OLD, ("deltas 1-2",)),
+    follows_no_chain: ("at seq 4 it holds", ("deltas 1-2", "deltas 4")),
+    compares_no_digest: (STRANGER, ("deltas 1-2",)),
+    compares_no_state: (STRANGER, ("snapshot 4 h",)),
+    verifies_no_signature: (SILENT, ("deltas 1-2", "head of its own")),
+}
+"""A fault, the promise that is found broken, and the letters that are enough to find it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_found(fault: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
+    promise, only = FAULTS[fault]
+    fault(monkeypatch)
+    found = CarrierSearch(tmp_path, steps=6, hours=9, only=only).run()
+    assert found.broken is not None
+    assert found.broken[0].startswith(promise), found.broken
