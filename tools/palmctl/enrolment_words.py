@@ -12,6 +12,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "type_code": "Digitar um código",
         "code_title": "Digite o código",
         "code_how": "São 8 letras e números, como 4F7K-9QRT.",
+        "check_code": "Confira o código",
         "code_go": "Continuar",
         "back": "Voltar",
         "delete": "Apagar",
@@ -52,8 +53,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "unready_how": "Este aparelho não está pronto agora. Procure um atendente.",
         "why_capture_rejected": "A leitura da palma não deu certo. Peça um novo código e tente outra vez.",
         "why_enrollment_session_invalid": "Este código já foi usado ou venceu. Peça um novo.",
-        "why_typed_code": "Este código não foi aceito. Confira cada letra e digite outra vez. "
-        "Se estiver certo, ele já foi usado ou venceu: peça um novo.",
+        "why_typed_code": "Este código não foi aceito. "
+        "Se cada letra estiver certa, ele já foi usado ou venceu: peça um novo.",
         "why_not_a_code": "Este código não está completo. Confira e digite outra vez.",
         "why_unreachable": "O serviço não respondeu. Tente de novo daqui a pouco.",
         "why_not_sent": "O serviço não respondeu a tempo. Nada foi guardado. Peça um novo código.",
@@ -73,6 +74,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "type_code": "Type a code",
         "code_title": "Type the code",
         "code_how": "It has 8 letters and digits, such as 4F7K-9QRT.",
+        "check_code": "Check the code",
         "code_go": "Continue",
         "back": "Back",
         "delete": "Delete",
@@ -113,8 +115,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "unready_how": "This device is not ready now. Please ask an attendant.",
         "why_capture_rejected": "Your palm could not be read. Ask for a new code and try again.",
         "why_enrollment_session_invalid": "This code was used or has expired. Ask for a new one.",
-        "why_typed_code": "This code was not accepted. Check every letter and type it again. "
-        "If it is right, it was used or has expired: ask for a new one.",
+        "why_typed_code": "This code was not accepted. "
+        "If every letter is right, it was used or has expired: ask for a new one.",
         "why_not_a_code": "This code is not complete. Check it and type it again.",
         "why_unreachable": "The service did not answer. Try again in a moment.",
         "why_not_sent": "The service did not answer in time. Nothing was kept. Ask for a new code.",

@@ -34,6 +34,15 @@ _FLAGS: Final = (
     "--remote-debugging-pipe",
 )
 
+_KEYS: Final = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    " ": (32, " "),
+    "Backspace": (8, ""),
+    "PageDown": (34, ""),
+}
+"""Virtual key code and the text that it types, of keys that are not one character."""
+
 
 class BrowserError(Exception):
     """The browser refused a command, or did not answer."""
@@ -87,6 +96,20 @@ class Tab:
         """Type text into the field that a selector finds."""
         self.value(f"document.querySelector({json.dumps(field)}).focus()")
         self.call("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """One key of a keyboard, by its name in KeyboardEvent.key (UI Events)."""
+        code, typed = _KEYS[key] if key in _KEYS else (ord(key.upper()), key)
+        named = {"key": key, "windowsVirtualKeyCode": code, "text": typed}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def focused(self) -> tuple[str, str]:
+        """Role and name of the element with the focus, as a screen reader takes them."""
+        found = self.call("Runtime.evaluate", expression="document.activeElement")["result"]
+        nodes = self.call("Accessibility.getPartialAXTree", objectId=found["objectId"], fetchRelatives=False)
+        node = nodes["nodes"][0]
+        return node["role"]["value"], node.get("name", {}).get("value", "")
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is in the page."""

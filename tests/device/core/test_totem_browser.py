@@ -36,31 +36,36 @@ def step(tab: Tab, name: str) -> None:
     until(tab, f"document.body.dataset.step === '{name}'")
 
 
-SCREENS = ((800, 480), (480, 800), (1024, 600), (1280, 800))
-"""Small panels as totems have them, lying and standing, and a large one."""
-
-CUT_OFF = """[...document.querySelectorAll('button:not([hidden])')].filter((button) => {
-  const at = button.getBoundingClientRect();
-  return at.top < 0 || at.left < 0 || at.bottom > innerHeight || at.right > innerWidth || at.height < 44
-    || !button.contains(document.elementFromPoint(at.left + at.width / 2, at.top + at.height / 2));
-}).map((button) => button.textContent)"""
-SCROLLS = (
-    "document.documentElement.scrollHeight > innerHeight || document.documentElement.scrollWidth > innerWidth"
-)
+LISTEN = """(() => {
+  window.heard = [];
+  const said = document.querySelector('#said');
+  new MutationObserver(() => heard.push(said.textContent)).observe(said, { childList: true });
+  return [said.getAttribute('aria-live'), said.checkVisibility()];
+})()"""
+"""From now on every announcement goes into `heard`, in the order in which a screen reader says them."""
 
 
-def every_button_can_be_pressed(tab: Tab) -> None:
-    """On every screen: whole, large enough for a finger, covered by nothing; the page never scrolls."""
-    for width, height in SCREENS:
-        tab.show(width=width, height=height)
-        assert tab.value(CUT_OFF) == [], (width, height, tab.value("document.body.dataset.step"))
-        assert tab.value(SCROLLS) is False, (width, height, tab.value("document.body.dataset.step"))
+def go_to(tab: Tab, role: str, name: str) -> None:
+    """Tab from element to element until the focus is where it is wanted."""
+    passed = [tab.focused()]
+    while passed[-1] != (role, name):
+        assert len(passed) < 50, passed
+        tab.press("Tab")
+        passed.append(tab.focused())
 
 
-def test_a_person_enrols_at_the_totem(tmp_path_factory: pytest.TempPathFactory, tab: Tab) -> None:
+def hears(tab: Tab, words: str) -> None:
+    until(tab, f"heard.some((said) => said.includes({words!r}))")
+    tab.value("heard.splice(0)")
+
+
+def test_a_person_enrols_with_a_keyboard_and_a_screen_reader(
+    tmp_path_factory: pytest.TempPathFactory, tab: Tab
+) -> None:
+    """Only keys are pressed, and nothing is read but focus, roles, names and announcements."""
     device = make_kiosk(tmp_path_factory.mktemp("totem"))
     with device.running(), Service(device.config.carrier_socket).running() as service:
-        service.redeem = redeemed(hands_required=["R"], dataset_collection=True)
+        service.redeem = 403, "enrollment_session_invalid", {}
         service.enrol = SILENCE
         person = Person(device)
         person.waits_until_ready()
@@ -75,56 +80,57 @@ def test_a_person_enrols_at_the_totem(tmp_path_factory: pytest.TempPathFactory, 
 def enrol_there(tab: Tab, page: LocalPage, person: Person, service: Service) -> None:
     tab.open(page.url)
     step(tab, "idle")
-    every_button_can_be_pressed(tab)
+    assert tab.value(LISTEN) == ["polite", True]
     assert tab.value("document.documentElement.lang") == "pt-BR"
-    tab.value("document.querySelector('#language').click()")
-    assert tab.value("document.querySelector('h1').textContent") == "Enroll your palm"
+    go_to(tab, "button", "English")
+    tab.press("Enter")
+    hears(tab, "Enroll your palm")
+    assert tab.value("document.documentElement.lang") == "en"
 
-    tab.value("document.querySelector('[data-do=keypad]').click()")
-    step(tab, "keypad")
-    assert tab.value("document.activeElement.id") == "code"
-    every_button_can_be_pressed(tab)
-    for key in "4F7K9QRT":
-        tab.value(
-            f"[...document.querySelectorAll('#keys button')].find(b => b.textContent === '{key}').click()"
-        )
+    go_to(tab, "button", "Type a code")
+    tab.press("Enter")
+    hears(tab, "Type the code. It has 8 letters and digits")
+    assert tab.focused() == ("textbox", "Type the code")
+    for key in "4F7K-9QRS":
+        tab.press(key)
+    tab.press("Enter")
+    hears(tab, "Check the code. This code was not accepted.")
+    assert tab.focused() == ("textbox", "Type the code")
+    assert tab.value("document.activeElement.getAttribute('aria-invalid')") == "true"
+    assert tab.value("document.querySelector('h1').textContent") == "Check the code"
+
+    service.redeem = redeemed(hands_required=["R"], dataset_collection=True)
+    tab.press("Backspace")
+    assert tab.value("document.activeElement.getAttribute('aria-invalid')") is None
+    go_to(tab, "button", "T")  # of the keypad on the screen, as a finger would
+    tab.press(" ")
     assert tab.value("document.querySelector('#code').value") == "4F7K-9QRT"
-    good, service.redeem = service.redeem, (403, "enrollment_session_invalid", {})
-    tab.value("document.querySelector('#code-form').requestSubmit()")
-    step(tab, "failed")
-    assert "type it again" in tab.value("document.querySelector('.lead').textContent")
-    every_button_can_be_pressed(tab)
-    tab.value("document.querySelector('#retype').click()")
-    step(tab, "keypad")
-    assert tab.value("document.querySelector('#code').value") == "4F7K-9QRT", (
-        "what was typed can be corrected"
-    )
-    service.redeem = good
-    tab.value("document.querySelector('#code-form').requestSubmit()")
+    go_to(tab, "button", "Continue")
+    tab.press("Enter")
 
+    hears(tab, "Before we begin")
     step(tab, "consent")
     until(tab, "!document.querySelector('#accept').disabled")
-    assert "Biometric" in tab.value("document.querySelector('#terms').innerText").title()
-    assert tab.value("document.querySelector('#optional input').checked") is False
-    every_button_can_be_pressed(tab)
-    tab.show(width=800, height=480)
-    for part in ("#terms", ".scroll"):  # what does not fit can be read to its end
-        tab.value(f"document.querySelector('{part}').scrollTo(0, 1e6)")
-        assert tab.value(
-            f"(() => {{ const box = document.querySelector('{part}'), end = box.lastElementChild;"
-            " return end.getBoundingClientRect().bottom <= box.getBoundingClientRect().bottom + 1; })()"
-        ), part
-    tab.value("document.querySelector('#accept').click()")
+    go_to(tab, "checkbox", "I also agree that my captures help to train the system (optional).")
+    assert tab.value("document.activeElement.checked") is False
+    go_to(tab, "article", tab.value("document.querySelector('#terms-title').textContent"))
+    assert "biometric" in tab.value("document.activeElement.innerText").lower()
+    for _ in range(20):
+        tab.press("PageDown")
+    until(tab, "!document.activeElement.classList.contains('more')")  # the terms can be read to their end
+    go_to(tab, "button", "I accept")
+    tab.press("Enter")
 
-    step(tab, "show_hand")
-    until(tab, "document.querySelector('#said').textContent.includes('right palm')")
-    every_button_can_be_pressed(tab)
+    hears(tab, "Show your right palm. Hand open, fingers apart")
+    assert tab.value("document.body.dataset.hand") == "R"
+    go_to(tab, "button", "Cancel")  # it can be reached; it is not pressed
     person.shows("R")
-    step(tab, "sending")
+    hears(tab, "Sending")
     service.enrol = COMPLETED
-    step(tab, "done")
-    every_button_can_be_pressed(tab)
-    assert tab.value("document.querySelector('#said').textContent").startswith("Done!")
+    hears(tab, "Done! Your palm is now recognized at the gates.")
+    assert service.codes == ["4F7K-9QRS", "4F7K-9QRT"]
     assert [item["purpose"] for item in service.bodies[-1]["consents"]] == ["enrollment", "identification"]
-    tab.value("document.querySelector('[data-do=home]').click()")
+    go_to(tab, "button", "Back to the start")
+    tab.press("Enter")
+    hears(tab, "Enroll your palm")
     step(tab, "idle")
