@@ -14,12 +14,11 @@ import pytest
 from device.syncd import fleet_tasks
 from link1.canonical import JsonObject
 from link1.signed import Kind, sign_object
-from link1.transport.pty_pair import PtyPair
-from tests.device.core.test_palmd import joined
 from tests.device.syncd.test_carrier_lanes import Cloud, carrying, problem, respond, until
 from tests.device.updates.update_setting import now_ms, release, signed
 from tests.device.whole_device import Device, make_device, validator_at
 from tools.cloud.pack_release import chunk_bodies
+from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 
 REPORT, UPDATES = "/v1/devices/self/report", "/v1/devices/self/updates"
@@ -78,7 +77,7 @@ def with_fleet(
             await scenario(device, cloud, port)
 
     with PtyPair() as pair:
-        port = joined(device, pair)
+        port = device.plug(pair)
         with device.running():
             asyncio.run(whole(port))
 
