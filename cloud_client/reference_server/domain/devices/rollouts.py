@@ -1,7 +1,8 @@
 """Releases that are offered to devices in waves (device surface §6, Rollouts).
 
-A rollout moves when it is looked at: with a report that changes something, with any report when the last
-look is five seconds ago, and by the clock of a server process. Mail goes by that clock alone, a few records
+A rollout moves when it is looked at: with a report that changes something (in a fleet of hundreds not more
+often than its size allows: a look reads every device), with any report when the last look is five seconds
+ago, and by the clock of a server process. Mail goes by that clock alone, a few records
 in a transaction: what is due is put into inboxes, and of what was halted the rest is taken back.
 """
 
@@ -252,7 +253,8 @@ def note_report(
             **environment.params,
         )
     for rollout in _rollouts(tx, environment, "running", "paused"):
-        if changed or now_ms - rollout["looked_ms"] >= LOOK_EVERY_MS:
+        pause_ms = min(LOOK_EVERY_MS, _size(tx, rollout) // 100 * 100) if changed else LOOK_EVERY_MS
+        if now_ms - rollout["looked_ms"] >= pause_ms:
             _look(tx, environment, rollout, now_ms)
 
 
@@ -347,6 +349,12 @@ def _fill_wave(tx: Tx, environment: Environment, rollout: Row) -> None:
             wave=rollout["wave"],
             **_key(rollout),
         )
+
+
+def _size(tx: Tx, rollout: Row) -> int:
+    return int(
+        tx.scalar(f"SELECT count(*) FROM rollout_devices WHERE {_OF_ROLLOUT}", **_key(rollout))  # noqa: S608
+    )
 
 
 def _members(tx: Tx, rollout: Row) -> list[Row]:
