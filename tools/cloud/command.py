@@ -44,6 +44,7 @@ for _command in (backup, bundle, device, mail, config, factory_ca, port_db, rele
 )
 @click.option("--admin-host", default="127.0.0.1", show_default=True, help="Elsewhere only with TLS.")
 @click.option("--no-admin", is_flag=True, help="Serve none of these.")
+@click.option("--metrics-per-device", is_flag=True, help="Also series for each device: for small fleets.")
 @on_data
 @reported
 def serve(
@@ -60,6 +61,7 @@ def serve(
     admin_port: int | None,
     admin_host: str,
     no_admin: bool,
+    metrics_per_device: bool,
 ) -> None:
     """Serve until SIGTERM; prints one line when connections are accepted."""
     from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions, run
@@ -89,6 +91,7 @@ def serve(
             behind_tls_proxy=behind_tls_proxy,
             rate_scale=rate_scale,
             admin=None if no_admin else admin,
+            metrics_per_device=metrics_per_device,
         ),
         ready,
     )

@@ -158,12 +158,14 @@ def _marked(word: HealthWord) -> str:
 
 def metrics() -> str:
     """What the admin bind shows Prometheus, without what the library adds about the process."""
+    from cloud_client.reference_server.domain.devices.fleet import FleetFigures
     from cloud_client.reference_server.web.access_log import ServedRequest
     from cloud_client.reference_server.web.admin.metrics import Metrics, ServiceFigures
 
     shown = Metrics()
     shown.note(ServedRequest("GET", "/v1/health", 200, 0.1, ""))
-    standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0)
+    fleet = FleetFigures(queued={"verdicts": 0}, storage_free_mib=0, temperature_c=0)
+    standing = ServiceFigures({"active": 1}, [0], 0, 0, {"open": 1}, 0, fleet)
     text = shown.page(standing, waiters=0, queued={"write": 0}).decode()
     helps = dict(re.findall(r"^# HELP (palm_\w+) (.*)$", text, re.MULTILINE))
     rows = (

@@ -149,6 +149,7 @@ class ServeOptions:
     behind_tls_proxy: bool = False
     rate_scale: float = 1.0
     admin: AdminBind | None = None
+    metrics_per_device: bool = False
 
     def check(self) -> None:
         """OperatorError for what must not be served."""
@@ -214,7 +215,7 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
         timeout_graceful_shutdown=_SHUTDOWN_S,
         lifespan="on",
     )
-    metrics = Metrics()
+    metrics = Metrics(each_device=options.metrics_per_device)
 
     def note(served: ServedRequest) -> None:
         served.log()

@@ -5,7 +5,7 @@ body or key ever becomes one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
@@ -20,9 +20,12 @@ from prometheus_client import (
 )
 
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
+from cloud_client.reference_server.domain.devices import fleet
+from cloud_client.reference_server.domain.devices.fleet import FleetFigures
 from cloud_client.reference_server.domain.people import erasure, sessions
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.access_log import ServedRequest
+from cloud_client.reference_server.web.admin.fleet_metrics import FleetCollector
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _LAGS: Final = (1, 10, 100, 1000)
@@ -42,6 +45,7 @@ class ServiceFigures:
     templates: int
     sessions: dict[str, int]
     erasures: int
+    fleet: FleetFigures = field(default_factory=FleetFigures)
 
 
 def standing(tx: Tx, now_ms: int) -> ServiceFigures:
@@ -62,13 +66,14 @@ def standing(tx: Tx, now_ms: int) -> ServiceFigures:
         templates=int(tx.scalar("SELECT coalesce(sum(count), 0) FROM streams")),
         sessions=sessions.counts(tx, now_ms),
         erasures=erasure.under_way(tx),
+        fleet=fleet.figures(tx, now_ms),
     )
 
 
 class Metrics:
-    """The figures of one server process."""
+    """The figures of one server process. `each_device`: also three series for every device."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, each_device: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         requests = Counter(
@@ -104,6 +109,8 @@ class Metrics:
         self._templates = gauge("palm_gallery_templates", "Palms in all galleries.")
         self._sessions = gauge("palm_enrollment_sessions", "Sessions not ended.", "status")
         self._erasures = gauge("palm_erasures_pending", "Erasures that a device has yet to apply.")
+        self._fleet = FleetCollector(each_device=each_device)
+        registry.register(self._fleet)
 
     def note(self, served: ServedRequest) -> None:
         """A request has been answered."""
@@ -126,4 +133,5 @@ class Metrics:
         for status, count in standing.sessions.items():
             self._sessions.labels(status).set(count)
         self._erasures.set(standing.erasures)
+        self._fleet.figures = standing.fleet
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""The operator's page over HTTP: signing in and out, and four lists.
+"""The operator's page over HTTP: signing in and out, five lists, and one device.
 
 Nothing here changes anything. A page is one read of the store; what a key's scopes do not cover is not
 shown. Forms carry proof that they come from this page: the browser's own word on where a request started
@@ -27,7 +27,7 @@ from cloud_client.reference_server.domain.tenancy.callers import PartnerCaller
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web import auth
-from cloud_client.reference_server.web.admin.operator_page import views, words
+from cloud_client.reference_server.web.admin.operator_page import fleet_views, views, words
 from cloud_client.reference_server.web.admin.operator_page.visits import COOKIE, Visit, Visits, key_of
 
 HOME: Final = "/operator"
@@ -53,7 +53,14 @@ class Section:
 
 
 def _devices(tx: Tx, key: PartnerCaller, now_ms: int, request: Request) -> dict[str, Any]:
-    return {"page": views.devices(tx, key.environment, now_ms, _number(request))}
+    return {
+        "page": views.devices(tx, key.environment, now_ms, _number(request)),
+        "fleet": fleet_views.fleet_counts(tx, key.environment, now_ms),
+    }
+
+
+def _rollouts(tx: Tx, key: PartnerCaller, now_ms: int, _request: Request) -> dict[str, Any]:
+    return {"rollouts": fleet_views.rollout_list(tx, key.environment, now_ms)}
 
 
 def _verdicts(tx: Tx, key: PartnerCaller, now_ms: int, request: Request) -> dict[str, Any]:
@@ -81,6 +88,7 @@ def _erasures(tx: Tx, key: PartnerCaller, _now_ms: int, request: Request) -> dic
 
 SECTIONS: Final = (
     Section("devices", "Devices", Scope.DEVICES_READ, _devices),
+    Section("rollouts", "Rollouts", Scope.DEVICES_READ, _rollouts),
     Section("verdicts", "Verdicts", Scope.VERDICTS_READ, _verdicts),
     Section("enrollment", "Enrollment", Scope.SUBJECTS_READ, _enrollment),
     Section("erasures", "Erasures", Scope.SUBJECTS_READ, _erasures),
@@ -125,6 +133,7 @@ class OperatorPage:
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(f"{HOME}/sign-out", self._sign_out, methods=["POST"]),
             Route(f"{HOME}/static/{{name}}", _asset),
+            Route(f"{HOME}/devices/{{device_id}}", self._device),
             *(Route(section.path, self._section(section)) for section in SECTIONS),
         ]
 
@@ -134,6 +143,7 @@ class OperatorPage:
             shown: dict[str, Any] = {"devices": None, "conflicts": None, "sessions": None, "erasures": None}
             if Scope.DEVICES_READ in key.scopes:
                 shown["devices"] = views.device_counts(tx, environment, now_ms)
+                shown["fleet"] = fleet_views.fleet_counts(tx, environment, now_ms)
                 shown["unwell"] = views.devices(tx, environment, now_ms, unwell=True)
             if Scope.VERDICTS_READ in key.scopes:
                 shown["conflicts"] = views.conflicts(tx, environment, now_ms)
@@ -144,6 +154,21 @@ class OperatorPage:
             return shown
 
         return await self._page(request, "overview", "Overview", read)
+
+    async def _device(self, request: Request) -> Response:
+        device_id = request.path_params["device_id"]
+
+        def read(tx: Tx, key: PartnerCaller, now_ms: int) -> dict[str, Any]:
+            day = fleet_views.device_day(tx, key.environment, device_id, now_ms)
+            return {
+                "name": "devices",
+                "title": device_id if day is not None else "No such device",
+                "day": day,
+                "board": "" if day is None else fleet_views.board_words(day),
+                "found": day is not None,
+            }
+
+        return await self._page(request, "device", "Device", read, scope=Scope.DEVICES_READ)
 
     def _section(self, section: Section) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
@@ -191,7 +216,7 @@ class OperatorPage:
         } | shown
         if not shown.get("allowed"):
             return self._html("refused.html", context, 403)
-        return self._html(f"{name}.html", context)
+        return self._html(f"{name}.html", context, 200 if shown.get("found", True) else 404)
 
     async def _sign_in_form(self, request: Request) -> Response:
         if self._visits.find(_cookie(request)) is not None:
