@@ -1,13 +1,17 @@
 """Updates of the daemon itself: a process, a pty, and a validator that carries the releases as mail."""
 
 import asyncio
+import json
 import random
+import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from device.core.update_watch import EVERY_S
 from device.platform.control import ask_core
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -133,3 +137,32 @@ def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(device.plug(pair)))
+
+
+def test_software_on_trial_counts_only_when_roots_installer_is_through(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "opt"
+    prefix.mkdir()
+    monkeypatch.setenv("PALM_ACCESS_PREFIX", str(prefix))
+    payload = b"an environment, for all that palmd knows"
+    # The version that runs: the release has been switched to, and palmd restarted with it.
+    named = {"kind": "app", "name": "palm-access-device", "version": version("palm-access-device")}
+    wrapper = signed(release(payload, 7, chunk_bytes=64, **named), device.board.root_key)
+
+    def states() -> list[tuple[int, str, str | None]]:
+        return [(one["release_seq"], one["state"], one.get("code")) for one in updates(device)["releases"]]
+
+    def noted(*, trial: bool, code: str) -> None:
+        outcome = {"release_seq": 7, "version": "0.1.0", "back_to": "0.0.9", "trial": trial, "code": code}
+        (prefix / "update.json").write_text(json.dumps(outcome))
+
+    with device.running():
+        ask_core(device.control_socket, "update.manifest", payload=canonical_bytes(wrapper))
+        ask_core(device.control_socket, "update.chunk", payload=payload, release_seq=7, index=0)
+        asyncio.run(until(lambda: states() == [(7, "trial", None)]))
+        noted(trial=True, code="")
+        time.sleep(2.5 * EVERY_S)  # the outcome is read in every turn
+        assert states() == [(7, "trial", None)]
+        noted(trial=False, code="unhealthy")
+        asyncio.run(until(lambda: states() == [(7, "failed", "unhealthy")]))
