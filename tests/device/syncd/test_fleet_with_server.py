@@ -58,11 +58,13 @@ def reported(server: Server, device: ServedDevice) -> list[tuple[int, str]]:
     return [(one["release_seq"], one["state"]) for one in report(server, device).get("updates", [])]
 
 
-def offer_model(server: Server, folder: Path, model_id: str, soak_s: int = 0) -> int:
+def offer_model(
+    server: Server, folder: Path, model_id: str, *, soak_s: int = 0, mail_after_s: int = 3_600
+) -> int:
     """A release of the shipped weights under that id, offered to every device at once; its release_seq."""
     republish(shipped_model_dir(), model_id, folder)
     made = server.operate("release", "create", "--kind", "model", "--from", str(folder), *place(server))
-    waves = ("--waves", "100", "--soak-s", str(soak_s))
+    waves = ("--waves", "100", "--soak-s", str(soak_s), "--mail-after-s", str(mail_after_s))
     server.operate("release", "rollout", str(made["release_seq"]), *waves, *place(server))
     return int(made["release_seq"])
 
@@ -171,3 +173,14 @@ def test_the_carrier_attests_the_keys_once_the_service_knows_the_factory(
         )
         assert doctor.exit_code == 0, doctor.output
         assert "verified by the service on" in doctor.stdout
+
+
+def test_a_device_without_a_network_reports_and_is_updated_by_mail(server: Server, tmp_path: Path) -> None:
+    with served_device(tmp_path / "device", server, "gate-7-left", network=False) as (device, port):
+        device.start("palmd")
+        until(device.answers)
+        device.start_validator(port, server)
+        until(lambda: report(server, device).get("link") == {"up": True, "dbd_id": "dbd-7"})
+        release_seq = offer_model(server, tmp_path / "model", SHIPPED_ID, mail_after_s=0)
+        until(lambda: reported(server, device) == [(release_seq, "running")])
+        until(lambda: rollout(server, release_seq)["state"] == "done")
