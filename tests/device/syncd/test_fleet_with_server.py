@@ -175,6 +175,7 @@ def test_the_carrier_attests_the_keys_once_the_service_knows_the_factory(
         assert "verified by the service on" in doctor.stdout
 
 
+@pytest.mark.long
 def test_a_device_without_a_network_reports_and_is_updated_by_mail(server: Server, tmp_path: Path) -> None:
     with served_device(tmp_path / "device", server, "gate-7-left", network=False) as (device, port):
         device.start("palmd")
