@@ -68,17 +68,16 @@ class Attestations:
         return await asyncio.to_thread(_signed, self._section, self._keys, self._status.challenge)
 
     async def answered(self, status: int, code: str) -> None:
-        """The service's answer. Raises OSError when it cannot be remembered."""
-        if status == 200:
-            _log.info("the service has verified the attestation of this device's keys")
-            self._attested_at_ms, self._wanted = self._clock.wall_ms(), False
-        else:
+        """The service's answer; a refusal leaves its trust as it was. Raises OSError when a success cannot be
+        remembered."""
+        if status != 200:
             _log.error("the service does not take the attestation: %d %s", status, code)
-            if code != "validation_failed":
-                return  # it has not been looked at
-            self._attested_at_ms = None
-        self._look(self._clock.wall_ms())
-        await asyncio.to_thread(note_attested, self._state_dir, self._keys, self._attested_at_ms)
+            return
+        _log.info("the service has verified the attestation of this device's keys")
+        now_ms = self._clock.wall_ms()
+        self._attested_at_ms, self._wanted = now_ms, False
+        self._look(now_ms)
+        await asyncio.to_thread(note_attested, self._state_dir, self._keys, now_ms)
 
     def _look(self, now_ms: int) -> None:
         attested = is_attested(self._attested_at_ms, now_ms)

@@ -118,9 +118,9 @@ def read_attested(state_dir: Path, keys: KeyStore) -> int | None:
         return None  # unreadable is as good as none: the next attestation replaces it
 
 
-def note_attested(state_dir: Path, keys: KeyStore, at_ms: int | None) -> None:
-    """Remember the time of a success; None forgets it. Raises OSError."""
-    record = {"attested_at_ms": 0 if at_ms is None else at_ms, "verdict_kid": keys.verdict.kid}
+def note_attested(state_dir: Path, keys: KeyStore, at_ms: int) -> None:
+    """Remember the time of a success (epoch ms). Raises OSError."""
+    record = {"attested_at_ms": at_ms, "verdict_kid": keys.verdict.kid}
     replace_synced(state_dir / RECORD_NAME, canonical_bytes(record), mode=0o600)
 
 

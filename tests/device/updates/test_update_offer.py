@@ -11,7 +11,7 @@ import pytest
 from device.core.update_operations import release_states
 from device.errors import Outdated, TrustError
 from device.updates.desk import UpdateDesk
-from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, Offer
+from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, Offer, starting
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.errors import FormatError, SignatureError
@@ -153,6 +153,10 @@ def test_a_waiting_model_is_withdrawn_too_and_does_not_switch_without_its_offer(
         assert desk.wants_other_model(facts)
         clock.ahead_ms = OFFER_HOLDS_MS + 60_000
         assert not desk.wants_other_model(facts)
+        assert desk.state is not None
+        assert starting(desk.state, facts, "palm-gen-4", clock()).model == SHIPPED
+        switched = starting(desk.state, facts, "palm-gen-4", now_ms())
+        assert (switched.model, switched.by_network) == (7, ())
         await desk.take_offer(read_offer(model_release(7), issued_at_ms=clock()))
         assert desk.wants_other_model(facts)
         await desk.take_offer(read_offer(issued_at_ms=clock()))
