@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from device.config.config import AttestSection
 from device.doctor import (
+    attest,
     cable,
     clock,
     gallery,
@@ -32,9 +34,11 @@ from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.finding import CheckResult
 from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
+from device.trust.attestation import note_attested
 from device.trust.trust import reread
 from device.values.status import CableStatus
 from models.hand_landmarks import installed_landmarks, weights_folder
+from tests.device.factory import make_board, make_ca
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device, validator_at
 from tools.kit.pty_pair import PtyPair
@@ -224,6 +228,41 @@ def test_a_server_that_is_away(device: Device, case: Case) -> None:
     found = server.check(replace(case, config=away))
     assert found.result is CheckResult.FAIL and "does not answer" in found.detail
     assert server.check(case).result is CheckResult.OK  # none configured
+
+
+def test_a_factorys_chain(device: Device, case: Case, tmp_path: Path) -> None:
+    def found(signer: str = "board.key") -> tuple[CheckResult, str]:
+        section = AttestSection(tmp_path / "chain.pem", f"file:{tmp_path / signer}")
+        finding = attest.check(replace(case, config=replace(device.config, attest=section)))
+        return finding.result, finding.detail
+
+    assert attest.check(case).result is CheckResult.SKIP  # none configured
+    assert found()[0] is CheckResult.FAIL
+    make_ca(tmp_path)
+    make_board(tmp_path)
+    result, detail = found()
+    assert result is CheckResult.WARN and "not verified by the service" in detail
+    assert case.keys is not None
+    note_attested(device.config.device.state_dir, case.keys, SystemClock().wall_ms())
+    assert found()[0] is CheckResult.OK
+    (tmp_path / "other.key").write_bytes((tmp_path / "factory-ca.key").read_bytes())
+    result, detail = found("other.key")
+    assert result is CheckResult.FAIL and "another key" in detail
+    late = replace(
+        case,
+        clock=LateClock(),
+        config=replace(
+            device.config, attest=AttestSection(tmp_path / "chain.pem", f"file:{tmp_path / 'board.key'}")
+        ),
+    )
+    assert "expired" in attest.check(late).detail
+
+
+class LateClock(SystemClock):
+    """Twenty years on."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 20 * 365 * 24 * 3600 * 1000
 
 
 def test_telemetry_that_was_written(device: Device, case: Case) -> None:
