@@ -139,6 +139,9 @@ class UpdatesTask:
             self._wanted = None
         else:
             self._wanted = read_answer(UpdateChunkTaken, taken).chunk
+            if self._wanted == wanted:
+                _log.warning("updates: the service answered with another chunk than the one asked for")
+                self._wanted = None
         return 0.0
 
 

@@ -134,15 +134,14 @@ def test_a_service_that_asks_for_a_wait_gets_it(tmp_path: Path, monkeypatch: pyt
     with_fleet(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("absent", [(404, "route_not_found"), (405, "method_not_allowed")])
 def test_a_service_without_these_routes_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[int, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_tasks, "REPORT_EVERY_S", 0.5)
 
     async def scenario(device: Device, cloud: FleetCloud, port: str) -> None:
-        for path in (REPORT, UPDATES):
-            cloud.faults[path] = [lambda _request: problem(*absent)] * 9
+        cloud.faults[REPORT] = [lambda _request: problem(404, "route_not_found")] * 9
+        cloud.faults[UPDATES] = [lambda _request: problem(405, "method_not_allowed")] * 9
         await until(lambda: bool(cloud.reports) and bool(cloud.requests(UPDATES)))
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()  # which is news
@@ -160,6 +159,20 @@ def test_a_release_whose_chunks_are_gone_is_withdrawn_and_reported(tmp_path: Pat
         await until(lambda: bool(cloud.reports) and cloud.reports[-1][1]["updates"] == [gone], 30)
         chunks = [path for _, path, _ in cloud.asked if "chunks" in path]
         assert chunks == ["/v1/updates/7/chunks/0", "/v1/updates/7/chunks/1"]
+
+    with_fleet(tmp_path, scenario)
+
+
+def test_a_service_that_sends_another_chunk_is_not_asked_again_before_its_turn(tmp_path: Path) -> None:
+    async def scenario(device: Device, cloud: FleetCloud, _port: str) -> None:
+        obj = release(PAYLOAD, 8, chunk_bytes=CHUNK)
+        other = next(iter(chunk_bodies(PAYLOAD, 7, CHUNK)))
+        chunk = "/v1/updates/8/chunks/0"
+        cloud.faults[chunk] = [lambda _request: respond(200, other)] * 9
+        cloud.manifests.append(signed(obj, device.board.root_key))
+        await until(lambda: bool(cloud.requests(chunk)), 30)
+        await until(lambda: len(cloud.requests("/v1/gallery/deltas")) >= 3)
+        assert len(cloud.requests(chunk)) == 1
 
     with_fleet(tmp_path, scenario)
 
