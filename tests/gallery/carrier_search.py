@@ -130,10 +130,9 @@ def letters(*, blanking: bool) -> list[Letter]:
     page("deltas 4, said to be followed by more", last_ms, {**gap, "has_more": True}, forged=True)
     other = {**first["data"][1], "vector_b64": b64_encode(palm(STRANGER).tobytes())}
     page("deltas 1-2, B's palm changed", 0, {**first, "data": [first["data"][0], other]}, forged=True)
-    added = {**whole[0]["data"][0], "template_id": "f" * 32}
-    added["vector_b64"] = b64_encode(palm(STRANGER).tobytes())
-    with_stranger = [whole[0], {**whole[1], "data": [*whole[1]["data"], added]}]
-    snapshot("snapshot 4 h, a palm added", last_ms, with_stranger, forged=True)
+    other = {**whole[1]["data"][0], "vector_b64": b64_encode(palm(STRANGER).tobytes())}
+    with_stranger = [whole[0], {**whole[1], "data": [other]}]
+    snapshot("snapshot 4 h, C's palm changed", last_ms, with_stranger, forged=True)
     own = SigningKey.from_seed(b"c" * 32)
     claimed = replace(service, key=own)
     claimed.heads, claimed.live = service.heads, service.live

@@ -42,7 +42,6 @@ from tests.link1.cable import device_status
 
 @dataclass
 class FakeEnd:
-    proven: bool = False
     room: bool = True
     asked: list[Any] = field(default_factory=list)
 
@@ -73,7 +72,6 @@ class Bench:
         self.mail = ValidatorMail(self.end)
 
     def prove(self, kid: str = "a" * 32, applied_seq: int = 0) -> None:
-        self.end.proven = True
         self.follow(DeviceProven("dev-1", kid))
         self.follow(StatusReceived(device_status(mail=MailMarks(applied_seq, 0, 0)), {}))
 
@@ -116,6 +114,17 @@ def test_nothing_is_asked_before_the_device_has_proven_itself() -> None:
     bench.after(60_000)
     assert bench.end.asked == []
     assert bench.mail.next_deadline_ms() is None
+
+
+def test_nothing_is_asked_before_the_first_status() -> None:
+    """The device has not taken this end's proof before, and mail could overtake it on its own channel."""
+    bench = Bench()
+    bench.mail.offer(1, RECORD)
+    bench.follow(DeviceProven("dev-1", "a" * 32))
+    bench.after(1_000)
+    assert bench.end.asked == []
+    bench.follow(StatusReceived(device_status(mail=MailMarks(0, 0, 0)), {}))
+    assert isinstance(bench.end.take(), MailChunk | MailPull)
 
 
 def test_a_record_goes_in_chunk_by_chunk(bench: Bench) -> None:
@@ -257,7 +266,6 @@ def test_a_reset_keeps_both_transfers(bench: Bench) -> None:
     bench.end.take()
     bench.chunk(1, 0, RECORD)
     bench.end.take()
-    bench.end.proven = False
     bench.follow(Down(DownReason.SILENT, True))
     bench.after(3_000)
     assert bench.end.asked == []

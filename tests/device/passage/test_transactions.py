@@ -19,6 +19,7 @@ from device.passage.effects import (
     StartCapture,
     StopCapture,
 )
+from device.passage.engine import TransactionEngine
 from device.passage.table import TRANSITIONS, State, Trigger
 from link1.objects import ErrorCode, GuideHint, VerdictResult
 from tests.device.core_makers import (
@@ -330,6 +331,18 @@ def test_a_hand_stays_spent_through_resets_and_a_camera_that_fails(bench: Engine
     bench.ask("b")
     bench.see(good_sighting())
     assert len(bench.verdicts) == 1
+
+
+def test_a_hand_that_is_there_at_the_start_has_answered(bench: EngineBench) -> None:
+    """The one before the restart may have given it a verdict."""
+    bench.engine = TransactionEngine(SETTINGS, ALL_WELL)
+    bench.prove()
+    bench.see(good_sighting())
+    effects = bench.ask("a")
+    assert not verdicts(effects)
+    assert not verdicts(bench.see(good_sighting()))
+    bench.see(no_hand())
+    assert verdicts(bench.see(good_sighting()))
 
 
 def test_a_hand_that_was_not_used_may_answer_the_next_request(bench: EngineBench) -> None:
