@@ -133,7 +133,8 @@ class HeldTime:
         if newest_ms is not None and issued_at_ms < newest_ms:
             if not is_newer(issued_at_ms, newest_ms, known_ms):
                 raise PageRefused(RefusalCode.FREEZE, "a head issued later than this one is held")
-            counted_ms = None
+            if counted_ms is not None and counted_ms > known_ms + MAX_SKEW_MS:
+                counted_ms = None  # an absurd date; what age counts from stays otherwise (rule 3)
         absurd = issued_at_ms > known_ms + MAX_SKEW_MS
         held = replace(
             held,

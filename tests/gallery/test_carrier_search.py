@@ -30,6 +30,12 @@ def test_a_carrier_that_hides_as_many_enrolments_as_erasures_is_not_noticed(tmp_
     assert found.broken[1][-1] == "deltas 3-4, 3 and 4 hidden"
 
 
+def test_with_a_clock_set_back_a_letter_taken_before_makes_nothing_fresh(tmp_path: Path) -> None:
+    """It did: a newer head looked absurd, and after it the old one counted as new."""
+    search = CarrierSearch(tmp_path, steps=5, hours=3, only=("deltas 1-2", "head 2", "head 0"))
+    assert search.run().broken is None
+
+
 # ---- planted faults
 
 

@@ -19,9 +19,10 @@ from link1.events import (
     RequestReceived,
     UnknownReceived,
 )
+from link1.objects import MailMarks
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator.mail import OutboxCollected
-from tests.link1.cable import DEVICE_KEY, Cable, make_device, verdict_for
+from tests.link1.cable import DEVICE_KEY, Cable, device_status, make_device, verdict_for
 from tests.link1.fuzz_validator import Gate
 
 MAX_CHUNK = 2_880
@@ -53,8 +54,10 @@ class HonestDevice:
     def follow(self, event: Any) -> None:
         end = self.end
         match event:
-            case Proven() if self._open:
-                end.send_resolve(sorted(self._open)[:32])
+            case Proven():
+                end.send_status(device_status(mail=MailMarks(len(self.inbox), len(self.outbox), 0)))
+                if self._open:
+                    end.send_resolve(sorted(self._open)[:32])
             case RequestReceived(asked):
                 if asked.txn_id not in self._verdicts:
                     verdict = verdict_for(asked, len(self._verdicts) + 1)

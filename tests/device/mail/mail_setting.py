@@ -439,7 +439,7 @@ def _to_desk(desk: MailDesk, end: DeviceEnd) -> Callable[[Any], None]:
                 desk.pulled(pull)
             case Proven():
                 desk.session_began()
-                end.send_status(device_status(mail=MailMarks(desk.position.in_applied_seq, 0, 0)))
+                end.send_status(device_status(mail=desk.marks))
             case Down():
                 desk.session_ended()
 

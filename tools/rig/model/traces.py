@@ -49,7 +49,7 @@ class _Channel:
 
 
 @dataclass(slots=True)
-class _Speaker:
+class _TracedEnd:
     """One end, as far as the cable knows it."""
 
     tags: list[bytes] = field(default_factory=list)
@@ -85,7 +85,7 @@ class CaptureReader:
         self.breaches: list[TraceBreach] = []
         self.messages = 0
         self._packet = 0
-        self._sides = {Direction.FROM_DEVICE: _Speaker(), Direction.FROM_VALIDATOR: _Speaker()}
+        self._sides = {Direction.FROM_DEVICE: _TracedEnd(), Direction.FROM_VALIDATOR: _TracedEnd()}
         self._requests: dict[str, JsonObject] = {}
         self._asked_now: set[str] = set()
         self._open: str | None = None
