@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights model lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,6 +48,12 @@ power: $(VENV)/ready ## the power goes at every moment of a device's life, in ov
 
 model: $(VENV)/ready ## LINK/1 in a model checker, with every rule left out once; an attacker in the cable (two minutes; spin, gcc)
 	$(BIN)/python -m tools.rig.model
+
+# EACH=40 SEED=2 take more faults, and others.
+EACH ?= 8
+SEED ?= 1
+mutate: $(VENV)/ready ## a sample of small faults in the cores, each of which the quickest tests must find (some minutes)
+	$(BIN)/python -m tools.rig.mutate --each $(EACH) --seed $(SEED)
 
 # How long the soak lasts: `make soak MINUTES=240` for half a night.
 soak: MINUTES = 10

@@ -48,26 +48,31 @@ from tests.link1.cable import (
     whole,
 )
 from tools.kit.c_validator.driver import CValidator, running
+from tools.kit.link_pcap import Captured, Direction
 from tools.kit.pty_pair import PtyPair
+from tools.rig.model.traces import breaches_of
 
 WITHIN_S = 15.0
 
 
 class Spoiling:
-    """A port of which every write goes through a manipulator."""
+    """A port of which every write goes through a manipulator; `packets` is what the device wrote and read."""
 
-    def __init__(self, port: Port, manipulate: Manipulator) -> None:
+    def __init__(self, port: Port, manipulate: Manipulator, packets: list[Captured]) -> None:
         self._port = port
         self._manipulate = manipulate
+        self._packets = packets
 
     def fileno(self) -> int:
         return self._port.fileno()
 
     def read(self, max_bytes: int) -> bytes:
         data = self._port.read(max_bytes)
+        self._packets.append(Captured(0, Direction.FROM_VALIDATOR, data))
         return b"".join(self._manipulate(data)) if data else data
 
     def write(self, data: bytes) -> int:
+        self._packets.append(Captured(0, Direction.FROM_DEVICE, data))
         for piece in self._manipulate(data):
             self._port.write(piece)
         return len(data)
@@ -85,9 +90,10 @@ class DeviceByHand:
     def __init__(self, port: str, manipulate: Manipulator, **changes: Any) -> None:
         self.end: DeviceEnd = make_device(**changes)
         self.events: list[Any] = []
+        self.packets: list[Captured] = []
         self._news = asyncio.Event()
         self.pump: CablePump[Any] = CablePump(
-            self.end, lambda: Spoiling(open_port(port), manipulate), on_event=self._note
+            self.end, lambda: Spoiling(open_port(port), manipulate, self.packets), on_event=self._note
         )
 
     def _note(self, event: Any) -> None:
@@ -211,6 +217,27 @@ def test_it_opens_for_its_own_open_request_and_for_nothing_else(setting: Setting
             device.say(verdict_for(mine, seq=5))
             assert (await told_verdict(validator))["said"] == "old_seq"
             assert opened(validator) == 0
+
+    asyncio.run(story())
+
+
+def test_what_it_says_breaks_no_rule_of_the_model(setting: Setting) -> None:
+    """Requests, a cancel and a verdict that crosses it, as the device's port saw them."""
+
+    async def story() -> None:
+        async with setting.joined("--manual") as (device, validator):
+            for seq in range(1, 4):
+                mine = await asked(device, validator)
+                if seq == 2:
+                    validator.command("c")
+                    await device.saw(CancelReceived)
+                device.say(verdict_for(mine, seq=seq))
+                decision: DecisionReceived = await device.saw(DecisionReceived)
+                assert decision.decision.actuated is (seq != 2)
+        breaches, messages = breaches_of(device.packets)
+        # The verdicts of this test are not chained.
+        assert [breach for breach in breaches if "prev_ref" not in breach.rule] == []
+        assert messages >= 12
 
     asyncio.run(story())
 

@@ -30,7 +30,6 @@ from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.device_end import DeviceEnd
 from link1.events import Down, MailPullReceived, MailReceived, Proven
 from link1.keys import SealKey, SigningKey
-from link1.objects import MailMarks
 from link1.sealed import (
     SignerCertificate,
     SignerPurpose,
