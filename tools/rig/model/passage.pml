@@ -357,7 +357,7 @@ proctype Validator() {
   od
 }
 
-/* ---- whoever sits in the cable: repeats what was signed, makes up what was not */
+/* ---- an attacker in the cable repeats what was signed and makes up what was not */
 
 #if FORGED > 0
 proctype Attacker() {

@@ -1,7 +1,7 @@
 /* LINK/1, sections 1 to 4: two ends, a cable that loses, repeats and delays, sessions, stop-and-wait, handshake.
 
-   docs/explanation/MODEL.md reads this file with you. Every rule of LINK/1 that is modelled has a line here, and a
-   mutant (-DMUTANT_...) that leaves it out; `python -m tools.rig.model` shows that each mutant is caught.
+   docs/explanation/MODEL.md reads this file with you. A mutant (-DMUTANT_...) leaves one rule
+   out; `python -m tools.rig.model` shows that each breaks a claim, and each claim is broken by one.
 
    Names: end 0 is the device, end 1 the validator. A tag is unique; its lowest bit is its "first byte", so of three
    tags in a row two always share it: the worst case of 256 values. A nonce is a number that is never used twice. */
@@ -52,7 +52,7 @@ byte made[2];             /* tags ever made, for uniqueness */
 
 byte restarts = RESTARTS, faults = FAULTS, replays = REPLAYS;
 
-/* Nothing is on its way and nobody has anything to say: now timers end. */
+/* Nothing is on its way and neither end has anything to say: now timers end. */
 #define SAYS(e) (rst_due[e] || rstack_due[e] || (up[e] && (ack_due[e] || (queued[e] > acked[e] && !out[e]))))
 #define IDLE (empty(wire[0]) && empty(wire[1]) && !SAYS(0) && !SAYS(1))
 #define JOINED (up[0] && up[1] && peer[0] == tag[1] && peer[1] == tag[0])
@@ -141,9 +141,17 @@ inline take_data(mid, x, y, whole) {
      assert(mid == expected[me]);                         /* S2: each message once, in order */
      expected[me]++;
      if
+#ifndef MUTANT_PROOF_NOT_AWAITED
      :: mid == 0 -> heard[me] = x; queued[me] = 2         /* hello: answer with the proof */
+#else
+     :: mid == 0 -> heard[me] = x; queued[me] = 3
+#endif
 #ifndef MUTANT_NONCE_NOT_COMPARED
+#ifndef MUTANT_PROOF_NOT_AWAITED
      :: mid == 1 && !(x == heard[me] && y == nonce[me]) -> reset()
+#else
+     :: mid == 1 && !(x == heard[me] && y == nonce[me])
+#endif
      :: mid == 1 && x == heard[me] && y == nonce[me] ->
 #else
      :: mid == 1 ->

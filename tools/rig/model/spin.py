@@ -106,7 +106,7 @@ WHOLE: Final = (
         "RESTARTS=1 FAULTS=0 REPLAYS=1 REPLAY_ALL",
     ),
     *_runs("session", SpinSearch.LIVENESS, "RESTARTS=1 FAULTS=1", "RESTARTS=2 FAULTS=0"),
-    *_runs("session", SpinSearch.BITSTATE, "RESTARTS=4 FAULTS=0"),
+    *_runs("session", SpinSearch.BITSTATE, "RESTARTS=3 FAULTS=0"),
     *_runs(
         "passage",
         SpinSearch.SAFETY,
@@ -146,6 +146,7 @@ MUTANTS: Final = (
         SpinSearch.SAFETY,
         "RESTARTS=1 FAULTS=0 REPLAYS=1 REPLAY_ALL",
         NONCE_NOT_COMPARED="nonce",
+        PROOF_NOT_AWAITED="proven[me]",
     ),
     *_mutants(
         "session",
