@@ -130,13 +130,22 @@ class CloudClient:
     that shows such a difference, the request is repeated once with `created` taken from the server's clock.
     """
 
-    def __init__(self, address: ServerAddress, http_key: SigningKey, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        http_key: SigningKey,
+        wall_ms: Callable[[], int],
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`transport`: None for HTTP."""
         self._address = address
         self._key = http_key
         self._wall_ms = wall_ms
         self._clock_offset_ms = 0
         self._http = httpx.AsyncClient(
             verify=address.tls_context(),
+            transport=transport,
             # A proxy or a .netrc of the environment must not redirect a device's traffic.
             trust_env=False,
             follow_redirects=False,

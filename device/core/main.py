@@ -29,7 +29,7 @@ from device.core.device_reports import DeviceReports, ReportParts
 from device.core.gate import Gate, GateHost, GateParts, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, WatchedThread
-from device.core.opening import Opened, first_words, open_device
+from device.core.opening import MachineStart, Opened, first_words, open_device
 from device.core.people_operations import PeopleParts, people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
 from device.core.served_gallery import ServedGallery
@@ -54,6 +54,7 @@ from device.mail.apply import ApplyParts, MailApply
 from device.mail.desk import MailDesk, MailParts
 from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
+from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, SystemClock
 from device.platform.control import control_handler
 from device.platform.ipc import Handler
@@ -71,7 +72,7 @@ from device.vision.recognition import Recogniser
 from device.wipe.wipe import finish_wipe
 from link1.events import DeviceEvent
 from link1.transport.pump import CablePump
-from link1.transport.serial_port import open_port
+from link1.transport.serial_port import Port, open_port
 from models.hand import HandFinder
 from models.liveness import LivenessCheck
 
@@ -147,11 +148,25 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(journal_thread.close)
         stack.callback(gallery_thread.close)
-        opened = await open_device(config, clock, journal_thread, gallery_thread)
+        opened = await open_device(
+            config,
+            clock,
+            journal_thread,
+            gallery_thread,
+            machine=MachineStart.now(),
+            bulk_turn=BulkTurn(),
+        )
         stack.push_async_callback(journal_thread.do, opened.journal.close)
         if opened.gallery is not None:
             stack.push_async_callback(gallery_thread.do, opened.gallery.close)
-        palmd = compose(opened, journal_thread, gallery_thread, clock, guard)
+        palmd = compose(
+            opened,
+            journal_thread,
+            gallery_thread,
+            clock,
+            guard,
+            open_cable=lambda: open_port(config.link.port, baud=config.link.baud),
+        )
         stack.callback(palmd.enrolment.forget)
         await palmd.store_watch.start()
         await palmd.core.start()
@@ -207,6 +222,7 @@ class Palmd:
     wipe: RunningWipe
     carrier: CarrierApi
     technician: Handler
+    hardware: Hardware
     capture: CaptureThread
     inference: InferenceThread
     pump: CablePump[DeviceEvent]
@@ -223,6 +239,8 @@ def compose(
     gallery_thread: StoreThread,
     clock: Clock,
     guard: MemoryGuard,
+    *,
+    open_cable: Callable[[], Port],
 ) -> Palmd:
     """Put the parts together; nothing runs yet, and no part reports anything before `Core.start`."""
     config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
@@ -447,9 +465,10 @@ def compose(
     )
     pump = CablePump(
         end,
-        lambda: open_port(config.link.port, baud=config.link.baud),
+        open_cable,
         on_event=gate.on_cable_event,
         on_port=hardware.on_port,
+        clock_ms=clock.monotonic_ms,
     )
     core = Core(
         CoreParts(
@@ -555,6 +574,7 @@ def compose(
         wipe=wipe,
         carrier=carrier,
         technician=technician,
+        hardware=hardware,
         capture=capture,
         inference=inference,
         pump=pump,

@@ -77,8 +77,27 @@ class Opened:
         return self.pinned.trust
 
 
+@dataclass(frozen=True, slots=True)
+class MachineStart:
+    """This start of the machine. `clock_kept`: its wall clock ran on while the power was off."""
+
+    boot_id: str
+    clock_kept: bool
+
+    @classmethod
+    def now(cls) -> "MachineStart":
+        """As the kernel tells it."""
+        return cls(boot_id(), has_kept_time())
+
+
 async def open_device(
-    config: DeviceConfig, clock: Clock, journal_thread: StoreThread, gallery_thread: StoreThread
+    config: DeviceConfig,
+    clock: Clock,
+    journal_thread: StoreThread,
+    gallery_thread: StoreThread,
+    *,
+    machine: MachineStart,
+    bulk_turn: BulkTurn,
 ) -> Opened:
     """Open everything, each database on its thread. Raises StateError, which says what to do."""
     keys = KeyStore.load(key_source(config.keys_dir))
@@ -94,7 +113,6 @@ async def open_device(
     model, updates = await journal_thread.do(lambda: open_models(config, facts, now_ms))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
     hand_landmarks = await journal_thread.do(lambda: _open_hand_landmarks(config))
-    bulk_turn = BulkTurn()
     gallery: Gallery | None = None
 
     def gallery_key(kid: str) -> PublicKey | None:
@@ -104,7 +122,14 @@ async def open_device(
 
     gallery, gallery_fault = await gallery_thread.do(
         lambda: _open_gallery(
-            config, trust, keys, model.model_id, clock, gallery_key=gallery_key, pause=bulk_turn.wait
+            config,
+            trust,
+            keys,
+            model.model_id,
+            clock,
+            machine=machine,
+            gallery_key=gallery_key,
+            pause=bulk_turn.wait,
         )
     )
     if gallery is not None:
@@ -217,6 +242,7 @@ def _open_gallery(
     model_id: str,
     clock: Clock,
     *,
+    machine: MachineStart,
     gallery_key: Callable[[str], PublicKey | None],
     pause: Callable[[], None],
 ) -> tuple[Gallery | None, str]:
@@ -232,8 +258,8 @@ def _open_gallery(
             epoch=epoch,
             gallery_key=gallery_key,
             now=gallery_now(clock),
-            boot_id=boot_id(),
-            clock_kept=has_kept_time(),
+            boot_id=machine.boot_id,
+            clock_kept=machine.clock_kept,
             pause=pause,
         )
     except GalleryError as error:

@@ -19,7 +19,9 @@ empty."""
 class BulkTurn:
     """Set by the inference thread and the loop, read by the threads that do bulk work."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
+        """`longest_wait_s`: 0 where bulk work runs on the loop, which no frame then interrupts."""
+        self._longest_wait_s = longest_wait_s
         self._no_hand, self._no_frame = threading.Event(), threading.Event()
         self._no_hand.set()
         self._no_frame.set()
@@ -42,5 +44,5 @@ class BulkTurn:
 
     def wait(self) -> None:
         """Return when a piece may begin."""
-        self._no_frame.wait(LONGEST_WAIT_S)
-        self._no_hand.wait(LONGEST_WAIT_S)
+        self._no_frame.wait(self._longest_wait_s)
+        self._no_hand.wait(self._longest_wait_s)

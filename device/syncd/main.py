@@ -51,10 +51,14 @@ _log = logging.getLogger(__name__)
 
 
 async def carry(
-    cloud: CloudClient, core_socket: Path, clock: Clock, chance: Random, tell: Callable[[str], None]
+    cloud: CloudClient,
+    connect: Callable[[], CoreLine],
+    clock: Clock,
+    chance: Random,
+    tell: Callable[[str], None],
 ) -> None:
-    """Run every task until cancelled, or until a wipe is over. `tell` gets one line for people whenever the
-    state of the link changes."""
+    """Run every task until cancelled, or until a wipe is over. `connect` makes the line of one task to the
+    core; `tell` gets one line for people whenever the state of the link changes."""
 
     def on_link_change(state: CloudState) -> None:
         _log.info("service: %s", state.detail)
@@ -75,15 +79,14 @@ async def carry(
     try:
         async with asyncio.TaskGroup() as group:
             for task in tasks:
-                group.create_task(_run(task, context, core_socket), name=task.name)
+                group.create_task(_run(task, context, connect()), name=task.name)
     except* DeviceWiped:
         # The end of the process removes the http key and every page it carried from memory.
         _log.info("this device is wiped and the service knows it: nothing is left to carry")
         tell("wiped: nothing is left to carry")
 
 
-async def _run(task: SyncTask, context: SyncContext, core_socket: Path) -> None:
-    core = CoreLine(core_socket)
+async def _run(task: SyncTask, context: SyncContext, core: CoreLine) -> None:
     backoff = Backoff(context.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
     try:
         while True:
@@ -105,12 +108,11 @@ async def _run(task: SyncTask, context: SyncContext, core_socket: Path) -> None:
         core.close()
 
 
-async def http_key_of(core_socket: Path, chance: Random) -> SigningKey:
+async def http_key_of(core: CoreLine, chance: Random) -> SigningKey:
     """The key with which this device signs its requests, from the core; waits for a core.
 
     Raises IpcRefused when the key is destroyed.
     """
-    core = CoreLine(core_socket)
     backoff = Backoff(chance, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
     try:
         while True:
@@ -145,10 +147,10 @@ async def _serve(address: ServerAddress, core_socket: Path) -> None:
 
 async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
     clock = SystemClock()
-    http_key = await http_key_of(core_socket, random.random)
+    http_key = await http_key_of(CoreLine(core_socket), random.random)
     _tell(f"carrying between {core_socket} and {address.origin}")
     async with CloudClient(address, http_key, clock.wall_ms) as cloud:
-        await carry(cloud, core_socket, clock, random.random, _tell)
+        await carry(cloud, lambda: CoreLine(core_socket), clock, random.random, _tell)
 
 
 async def _feed_watchdog() -> None:

@@ -18,7 +18,8 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
-from device.core.opening import Opened, open_device
+from device.core.opening import MachineStart, Opened, open_device
+from device.platform.bulk_turn import BulkTurn
 from device.platform.threads import StoreThread
 from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
@@ -79,7 +80,9 @@ class _Now(StoreThread):
 def opened(state: Path, clock: HandClock) -> Iterator[Opened]:
     """The device, opened by its own code. Raises what that raises."""
     threads = _Now("journal"), _Now("gallery")
-    device = asyncio.run(open_device(config_of(state), clock, *threads))
+    device = asyncio.run(
+        open_device(config_of(state), clock, *threads, machine=MachineStart.now(), bulk_turn=BulkTurn())
+    )
     try:
         yield device
     finally:

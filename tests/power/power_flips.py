@@ -27,9 +27,9 @@ from link1.canonical import JsonObject
 from link1.signed import object_ref
 from tests.device.core_makers import NOW_MS, REJECTED, HandClock, make_request, sign_verdict, txn_id_of
 from tests.gallery.gallery_service import who
-from tests.power.crash_disk import Tree, lay_out
 from tests.power.power_device import opened
 from tests.power.power_promises import Promises, Said
+from tools.rig.simulation.crash_disk import Tree, lay_out
 
 SQLITE_PAGE_BYTES = 512
 """Of the journal: frames of its log are so long, and 24 bytes more."""

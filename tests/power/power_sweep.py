@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.power.crash_disk import CrashDisk, Tree, fingerprint, lay_out
 from tests.power.power_flips import Flipped, sweep_flips
 from tests.power.power_promises import broken_promises
-from tests.power.syscall_log import NEEDS_STRACE, STRACE, Change, Mark, record
+from tests.power.syscall_log import NEEDS_STRACE, STRACE, record
+from tools.rig.simulation.crash_disk import Change, CrashDisk, Mark, Tree, fingerprint, lay_out
 
 RAM = Path("/dev/shm")
 """Where states are laid out: they are opened by the thousand, and nobody waits for a disk."""

@@ -11,11 +11,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests import REPOSITORY
+from tools.rig.simulation.crash_disk import Change, Cut, Make, Mark, Remove, Rename, Sync, Write
 
 STRACE: Final = shutil.which("strace")
 NEEDS_STRACE: Final = "strace is not installed (Debian package strace)"
@@ -33,59 +33,6 @@ _UNFINISHED = re.compile(r"(\d+) +(\w+)\((.*) <unfinished \.\.\.>")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _DESCRIPTOR = re.compile(r"(\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
-
-
-@dataclass(frozen=True, slots=True)
-class Make:
-    """A file or folder came into being under this name."""
-
-    path: str
-    is_folder: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Bytes at an offset; None: at the end, whatever that is."""
-
-    path: str
-    offset: int | None
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The file has this size now."""
-
-    path: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rename:
-    path: str
-    to: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """A file's bytes, or a folder's names, are on the disk."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What the program says it has promised by now."""
-
-    said: dict[str, Any]
-
-
-Change = Make | Write | Cut | Rename | Remove | Sync | Mark
 
 
 class NotReplayable(Exception):

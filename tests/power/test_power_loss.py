@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.power.crash_disk import CrashDisk, fingerprint
 from tests.power.power_breakage import BROKEN
 from tests.power.power_sweep import flip, on_disk, record_life, sweep, sweep_starts
-from tests.power.syscall_log import NEEDS_STRACE, STRACE, Change, Cut, Make, Rename, Sync, Write
+from tests.power.syscall_log import NEEDS_STRACE, STRACE
+from tools.rig.simulation.crash_disk import Change, CrashDisk, Cut, Make, Rename, Sync, Write, fingerprint
 
 recorded = pytest.mark.skipif(STRACE is None, reason=NEEDS_STRACE)
 

@@ -19,6 +19,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.enrolment.outbox import EnrolmentAnswer
 from device.platform.clock import SystemClock
 from device.syncd.main import carry
+from device.syncd.tasks import CoreLine
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
 from link1.signed import object_ref
@@ -130,7 +131,7 @@ async def carrying(cloud: Cloud, socket: Path) -> AsyncIterator[list[str]]:
         patched.setattr(httpx, "AsyncClient", lambda **_settings: http)
         client = CloudClient(ServerAddress.parse("http://127.0.0.1:8710"), HTTP_KEY, clock.wall_ms)
     # 0.99999: the shortest waits that the jitter allows.
-    task = asyncio.create_task(carry(client, socket, clock, lambda: 0.99999, told.append))
+    task = asyncio.create_task(carry(client, lambda: CoreLine(socket), clock, lambda: 0.99999, told.append))
     try:
         yield told
     finally:

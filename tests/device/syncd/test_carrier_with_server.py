@@ -23,6 +23,7 @@ from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import read_redeemed
 from device.platform.clock import SystemClock
 from device.syncd.main import carry
+from device.syncd.tasks import CoreLine
 from device.trust.attestation import read_attested
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust, with_service_keys
@@ -109,7 +110,9 @@ async def living(device: Device, server: Server) -> AsyncIterator[Core]:
         verdict_kid=keys.verdict.kid,
     ) as core:
         client = CloudClient(ServerAddress.parse(server.url), keys.http, CLOCK.wall_ms)
-        task = asyncio.create_task(carry(client, core.socket, CLOCK, lambda: 0.99999, lambda _text: None))
+        task = asyncio.create_task(
+            carry(client, lambda: CoreLine(core.socket), CLOCK, lambda: 0.99999, lambda _text: None)
+        )
         try:
             yield core
         finally:

@@ -13,9 +13,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.power.syscall_log import Change, Cut, Make, Mark, Remove, Rename, Sync, Write
-
 SECTOR_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A file or folder came into being under this name."""
+
+    path: str
+    is_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes at an offset; None: at the end, whatever that is."""
+
+    path: str
+    offset: int | None
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The file has this size now."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    path: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A file's bytes, or a folder's names, are on the disk."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the program says it has promised by now."""
+
+    said: dict[str, Any]
+
+
+Change = Make | Write | Cut | Rename | Remove | Sync | Mark
 
 Tree = dict[str, bytes | None]
 """Path below the state directory to the bytes of a file; None for a folder."""

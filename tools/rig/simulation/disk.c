@@ -1,0 +1,217 @@
+/* Follows what one program does to the files below some folders, in order, and fails calls there on demand.
+ *
+ * Loaded with LD_PRELOAD. The record of a change is
+ *     u8 kind, u32 length and path, u32 length and second path, i64 offset or size, u32 length and bytes
+ * in the machine's byte order; `sim_take` hands over what has gathered. Calls that the model of a disk does not
+ * have (link, shared mappings) are not made there by the programs under test: SQLite keeps its index of the
+ * log in heap memory with an exclusive lock. posix_fallocate is let through and not recorded.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum kind { MAKE_FILE = 1, MAKE_FOLDER, WRITE, CUT, RENAME, REMOVE, SYNC };
+enum { DESCRIPTORS = 4096, FOLDERS = 8 };
+
+static char *open_at[DESCRIPTORS];
+static char *watched[FOLDERS];
+static struct { char *folder; int write_errno, sync_errno; } failing;
+static unsigned char *record;
+static size_t used, room;
+
+static int below(const char *path, const char *folder) {
+    size_t length = folder ? strlen(folder) : 0;
+    return length && strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
+}
+
+static int follows(const char *path) {
+    for (int at = 0; path && at < FOLDERS; at++)
+        if (below(path, watched[at])) return 1;
+    return 0;
+}
+
+static void put(const void *data, size_t size) {
+    if (used + size > room) {
+        while (used + size > room) room = room ? 2 * room : 1 << 20;
+        if (!(record = realloc(record, room))) abort();
+    }
+    memcpy(record + used, data, size);
+    used += size;
+}
+
+static void put_bytes(const void *data, uint32_t size) {
+    put(&size, sizeof size);
+    put(data, size);
+}
+
+static void note(enum kind kind, const char *path, const char *to, int64_t at, const void *data, size_t size) {
+    unsigned char byte = kind;
+    put(&byte, 1);
+    put_bytes(path, strlen(path));
+    put_bytes(to, strlen(to));
+    put(&at, sizeof at);
+    put_bytes(data, size);
+}
+
+static const char *path_of(int descriptor) {
+    return descriptor >= 0 && descriptor < DESCRIPTORS ? open_at[descriptor] : NULL;
+}
+
+static int refused(const char *path, int wanted) {
+    if (!wanted || !path || !below(path, failing.folder)) return 0;
+    errno = wanted;
+    return 1;
+}
+
+/* ---- what the simulation calls */
+
+void sim_watch(int slot, const char *folder) {
+    free(watched[slot]);
+    watched[slot] = folder ? strdup(folder) : NULL;
+}
+
+void sim_fail(const char *folder, int write_errno, int sync_errno) {
+    free(failing.folder);
+    failing.folder = folder ? strdup(folder) : NULL;
+    failing.write_errno = write_errno;
+    failing.sync_errno = sync_errno;
+}
+
+size_t sim_take(void **data) {
+    size_t size = used;
+    *data = record;
+    used = 0;
+    return size;
+}
+
+/* ---- what the programs call */
+
+#define REAL(type, name, ...) \
+    static type (*real)(__VA_ARGS__); \
+    if (!real) real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+static void opened(int descriptor, const char *path, int existed, int flags) {
+    if (descriptor < 0 || descriptor >= DESCRIPTORS) return;
+    free(open_at[descriptor]);
+    open_at[descriptor] = NULL;
+    if (!follows(path)) return;
+    open_at[descriptor] = strdup(path);
+    if (!existed) note(MAKE_FILE, path, "", 0, "", 0);
+    else if (flags & O_TRUNC) note(CUT, path, "", 0, "", 0);
+}
+
+#define OPEN(name) \
+    int name(const char *path, int flags, ...) { \
+        REAL(int, name, const char *, int, ...); \
+        mode_t mode = 0; \
+        if (flags & O_CREAT) { va_list rest; va_start(rest, flags); mode = va_arg(rest, mode_t); va_end(rest); } \
+        int kept = errno, existed = !follows(path) || access(path, F_OK) == 0; \
+        errno = kept; \
+        if (!existed && (flags & O_CREAT) && refused(path, failing.write_errno)) return -1; \
+        int descriptor = real(path, flags, mode); \
+        opened(descriptor, path, existed, flags); \
+        return descriptor; \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name) \
+    int name(int folder, const char *path, int flags, ...) { \
+        REAL(int, name, int, const char *, int, ...); \
+        mode_t mode = 0; \
+        if (flags & O_CREAT) { va_list rest; va_start(rest, flags); mode = va_arg(rest, mode_t); va_end(rest); } \
+        int kept = errno, existed = !follows(path) || access(path, F_OK) == 0; \
+        errno = kept; \
+        int descriptor = real(folder, path, flags, mode); \
+        opened(descriptor, path, existed, flags); \
+        return descriptor; \
+    }
+OPENAT(openat)
+OPENAT(openat64)
+
+int close(int descriptor) {
+    REAL(int, close, int);
+    if (path_of(descriptor)) { free(open_at[descriptor]); open_at[descriptor] = NULL; }
+    return real(descriptor);
+}
+
+static void wrote(const char *path, int64_t at, const void *data, ssize_t size) {
+    if (path && size > 0 && follows(path)) note(WRITE, path, "", at, data, size);
+}
+
+ssize_t write(int descriptor, const void *data, size_t size) {
+    REAL(ssize_t, write, int, const void *, size_t);
+    const char *path = path_of(descriptor);
+    if (refused(path, failing.write_errno)) return -1;
+    ssize_t count = real(descriptor, data, size);
+    if (path && count > 0) wrote(path, lseek(descriptor, 0, SEEK_CUR) - count, data, count);
+    return count;
+}
+
+#define PWRITE(name) \
+    ssize_t name(int descriptor, const void *data, size_t size, off_t at) { \
+        REAL(ssize_t, name, int, const void *, size_t, off_t); \
+        const char *path = path_of(descriptor); \
+        if (refused(path, failing.write_errno)) return -1; \
+        ssize_t count = real(descriptor, data, size, at); \
+        wrote(path, at, data, count); \
+        return count; \
+    }
+PWRITE(pwrite)
+PWRITE(pwrite64)
+
+#define FTRUNCATE(name) \
+    int name(int descriptor, off_t size) { \
+        REAL(int, name, int, off_t); \
+        const char *path = path_of(descriptor); \
+        if (refused(path, failing.write_errno)) return -1; \
+        int result = real(descriptor, size); \
+        if (result == 0 && path && follows(path)) note(CUT, path, "", size, "", 0); \
+        return result; \
+    }
+FTRUNCATE(ftruncate)
+FTRUNCATE(ftruncate64)
+
+#define FSYNC(name) \
+    int name(int descriptor) { \
+        const char *path = path_of(descriptor); \
+        if (refused(path, failing.sync_errno)) return -1; \
+        if (path && follows(path)) { note(SYNC, path, "", 0, "", 0); return 0; } \
+        REAL(int, name, int); \
+        return real(descriptor); \
+    }
+FSYNC(fsync)
+FSYNC(fdatasync)
+
+int mkdir(const char *path, mode_t mode) {
+    REAL(int, mkdir, const char *, mode_t);
+    int result = real(path, mode);
+    if (result == 0 && follows(path)) note(MAKE_FOLDER, path, "", 0, "", 0);
+    return result;
+}
+
+int rename(const char *path, const char *to) {
+    REAL(int, rename, const char *, const char *);
+    int result = real(path, to);
+    if (result == 0 && follows(path)) note(RENAME, path, to, 0, "", 0);
+    for (int at = 0; result == 0 && at < DESCRIPTORS; at++)
+        if (open_at[at] && strcmp(open_at[at], path) == 0) { free(open_at[at]); open_at[at] = strdup(to); }
+    return result;
+}
+
+#define REMOVED(name) \
+    int name(const char *path) { \
+        REAL(int, name, const char *); \
+        int result = real(path); \
+        if (result == 0 && follows(path)) note(REMOVE, path, "", 0, "", 0); \
+        return result; \
+    }
+REMOVED(unlink)
+REMOVED(rmdir)

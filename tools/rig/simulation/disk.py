@@ -1,0 +1,189 @@
+"""The disk of a simulated machine: what its programs really wrote, followed call by call, and what a power cut
+leaves of it.
+
+`disk.c` is compiled when it is first needed and loaded with LD_PRELOAD, so that it sees what SQLite and Python ask of
+the kernel. The files lie on tmpfs. `Disk.power_cut` lays out a crash state of `crash_disk` in a new folder, from
+which the next start of the machine goes on.
+"""
+
+import ctypes
+import errno
+import os
+import random
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tools.rig.simulation.crash_disk import (
+    Change,
+    CrashDisk,
+    Cut,
+    Make,
+    Mark,
+    Remove,
+    Rename,
+    Sync,
+    Tree,
+    Write,
+    lay_out,
+)
+
+SOURCE: Final = Path(__file__).with_name("disk.c")
+TMPFS: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+_LENGTH: Final = struct.Struct("=I")
+_PLACE: Final = struct.Struct("=q")
+_MAKE_FILE, _MAKE_FOLDER, _WRITE, _CUT, _RENAME, _REMOVE, _SYNC = range(1, 8)
+
+
+def shared_library(folder: Path) -> Path:
+    """Compile the follower into `folder`. Raises CalledProcessError."""
+    library = folder / "simulated_disk.so"
+    if not library.exists() or library.stat().st_mtime < SOURCE.stat().st_mtime:
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            fresh = Path(aside) / library.name
+            subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", fresh, SOURCE, "-ldl"], check=True)  # noqa: S607
+            fresh.replace(library)
+    return library
+
+
+class Follower:
+    """What `disk.c` offers. Raises OSError when it is not loaded into this program."""
+
+    def __init__(self) -> None:
+        whole = ctypes.CDLL(None)
+        try:
+            self._watch, self._fail, self._take = whole.sim_watch, whole.sim_fail, whole.sim_take
+        except AttributeError:
+            raise OSError("disk.c is not loaded: start with `python -m tools.rig.simulation`") from None
+        self._watch.argtypes = (ctypes.c_int, ctypes.c_char_p)
+        self._fail.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
+        self._take.argtypes = (ctypes.POINTER(ctypes.c_void_p),)
+        self._take.restype = ctypes.c_size_t
+
+    def watch(self, slot: int, folder: Path | None) -> None:
+        """Follow what happens below `folder`; None: nothing."""
+        self._watch(slot, None if folder is None else os.fsencode(folder))
+
+    def fail(self, folder: Path | None, *, write_errno: int = 0, sync_errno: int = 0) -> None:
+        """Refuse writes or syncs below `folder` from now on; None: none."""
+        self._fail(None if folder is None else os.fsencode(folder), write_errno, sync_errno)
+
+    def take(self) -> bytes:
+        """What has happened since the last call."""
+        place = ctypes.c_void_p()
+        size = self._take(ctypes.byref(place))
+        return ctypes.string_at(place, size) if size else b""
+
+
+def changes_of(record: bytes) -> Iterator[Change]:
+    """Read what `disk.c` wrote."""
+    at = 0
+
+    def piece() -> bytes:
+        nonlocal at
+        (length,) = _LENGTH.unpack_from(record, at)
+        at += _LENGTH.size + length
+        return record[at - length : at]
+
+    while at < len(record):
+        kind = record[at]
+        at += 1
+        path, to = os.fsdecode(piece()), os.fsdecode(piece())
+        (place,) = _PLACE.unpack_from(record, at)
+        at += _PLACE.size
+        data = piece()
+        match kind:
+            case 1 | 2:
+                yield Make(path, kind == _MAKE_FOLDER)
+            case 3:
+                yield Write(path, place, data)
+            case 4:
+                yield Cut(path, place)
+            case 5:
+                yield Rename(path, to)
+            case 6:
+                yield Remove(path)
+            case 7:
+                yield Sync(path)
+            case _:
+                raise ValueError(f"disk.c wrote a change of kind {kind}")
+
+
+@dataclass
+class Disks:
+    """The disks of all simulated machines: one follower, whose changes go to the disk they are of."""
+
+    folder: Path
+    chance: random.Random
+    follower: Follower = field(default_factory=Follower)
+    disks: "list[Disk]" = field(default_factory=list)
+
+    def disk(self, name: str, start: Tree) -> "Disk":
+        """A disk with these files on it, all synced."""
+        made = Disk(self, name, len(self.disks), start)
+        self.disks.append(made)
+        return made
+
+    def follow(self) -> None:
+        """Take over what has happened."""
+        for change in changes_of(self.follower.take()):
+            for disk in self.disks:
+                if not isinstance(change, Mark) and disk.holds(change.path):
+                    disk.model.follow(change)
+                    break
+
+
+class Disk:
+    """One machine's disk. `state` is the folder that its programs use now; another after each power cut."""
+
+    def __init__(self, disks: Disks, name: str, slot: int, start: Tree) -> None:
+        self._disks, self._name, self._slot = disks, name, slot
+        self._turn = 0
+        self.state, self.model = self._laid_out(start)
+
+    def holds(self, path: str) -> bool:
+        return path.startswith(f"{self.state}/") or path == str(self.state)
+
+    def killed(self) -> None:
+        """Its programs died, the kernel lives: everything written is there. In a new folder all the same, so
+        that no lock of theirs is."""
+        self._begin_with(self._model_now().whole())
+
+    def power_cut(self, chance: random.Random) -> None:
+        """The power went: a crash state by chance."""
+        self._begin_with(self._model_now().crash(chance))
+
+    def what_if(self, chance: random.Random | None, folder: Path) -> None:
+        """Lay out what a power cut at this moment would leave; without `chance` no more than was synced."""
+        lay_out(self._model_now().crash(chance), folder)
+
+    def break_writes(self, *, sync_only: bool = False) -> None:
+        """Refuse what programs write (no space), or only syncs (input/output error)."""
+        if sync_only:
+            self._disks.follower.fail(self.state, sync_errno=errno.EIO)
+        else:
+            self._disks.follower.fail(self.state, write_errno=errno.ENOSPC)
+
+    def mend(self) -> None:
+        """Writes work again."""
+        self._disks.follower.fail(None)
+
+    def _model_now(self) -> CrashDisk:
+        self._disks.follow()
+        return self.model
+
+    def _begin_with(self, tree: Tree) -> None:
+        self._disks.follower.fail(None)
+        self.state, self.model = self._laid_out(tree)
+
+    def _laid_out(self, tree: Tree) -> tuple[Path, CrashDisk]:
+        self._turn += 1
+        state = self._disks.folder / f"{self._name}-{self._turn}"
+        state.mkdir(mode=0o700)
+        lay_out(tree, state)
+        self._disks.follower.watch(self._slot, state)
+        return state, CrashDisk(state, tree)

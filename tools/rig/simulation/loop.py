@@ -1,0 +1,226 @@
+"""An event loop in virtual time: no selector, no thread, no sleep.
+
+Programs under simulation are `SimulatedProcess`es. Each callback belongs to the process in whose context it was made;
+a process that is killed runs none of its callbacks any more, as after SIGKILL: no `finally` runs either. Each
+process reads its own clock, which may run fast or slow against the loop's; `time`, timers and deadlines are the
+process's. Work for executors is done on the loop, in the order given, and takes a time drawn from the seed.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from link1.errors import TransportError
+
+_PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars.ContextVar("process", default=None)
+
+
+class SimulatedProcess:
+    """A program that may be killed after any of its steps. `rate`: its clock's seconds a second of the loop."""
+
+    def __init__(self, name: str, rate: float = 1.0) -> None:
+        self.name = name
+        self.rate = rate
+        self.alive = True
+        self.steps = 0
+        self.kill_at_step: int | None = None
+        self.on_death: list[Callable[[], None]] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def kill(self) -> None:
+        """Nothing of it runs from here on."""
+        if not self.alive:
+            return
+        self.alive = False
+        for task in self.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its coroutine just ends
+        for tell in self.on_death:
+            tell()
+
+
+class StuckSimulation(Exception):
+    """Nothing is left to run, and what was waited for has not happened."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """See the module. `work_s` draws how long one piece of an executor's work takes."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._chance = chance
+        self._global_s = 0.0
+        self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = 0
+        self._free_at: dict[int, float] = {}
+        self._readers: dict[int, asyncio.Handle] = {}
+        self._writers: dict[int, asyncio.Handle] = {}
+        self.work_s: Callable[[SimulatedProcess | None], float] = lambda _process: 0.0
+        self.after_step: Callable[[SimulatedProcess | None], None] = lambda _process: None
+        self.on_kill: Callable[[SimulatedProcess], None] = lambda process: process.kill()
+        self.steps = 0
+
+    # ---- time
+
+    def time(self) -> float:
+        """The present process's clock, in seconds since its machine's start."""
+        process = _PROCESS.get()
+        return self._global_s if process is None else self._global_s * process.rate
+
+    @property
+    def now_s(self) -> float:
+        """The simulation's own clock."""
+        return self._global_s
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        process = _process_in(context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._due, (when / (process.rate if process else 1.0), self._numbers, timer))
+        return timer
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        process = _process_in(context)
+        now = self._global_s * (process.rate if process else 1.0)
+        return self.call_at(now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are passed over when they are due."""
+
+    # ---- steps
+
+    def _run_once(self) -> None:
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        while self._due and (self._due[0][2].cancelled() or self._due[0][0] <= self._global_s):
+            self._take_due(ready)
+        if not ready:
+            if not self._due:
+                raise StuckSimulation("nothing is left to run")
+            self._global_s = max(self._global_s, self._due[0][0])
+            while self._due and (self._due[0][2].cancelled() or self._due[0][0] <= self._global_s):
+                self._take_due(ready)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self._step(handle)
+
+    def _take_due(self, ready: Any) -> None:
+        timer = heapq.heappop(self._due)[2]
+        if not timer.cancelled():
+            ready.append(timer)
+
+    def _step(self, handle: asyncio.Handle) -> None:
+        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio's own, and ours to run
+        if process is not None:
+            if not process.alive:
+                return
+            process.steps += 1
+            if process.kill_at_step is not None and process.steps >= process.kill_at_step:
+                process.kill_at_step = None
+                self.on_kill(process)
+                return
+        self.steps += 1
+        handle._run()  # noqa: SLF001
+        self.after_step(process)
+
+    # ---- work of executors, done here
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.create_future()
+        process = _PROCESS.get()
+        begins = max(self._global_s, self._free_at.get(id(executor), 0.0)) if executor is not None else self._global_s
+        ends = begins + self.work_s(process)
+        if executor is not None:
+            self._free_at[id(executor)] = ends
+        rate = process.rate if process else 1.0
+
+        def done(error: BaseException | None, result: Any) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def work() -> None:
+            try:
+                result, error = func(*args), None
+            except Exception as raised:  # noqa: BLE001 - the caller's, as from a thread
+                result, error = None, raised
+            # Between the two a process may die: what was done is done, and nobody has heard of it.
+            self.call_at(ends * rate, done, error, result)
+
+        self.call_at(begins * rate, work)
+        return future
+
+    # ---- ports
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+        self._readers[fd] = asyncio.Handle(callback, args, self, contextvars.copy_context())
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+        self._writers[fd] = asyncio.Handle(callback, args, self, contextvars.copy_context())
+
+    def remove_writer(self, fd: Any) -> bool:
+        return self._writers.pop(fd, None) is not None
+
+    def readable(self, fd: int) -> None:
+        """Bytes have come to a simulated port, or it is gone."""
+        if (handle := self._readers.get(fd)) is not None:
+            self._ready.append(handle)  # type: ignore[attr-defined]
+
+    def writable(self, fd: int) -> None:
+        """A simulated port has room again."""
+        if (handle := self._writers.get(fd)) is not None:
+            self._ready.append(handle)  # type: ignore[attr-defined]
+
+    # ---- processes
+
+    def spawn(self, process: SimulatedProcess, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` as part of a process."""
+        context = contextvars.copy_context()
+        context.run(_PROCESS.set, process)
+        return self.create_task(work, context=context)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
+        task = super().create_task(coro, name=name, context=context)
+        process = _process_in(context)
+        if process is not None:
+            process.tasks.add(task)
+            task.add_done_callback(process.tasks.discard, context=contextvars.Context())
+        return task
+
+    def within(self, process: SimulatedProcess, call: Callable[[], Any]) -> Any:
+        """Call something now as if the process did."""
+        context = contextvars.copy_context()
+        context.run(_PROCESS.set, process)
+        return context.run(call)
+
+    def within_world(self, call: Callable[[], Any]) -> Any:
+        """Call something as no process: it happens whoever dies, and on the simulation's own clock."""
+        return contextvars.Context().run(call)
+
+    # ---- what BaseEventLoop leaves to its heirs
+
+    def _process_events(self, event_list: Any) -> None:
+        del event_list
+
+    def _write_to_self(self) -> None:
+        """Nothing waits in a selector."""
+
+    def add_signal_handler(self, sig: Any, callback: Any, *args: Any) -> None:
+        raise TransportError(f"no signals in a simulation ({sig}, {callback}, {args})")
+
+
+def _process_in(context: contextvars.Context | None) -> SimulatedProcess | None:
+    return _PROCESS.get() if context is None else context.get(_PROCESS)
+
+
+def present_process() -> SimulatedProcess | None:
+    """The process whose step is running."""
+    return _PROCESS.get()
