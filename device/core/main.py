@@ -217,11 +217,13 @@ class Palmd:
     """What `serve` starts, serves and ends."""
 
     core: Core
+    gate: Gate
     enrolment: EnrolmentDesk
     mail: MailDesk
     wipe: RunningWipe
     carrier: CarrierApi
     technician: Handler
+    health: Health
     hardware: Hardware
     capture: CaptureThread
     inference: InferenceThread
@@ -569,11 +571,13 @@ def compose(
     )
     return Palmd(
         core=core,
+        gate=gate,
         enrolment=enrolment,
         mail=mail,
         wipe=wipe,
         carrier=carrier,
         technician=technician,
+        health=health,
         hardware=hardware,
         capture=capture,
         inference=inference,

@@ -6,6 +6,7 @@ the kernel. The files lie on tmpfs. `Disk.power_cut` lays out a crash state of `
 which the next start of the machine goes on.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -13,7 +14,7 @@ import random
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -160,6 +161,13 @@ class Disk:
     def what_if(self, chance: random.Random | None, folder: Path) -> None:
         """Lay out what a power cut at this moment would leave; without `chance` no more than was synced."""
         lay_out(self._model_now().crash(chance), folder)
+
+    def leave(self, work: Callable[[], object]) -> None:
+        """Do `work` in the folder that is about to be left: it is not followed, and nothing there counts."""
+        self._disks.follow()
+        self._disks.follower.watch(self._slot, None)
+        with contextlib.suppress(Exception):
+            work()
 
     def break_writes(self, *, sync_only: bool = False) -> None:
         """Refuse what programs write (no space), or only syncs (input/output error)."""

@@ -10,12 +10,15 @@ import asyncio
 import contextvars
 import heapq
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from link1.errors import TransportError
 
 _PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars.ContextVar("process", default=None)
+
+
+T = TypeVar("T")
 
 
 class SimulatedProcess:
@@ -37,7 +40,7 @@ class SimulatedProcess:
         self.alive = False
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its coroutine just ends
-        for tell in self.on_death:
+        for tell in list(self.on_death):
             tell()
 
 
@@ -224,3 +227,44 @@ def _process_in(context: contextvars.Context | None) -> SimulatedProcess | None:
 def present_process() -> SimulatedProcess | None:
     """The process whose step is running."""
     return _PROCESS.get()
+
+
+async def called_in(
+    loop: SimulatedLoop, process: SimulatedProcess, work: Callable[[], Awaitable[T]], lost: Exception
+) -> T:
+    """Have another process do `work`, and wait for it; raises `lost` when that process dies meanwhile. A caller that
+    dies or gives up cancels it, as a closed connection does."""
+    answered: asyncio.Future[T] = loop.create_future()
+    caller, context = _PROCESS.get(), contextvars.copy_context()
+
+    def settle(task: "asyncio.Task[T]") -> None:
+        if answered.done():
+            return
+        if task.cancelled():
+            answered.cancel()
+        elif (error := task.exception()) is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(task.result())
+
+    async def do() -> T:
+        return await work()
+
+    def died() -> None:
+        if not answered.done() and (caller is None or caller.alive):
+            context.run(answered.set_exception, lost)
+
+    task = loop.spawn(process, do())
+    # In the caller's context: it hears of it as long as it lives, whatever becomes of the other.
+    task.add_done_callback(settle, context=context)
+    process.on_death.append(died)
+    if caller is not None:
+        caller.on_death.append(task.cancel)  # type: ignore[arg-type]
+    try:
+        return await answered
+    finally:
+        process.on_death.remove(died)
+        if caller is not None:
+            caller.on_death.remove(task.cancel)  # type: ignore[arg-type]
+        if not task.done():
+            task.cancel()

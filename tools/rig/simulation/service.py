@@ -223,7 +223,7 @@ class BackOffice:
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
         self._keys += 1
-        return _good(await self._http.post(path, json=body, headers={"Idempotency-Key": f"office-{path}-{self._keys}"[:64]}))
+        return _good(await self._http.post(path, json=body, headers={"Idempotency-Key": f"office-{self._keys}"}))
 
     async def delete(self, path: str) -> JsonObject:
         return _good(await self._http.delete(path))
@@ -243,7 +243,8 @@ def _good(response: httpx.Response) -> JsonObject:
 
 def enrolment_body(token: str, person: int) -> bytes:
     """The body of ``POST /v1/enrollments``."""
-    hand = {"hand": "L", "vector_b64": b64_encode(palm(person).tobytes())}
+    pad = {"res": "pass", "mech": "texture", "score_q": 9000}
+    hand = {"hand": "L", "vector_b64": b64_encode(palm(person).tobytes()), "quality_q": 90, "pad": pad}
     body = {"token": token, "model_id": NO_MODEL_ID, "hands": [hand], "consents": []}
     return json.dumps(body).encode()
 
@@ -289,7 +290,7 @@ async def prepare(folder: Path) -> Prepared:
     save_trust(config_of(state).trust_path, check_registration(answer.body, facts, keys, START_MS))
     subjects, refs = [], []
     for person in range(PEOPLE):
-        made = await office.post("/v1/subjects", {"external_ref": f"person {person}"})
+        made = await office.post("/v1/subjects", {"external_ref": f"person-{person}"})
         subjects.append(str(made["subject_id"]))
         refs.append(str(made["subject_ref"]))
         evidence = {

@@ -1,0 +1,160 @@
+"""What everyone has said and done in a run, and when: the facts that the invariants are about.
+
+Facts come from outside the programs: bytes on the cable before anything happens to them, answers of the service's
+network, the service's own database, events of the validator's desk, and what the device's programs expose after each
+step. Nothing is asked of the code under test that it could get wrong for both sides of a comparison.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from link1.canonical import JsonObject, read_strict
+from link1.errors import FormatError
+from link1.frames import MAX_MESSAGE_BYTES, FrameDecoder, FrameKind
+from link1.signed import object_ref
+
+_PARTIAL: Final = 16
+
+
+class Tap:
+    """Reads what one end writes: whole messages out of its bytes."""
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder()
+        self._partial: OrderedDict[tuple[int, int, int], dict[int, bytes]] = OrderedDict()
+        self._told: OrderedDict[tuple[int, int, int, bytes], None] = OrderedDict()
+
+    def feed(self, data: bytes) -> list[JsonObject]:
+        """The messages that `data` completes, `{type, body}`; repeats of a message are left out."""
+        messages = []
+        for frame in self._decoder.feed(data):
+            if frame.kind is not FrameKind.DATA:
+                continue
+            key = (frame.chan, frame.sess, frame.mid)
+            slices = self._partial.setdefault(key, {})
+            slices[frame.index] = frame.payload
+            if len(slices) < frame.count:
+                while len(self._partial) > _PARTIAL:
+                    self._partial.popitem(last=False)
+                continue
+            del self._partial[key]
+            whole = b"".join(slices[index] for index in range(frame.count) if index in slices)
+            if (*key, whole) in self._told:
+                continue
+            self._told[*key, whole] = None
+            if len(self._told) > _PARTIAL:
+                self._told.popitem(last=False)
+            try:
+                messages.append(read_strict(whole, max_bytes=MAX_MESSAGE_BYTES))
+            except FormatError:
+                continue
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class SeenVerdict:
+    """A verdict as it was first seen, anywhere. `at_s`: the simulation's time."""
+
+    ref: str
+    seq: int
+    txn_id: str
+    body: JsonObject
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """A request of the validator's."""
+
+    txn_id: str
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStep:
+    """The service's gallery came to this position. `live`: who may be recognised there."""
+
+    at_s: float
+    epoch: int
+    seq: int
+    head16: str
+    live: frozenset[str]
+
+
+@dataclass
+class History:
+    """Everything so far. Lists are in the order of things."""
+
+    log: list[str] = field(default_factory=list)
+    now_s: float = 0.0
+    verdicts: dict[str, SeenVerdict] = field(default_factory=dict)
+    verdict_at: dict[int, str] = field(default_factory=dict)
+    """verdict_seq to verdict_ref, as first seen."""
+    verdict_of: dict[str, str] = field(default_factory=dict)
+    """txn_id to verdict_ref, as first seen."""
+    asked: dict[str, AskedRequest] = field(default_factory=dict)
+    closed: dict[str, str] = field(default_factory=dict)
+    """txn_id of requests that the validator gave up, and why."""
+    last_sent_ms: dict[str, float] = field(default_factory=dict)
+    """txn_id to the validator's monotonic clock at its last sending."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """txn_id to the code with which the device said that it ended."""
+    actuated: dict[str, float] = field(default_factory=dict)
+    """verdict_ref to when the turnstile was opened."""
+    highest_actuated_seq: int = 0
+    decisions: dict[str, JsonObject] = field(default_factory=dict)
+    """verdict_ref to the signed decision on the cable."""
+    decision_at: dict[int, str] = field(default_factory=dict)
+    """decision_seq to object_ref."""
+    passage_at: dict[int, str] = field(default_factory=dict)
+    """dbd_event_seq to object_ref."""
+    steps: list[StreamStep] = field(default_factory=list)
+    newest_head_at_s: float = 0.0
+    """When the newest head that reached the device was issued."""
+    position: tuple[int, int] = (1, 0)
+    acknowledged: tuple[int, int] = (0, 0)
+    """The furthest position that the device has named to anyone."""
+    settled_inbox: int = 0
+    """The last inbox record that the device called applied."""
+    outbox: dict[int, bytes] = field(default_factory=dict)
+    """The records that the validator has collected, by number."""
+    durable_last: int = 0
+    """verdict_seq of the newest verdict that the gate calls durable."""
+    visits: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """(visit, life of the core) to the numbers of the verdicts about that hand."""
+    visit: int = 0
+    incarnation: int = 0
+    uploads_accepted: set[str] = field(default_factory=set)
+    wiped: bool = False
+    revoked: bool = False
+    wall_wrong: bool = False
+    """Whether any clock was set wrong."""
+
+    def say(self, who: str, what: str) -> None:
+        """A line of the log."""
+        self.log.append(f"{self.now_s:10.4f} {who:9} {what}")
+
+    def step_at(self, epoch: int, seq: int) -> StreamStep | None:
+        """The service's gallery at a position."""
+        return next((step for step in reversed(self.steps) if (step.epoch, step.seq) == (epoch, seq)), None)
+
+    def superseded_at_s(self, epoch: int, seq: int) -> float | None:
+        """When the service's gallery went beyond a position; None while it has not."""
+        return next((step.at_s for step in self.steps if (step.epoch, step.seq) > (epoch, seq)), None)
+
+    def see_verdict(self, wrapper: JsonObject) -> tuple[SeenVerdict, bool]:
+        """A verdict came into sight, and whether it is new."""
+        ref = object_ref(wrapper)
+        known = self.verdicts.get(ref)
+        if known is not None:
+            return known, False
+        body = wrapper["verdict"]
+        seen = SeenVerdict(ref, body["verdict_seq"], body["txn_id"], body, self.now_s)
+        self.verdicts[ref] = seen
+        return seen, True
+
+
+def short(value: Any) -> str:
+    """The beginning of an identifier, for the log."""
+    return str(value)[:8]

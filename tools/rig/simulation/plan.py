@@ -1,0 +1,152 @@
+"""What a run does and when, drawn from its seed: people, operators, and what goes wrong.
+
+A plan is a list of acts, so that a failing one can be made shorter. Each seed leaves out about half of the kinds of
+trouble (swarm testing): some faults hide others.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tools.rig.simulation.service import PEOPLE
+
+
+class Act(StrEnum):
+    """The kinds of acts. The comment says what `size` and `extra` are."""
+
+    PASSAGE = "passage"  # size: ttl_ms; extra: person (-1: a stranger); for_s: how long the hand stays
+    HAND_FIRST = "hand first"  # the same, and the hand is there before the request
+    CANCELLED = "cancelled passage"  # the same, and the validator cancels about when the hand comes
+    REPLACED = "replaced passage"  # the same, and another request replaces the first one
+    ENROL = "enrol"  # extra: person
+    ERASE = "erase"  # extra: person
+    BLOCK = "block"  # extra: person
+    UNBLOCK = "unblock"  # extra: person
+    EPOCH = "new epoch"
+    REVOKE = "revoke"
+    CABLE_NOISE = "cable noise"  # size: chance; for_s
+    CABLE_PULLED = "cable pulled"  # for_s
+    CABLE_SILENT = "cable silent"  # for_s
+    CABLE_REPEATS = "cable repeats"  # size: chance; for_s
+    CABLE_LATE = "cable late"  # size: seconds; for_s
+    RESET = "session reset"
+    CORE_KILLED = "core killed"  # extra: after so many steps
+    POWER_CUT = "power cut"  # extra: after so many steps; for_s: until it is back
+    CARRIER_KILLED = "carrier killed"  # extra: after so many steps
+    VALIDATOR_KILLED = "validator killed"  # extra: after so many steps
+    VALIDATOR_POWER_CUT = "validator power cut"  # extra, for_s as above
+    SERVER_DOWN = "server down"  # extra: after so many steps; for_s
+    NETWORK_DOWN = "network down"  # for_s
+    NETWORK_FLAKY = "network flaky"  # size: chance; for_s
+    NETWORK_SLOW = "network slow"  # size: seconds; for_s
+    OFFICE_DOWN = "office network down"  # for_s
+    GALLERY_WITHHELD = "gallery withheld"  # for_s
+    GALLERY_REPLAYED = "gallery replayed"  # size: chance; for_s
+    WALL_CLOCK = "wall clock set"  # size: by so many ms
+    VALIDATOR_WALL_CLOCK = "validator wall clock set"  # size: by so many ms
+    DISK_FULL = "disk full"  # for_s
+    SYNC_FAILS = "sync fails"  # for_s
+    DISK_SLOW = "disk slow"  # size: seconds for one piece of work; for_s
+
+
+TROUBLES: Final = tuple(act for act in Act if list(Act).index(act) >= list(Act).index(Act.EPOCH))
+CALM_S: Final = 8.0
+"""At the beginning: registered, not yet in step with the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAct:
+    """One act. `for_s`: how long it lasts; see `Act` for the others."""
+
+    at_s: float
+    act: Act
+    for_s: float = 0.0
+    size: float = 0.0
+    extra: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.at_s:8.3f} s  {self.act}"]
+        parts += [f"for {self.for_s:.3f} s"] if self.for_s else []
+        parts += [f"size {self.size:.3f}"] if self.size else []
+        return ", ".join(parts + ([f"extra {self.extra}"] if self.extra else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run. `offline`: this device has no network, and lives on the validator's mail. `rates`: of the clocks of the
+    device and the validator. `clock_kept`: the device has a clock that runs without power."""
+
+    seed: int
+    acts: tuple[PlannedAct, ...]
+    until_s: float
+    offline: bool = False
+    carries_mail: bool = True
+    rates: tuple[float, float] = (1.0, 1.0)
+    clock_kept: bool = True
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed; the same on every machine."""
+    chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
+    until_s = chance.choice((40.0, 80.0, 80.0, 150.0, 400.0))
+    allowed = [act for act in TROUBLES if chance.random() < 0.5]
+    acts = [*_people(chance, until_s), *_operators(chance, until_s)]
+    for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0):
+        acts.append(_trouble(chance, chance.choice(allowed), chance.uniform(CALM_S, until_s), until_s))
+    offline = chance.random() < 0.2
+    return Plan(
+        seed,
+        tuple(sorted(acts, key=lambda act: act.at_s)),
+        until_s,
+        offline=offline,
+        carries_mail=offline or chance.random() < 0.6,
+        rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
+        clock_kept=chance.random() < 0.7,
+    )
+
+
+def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:
+    acts, at_s = [], CALM_S * 0.5
+    kinds = (Act.PASSAGE,) * 7 + (Act.HAND_FIRST, Act.CANCELLED, Act.REPLACED)
+    while at_s < until_s:
+        at_s += chance.expovariate(1 / (5.0 if until_s < 100 else 12.0)) + 1.5
+        person = -1 if chance.random() < 0.2 else chance.randrange(PEOPLE)
+        ttl_ms = chance.choice((700, 2_000, 5_000, 15_000))
+        acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 2.5), ttl_ms, person))
+    return acts
+
+
+def _operators(chance: random.Random, until_s: float) -> list[PlannedAct]:
+    kinds = (Act.ENROL, Act.ERASE, Act.BLOCK, Act.UNBLOCK)
+    count = chance.randint(0, 3 + round(until_s / 15))
+    return [
+        PlannedAct(chance.uniform(0, until_s), chance.choice(kinds), extra=chance.randrange(PEOPLE))
+        for _ in range(count)
+    ]
+
+
+def _trouble(chance: random.Random, act: Act, at_s: float, until_s: float) -> PlannedAct:
+    for_s = chance.choice((0.2, 1.0, 3.0, 10.0, 30.0)) * chance.uniform(0.5, 1.5)
+    steps = chance.choice((1, 5, 20, 60, 200)) + chance.randrange(20)
+    match act:
+        case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY | Act.GALLERY_REPLAYED:
+            return PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))
+        case Act.CABLE_LATE | Act.DISK_SLOW:
+            return PlannedAct(at_s, act, for_s, chance.uniform(0.05, 0.8))
+        case Act.NETWORK_SLOW:
+            return PlannedAct(at_s, act, for_s, chance.uniform(0.5, 15.0))
+        case Act.CORE_KILLED | Act.CARRIER_KILLED | Act.VALIDATOR_KILLED:
+            return PlannedAct(at_s, act, extra=steps)
+        case Act.POWER_CUT | Act.VALIDATOR_POWER_CUT | Act.SERVER_DOWN:
+            return PlannedAct(at_s, act, min(for_s, 10.0), extra=steps)
+        case Act.WALL_CLOCK | Act.VALIDATOR_WALL_CLOCK:
+            return PlannedAct(at_s, act, size=chance.choice((-1, 1)) * 10 ** chance.uniform(3, 9))
+        case Act.NETWORK_DOWN | Act.GALLERY_WITHHELD if chance.random() < 0.3:
+            return PlannedAct(at_s, act, until_s)
+        case Act.REVOKE if chance.random() < 0.8:
+            return PlannedAct(at_s, Act.RESET)
+        case Act.DISK_FULL | Act.SYNC_FAILS:
+            return PlannedAct(at_s, act, min(for_s, 5.0))
+        case _:
+            return PlannedAct(at_s, act, for_s)

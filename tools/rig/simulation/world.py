@@ -1,0 +1,873 @@
+"""One run: both machines, the cable, the networks and the service, from a plan to its end, under all invariants."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+import httpx
+
+from cloud_client.client import CloudClient, ServerAddress
+from cloud_client.errors import CloudError
+from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.store.base import Tx
+from device.core.opening import Opened
+from device.errors import JournalError
+from device.health import HealthWord
+from device.journal.journal import Journal
+from device.platform.clock import Clock
+from device.updates.models import NO_MODEL_ID
+from link1.canonical import JsonObject
+from link1.signed import object_ref
+from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
+from link1.validator.mail import OutboxCollected
+from link1.validator.memory import DeskMemory
+from tools.rig.simulation.cable import Cable, CableTroubles
+from tools.rig.simulation.disk import TMPFS, Disks
+from tools.rig.simulation.history import AskedRequest, History, StreamStep, Tap, short
+from tools.rig.simulation.invariants import AtTheEnd, Checks, MadeVerdict, On, Started, Violation
+from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
+from tools.rig.simulation.machines import DeviceMachine, ValidatorMachine, Visitor, true_ms
+from tools.rig.simulation.network import Network, NetworkTroubles
+from tools.rig.simulation.plan import Act, Plan, PlannedAct
+from tools.rig.simulation.service import (
+    DEVICE_ID,
+    ENROLLED_AT_START,
+    ORIGIN,
+    PEOPLE,
+    BackOffice,
+    DirectTransport,
+    Prepared,
+    RunningService,
+    config_of,
+    copied,
+    enrolment_body,
+    prepare,
+)
+
+REST_MOST_S: Final = 240.0
+"""How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
+_WHAT_IF: Final = 0.25
+"""The share of verdicts at which a power cut is tried on the side."""
+_DISK_TROUBLE: Final = (Act.DISK_FULL, Act.SYNC_FAILS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run found. `passages`: verdicts made; `checks`: how often an invariant was held against a fact."""
+
+    plan: Plan
+    violation: Violation | None
+    log: tuple[str, ...]
+    steps: int
+    simulated_s: float
+    passages: int
+    actuated: int
+    checks: int
+
+
+_prepared: list[tuple[Prepared, Any]] = []
+
+
+def prepared() -> Prepared:
+    """What every run begins with, made once a process."""
+    if not _prepared:
+        folder = tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-start-")
+        loop = SimulatedLoop(random.Random(0))  # noqa: S311
+        with seeded("start"):
+            made = loop.run_until_complete(prepare(Path(folder.name)))
+        loop.close()
+        _prepared.append((made, folder))
+    return _prepared[0][0]
+
+
+@contextmanager
+def seeded(seed: object) -> Iterator[None]:
+    """Inside, what programs draw from the system comes from the seed. Keys and sealing in `cryptography` do not:
+    they change bytes, never what happens."""
+    chance = random.Random(f"system {seed}")  # noqa: S311
+    modules: list[tuple[ModuleType, str, Any]] = [
+        (os, "urandom", chance.randbytes),
+        (random, "_urandom", chance.randbytes),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in modules]
+    for module, name, value in modules:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def run(plan: Plan) -> RunResult:
+    """Carry out a plan. The same plan gives the same run, step for step."""
+    start = prepared()
+    gc.collect()
+    gc.disable()
+    try:
+        with tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder, seeded(plan.seed):
+            world = World(plan, start, Path(folder))
+            try:
+                return world.run()
+            finally:
+                world.close()
+    finally:
+        gc.enable()
+
+
+class World:
+    """The parts of one run and what happens to them."""
+
+    def __init__(self, plan: Plan, start: Prepared, folder: Path) -> None:
+        self.plan, self.start, self.folder = plan, start, folder
+        self.history = History()
+        self.checks = Checks(self.history)
+        self.loop = loop = SimulatedLoop(self._chance("loop"))
+        asyncio.set_event_loop(loop)
+        loop.after_step = self._after_step
+        loop.on_kill = self._killed
+        loop.work_s = self._work_s
+        loop.set_exception_handler(self._unexpected)
+        self._acts, self._disk_chance = self._chance("acts"), self._chance("disk")
+        self.slow_disk_s = 0.0
+        self.disks = Disks(folder, self._disk_chance)
+        self.cable = Cable(loop, self._chance("cable"), self._heard)
+        self.server: tuple[SimulatedProcess, RunningService] | None = None
+        self._cloud = copied(start, folder / "cloud")
+        self.network = self._network("network", self._device_asks, self._device_gets)
+        self.office_network = self._network("office", lambda _request: None, self._office_gets)
+        rates = plan.rates
+        self.device = DeviceMachine(
+            loop,
+            self.disks.disk("device", start.device),
+            self.cable,
+            self.network,
+            chance=self._chance("device"),
+            rate=rates[0],
+        )
+        self.device.clock_kept = plan.clock_kept
+        self.device.started = self._core_started
+        self.device.may_fail = lambda: self.disk_trouble
+        self.validator = ValidatorMachine(
+            loop,
+            self.disks.disk("validator", {}),
+            self.cable,
+            self.office_network,
+            device_key=start.verdict_key.public,
+            api_key=start.api_key,
+            chance=self._chance("validator"),
+            rate=rates[1],
+            on_event=self._desk_event,
+        )
+        self.validator.carries_mail = plan.carries_mail
+        self.validator.started = self._validator_started
+        self.disk_trouble = False
+        self._taps: dict[str, Tap] = {"device": Tap(), "validator": Tap()}
+        self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
+        self._enrolled = set(range(ENROLLED_AT_START))
+        self._gone: set[int] = set()
+        self._log_seq = (0, 0)
+        self._visits = 0
+        self._opened_last: bool | None = None
+
+    def _chance(self, name: str) -> random.Random:
+        return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
+
+    def _network(self, name: str, asked: Callable[[httpx.Request], None], got: Any) -> Network:
+        return Network(self.loop, self._chance(name), lambda: self.server, asked, got)
+
+    # ---- the run
+
+    def run(self) -> RunResult:
+        try:
+            self.loop.run_until_complete(self._live())
+        except StuckSimulation as error:
+            self.checks.broken("the simulation goes on", "Nothing waits for ever.", str(error))
+        except _Stopped:
+            pass
+        except RuntimeError:
+            if self.checks.violation is None:
+                raise
+        history = self.history
+        return RunResult(
+            self.plan,
+            self.checks.violation,
+            tuple(history.log),
+            self.loop.steps,
+            self.loop.now_s,
+            history.durable_last,
+            len(history.actuated),
+            self.checks.counted,
+        )
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.disks.follower.fail(None)
+        for slot in range(2):
+            self.disks.follower.watch(slot, None)
+        self.device.kill_carrier()
+        self.device.kill_core()
+        self.validator.kill()
+        if self.server is not None:
+            self.server[0].kill()
+            self.server[1].store.close()
+        for slot in range(2):
+            self.disks.follower.watch(slot, None)
+        self.disks.follower.take()
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    async def _live(self) -> None:
+        self._start_server()
+        self._note_stream()
+        self.network.troubles.down = self.plan.offline
+        self.device.power_on()
+        self.validator.power_on()
+        for act in self.plan.acts:
+            await self._sleep_until(act.at_s)
+            self.history.say("WORLD", str(act))
+            self._do(act)
+        await self._sleep_until(self.plan.until_s)
+        self._heal()
+        await self._rest()
+        await self._last_passage()
+        await self._rest()
+        self._judge_end()
+
+    async def _sleep_until(self, at_s: float) -> None:
+        if at_s > self.loop.now_s:
+            await asyncio.sleep(at_s - self.loop.now_s)
+
+    def _heal(self) -> None:
+        """Every trouble is over; whatever is down is started again."""
+        self.history.say("WORLD", "every trouble is over")
+        self.cable.troubles = CableTroubles()
+        self.cable.plugged = True
+        self.network.troubles = NetworkTroubles(down=self.plan.offline)
+        self.office_network.troubles = NetworkTroubles()
+        self.slow_disk_s = 0.0
+        self._mend_disk()
+        for process in (self.device.core, self.device.carrier, self.validator.process):
+            if process is not None:
+                process.kill_at_step = None
+        if self.server is not None:
+            self.server[0].kill_at_step = None
+        self.device.clock.wall_off_ms = self.validator.clock.wall_off_ms = 0
+        self._start_server()
+        self.device.start_core()
+        self.device.start_carrier()
+        self.validator.power_on()
+
+    async def _rest(self) -> None:
+        """Wait until everything has settled, at most REST_MOST_S."""
+        until_s = self.loop.now_s + REST_MOST_S
+        while self.loop.now_s < until_s and not self._settled():
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
+
+    def _settled(self) -> bool:
+        if self.history.revoked:
+            return self.device.wiped
+        opened, palmd, desk = self.device.opened, self.device.palmd, self.validator.desk
+        if opened is None or opened.gallery is None or palmd is None or desk is None or self.server is None:
+            return False
+        if desk.open_txn_id is not None or palmd.gate.validator_kid is None:
+            return False
+        at, state = opened.gallery.position, self.server[1].state_of_stream(self.start.environment)
+        in_step = (at.epoch, at.seq) == (state.epoch, state.seq)
+        fresh = HealthWord.GALLERY_STALE not in palmd.health.words
+        open_refs = opened.journal.unacknowledged(after_seq=0, upto_seq=2**31, limit=1)
+        return in_step and fresh and not open_refs and opened.journal.pending_uploads() == 0
+
+    # ---- acts
+
+    def _do(self, act: PlannedAct) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an act
+        cable, net, device = self.cable.troubles, self.network.troubles, self.device
+        match act.act:
+            case Act.PASSAGE | Act.HAND_FIRST | Act.CANCELLED | Act.REPLACED:
+                self.loop.create_task(self._passage(act))
+            case Act.ENROL:
+                self.loop.create_task(self._enrol(act.extra))
+            case Act.ERASE | Act.BLOCK | Act.UNBLOCK | Act.EPOCH | Act.REVOKE:
+                self.loop.create_task(self._operate(act))
+            case Act.CABLE_NOISE:
+                self._for(act, lambda on: setattr_all(cable, on, lose=act.size, change=act.size, cut_short=act.size / 2))
+            case Act.CABLE_REPEATS:
+                self._for(act, lambda on: setattr_all(cable, on, repeat=act.size))
+            case Act.CABLE_LATE:
+                self._for(act, lambda on: setattr_all(cable, on, late_s=act.size))
+            case Act.CABLE_SILENT:
+                self._for(act, lambda on: setattr(cable, "silent", on))
+            case Act.CABLE_PULLED:
+                self._for(act, self._pull_cable)
+            case Act.RESET:
+                self.validator.reset()
+            case Act.CORE_KILLED:
+                self._kill_after(device.core, act, device.kill_core, device.start_core)
+            case Act.POWER_CUT:
+                self._kill_after(device.core, act, self._cut_device, device.power_on)
+            case Act.CARRIER_KILLED:
+                self._kill_after(device.carrier, act, device.kill_carrier, device.start_carrier)
+            case Act.VALIDATOR_KILLED:
+                self._kill_after(self.validator.process, act, self.validator.kill, self.validator.power_on)
+            case Act.VALIDATOR_POWER_CUT:
+                cut = lambda: self.validator.cut_power(self._disk_chance)  # noqa: E731
+                self._kill_after(self.validator.process, act, cut, self.validator.power_on)
+            case Act.SERVER_DOWN:
+                self._kill_after(self.server and self.server[0], act, self._stop_server, self._start_server)
+            case Act.NETWORK_DOWN:
+                self._for(act, lambda on: setattr(net, "down", on or self.plan.offline))
+            case Act.NETWORK_FLAKY:
+                half = act.size / 2
+                self._for(act, lambda on: setattr_all(net, on, lose_request=half, lose_answer=half, refuse=half))
+            case Act.NETWORK_SLOW:
+                self._for(act, lambda on: setattr(net, "late_s", act.size if on else 0.02))
+            case Act.OFFICE_DOWN:
+                self._for(act, lambda on: setattr(self.office_network.troubles, "down", on))
+            case Act.GALLERY_WITHHELD:
+                self._for(act, lambda on: setattr(net, "withhold", on))
+            case Act.GALLERY_REPLAYED:
+                self._for(act, lambda on: setattr_all(net, on, replay=act.size))
+            case Act.WALL_CLOCK:
+                device.clock.wall_off_ms += round(act.size)
+                self.history.wall_wrong = True
+            case Act.VALIDATOR_WALL_CLOCK:
+                self.validator.clock.wall_off_ms += round(act.size)
+            case Act.DISK_FULL | Act.SYNC_FAILS:
+                self._for(act, lambda on: self._trouble_disk(act.act) if on else self._mend_disk())
+            case Act.DISK_SLOW:
+                self._for(act, lambda on: setattr(self, "slow_disk_s", act.size if on else 0.0))
+
+    def _for(self, act: PlannedAct, switch: Callable[[bool], object]) -> None:
+        switch(True)
+        self.loop.call_later(act.for_s, switch, False)
+
+    def _pull_cable(self, on: bool) -> None:
+        if on:
+            self.cable.pull()
+        else:
+            self.cable.plugged = True
+
+    def _trouble_disk(self, act: Act) -> None:
+        self.disk_trouble = True
+        self.device.disk.break_writes(sync_only=act is Act.SYNC_FAILS)
+
+    def _mend_disk(self) -> None:
+        self.device.disk.mend()
+        # A program that failed by it may fail a moment later, when it is read.
+        self.loop.call_later(5.0, setattr, self, "disk_trouble", False)
+
+    def _kill_after(
+        self,
+        process: SimulatedProcess | None,
+        act: PlannedAct,
+        end: Callable[[], object],
+        begin: Callable[[], object],
+    ) -> None:
+        """At the process's so-manieth step from now; whatever it was about to do."""
+        if process is None or process.kill_at_step is not None:
+            return
+        process.kill_at_step = process.steps + act.extra
+
+        def die() -> None:
+            self.history.say("WORLD", f"{act.act}, at step {process.steps} of {process.name}")
+            end()
+            self.loop.call_later(max(0.05, act.for_s), begin)
+
+        self._planned_kill[process] = die
+
+    def _killed(self, process: SimulatedProcess) -> None:
+        self.loop.within_world(lambda: self._planned_kill.pop(process)())
+
+    def _cut_device(self) -> None:
+        self.device.cut_power(self._disk_chance)
+        if not self.plan.clock_kept:
+            # It begins again at the time that a file holds.
+            self.device.clock.wall_off_ms -= self._disk_chance.randrange(3_600_000)
+
+    def _work_s(self, process: SimulatedProcess | None) -> float:
+        if process is None or process.name != "device":
+            return 0.0
+        return self._disk_chance.uniform(0.0002, 0.004) + self._disk_chance.random() * self.slow_disk_s
+
+    # ---- people
+
+    async def _passage(self, act: PlannedAct) -> None:
+        chance = random.Random(f"passage {act.at_s}")  # noqa: S311
+        person = None if act.extra < 0 else act.extra
+        if act.act is Act.HAND_FIRST:
+            self._show(person, chance)
+            await asyncio.sleep(chance.uniform(0.05, 0.8))
+            self._arm(act)
+        else:
+            self._arm(act)
+            await asyncio.sleep(chance.choice((0.05, 0.5, 0.5, act.size / 1000)) * chance.random())
+            if act.act is Act.CANCELLED and chance.random() < 0.5:
+                self.validator.do(lambda desk: desk.cancel())
+            shown = self._show(person, chance)
+            if not shown:
+                return
+        await asyncio.sleep(act.for_s * chance.random())
+        if act.act is Act.CANCELLED:
+            self.validator.do(lambda desk: desk.cancel())
+        if act.act is Act.REPLACED:
+            self._arm(act)
+        await asyncio.sleep(act.for_s * chance.random())
+        self.device.visitor = None
+
+    def _show(self, person: int | None, chance: random.Random) -> bool:
+        if self.device.visitor is not None:
+            return False
+        self._visits += 1
+        self.history.visit = self._visits
+        self.history.say("HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}"))
+        self.device.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 2, 30)))
+        return True
+
+    def _arm(self, act: PlannedAct) -> None:
+        ttl_ms, clock = int(act.size), self.validator.clock
+        self.validator.do(lambda desk: desk.arm(ttl_ms, clock.monotonic_ms()))
+
+    async def _last_passage(self) -> None:
+        """With nothing wrong: a person of the gallery passes."""
+        live = self.history.steps[-1].live
+        person = next((one for one in range(PEOPLE) if self.start.refs[one] in live), None)
+        self.device.visitor = None
+        await asyncio.sleep(1.0)
+        if person is None or self.history.revoked:
+            return
+        self._opened_last = False
+        self.history.say("WORLD", f"person {person} passes with nothing wrong")
+        self._visits += 1
+        self.history.visit = self._visits
+        before = len(self.history.actuated)
+        self.validator.do(lambda desk: desk.arm(10_000, self.validator.clock.monotonic_ms()))
+        self.device.visitor = Visitor(self._visits, person, 0)
+        await asyncio.sleep(4.0)
+        self.device.visitor = None
+        self._opened_last = len(self.history.actuated) > before
+
+    # ---- the service and its operators
+
+    def _start_server(self) -> None:
+        if self.server is None:
+            process = SimulatedProcess("service")
+            now_ms, now_s = lambda: true_ms(self.loop), lambda: self.loop.now_s
+            service = self.loop.within(process, lambda: RunningService(self._cloud, now_ms, now_s))
+            self.server = process, service
+            self.loop.spawn(process, service.follow_changes())
+
+    def _stop_server(self) -> None:
+        if self.server is not None:
+            process, service = self.server
+            self.server = None
+            process.kill()
+            service.store.close()
+
+    async def _enrol(self, person: int) -> None:
+        """At another device of the operator's, whose network is good."""
+        if person in self._gone or self.server is None or self.history.revoked:
+            return
+        transport = DirectTransport(self.server[1])
+        office = BackOffice(transport, self.start.api_key)
+        key, address = self.start.http_key, ServerAddress.parse(ORIGIN)
+        desk = CloudClient(address, key, lambda: true_ms(self.loop), transport=transport)
+        try:
+            token = await office.session(self.start.subjects[person])
+            await desk.enroll(enrolment_body(token, person), f"enrol-{person}-{self.loop.steps}")
+        except (CloudError, RuntimeError, httpx.HTTPError) as error:
+            self.history.say("OPERATOR", f"person {person} is not enrolled: {error}")
+            return
+        self._enrolled.add(person)
+        self.history.say("OPERATOR", f"person {person} is enrolled")
+        self._note_stream()
+
+    async def _operate(self, act: PlannedAct) -> None:
+        if self.server is None:
+            return
+        service, person, environment = self.server[1], act.extra, self.start.environment
+        subject_id = self.start.subjects[person]
+        office = BackOffice(DirectTransport(service), self.start.api_key)
+        try:
+            match act.act:
+                case Act.ERASE:
+                    if person in self._gone:
+                        return
+                    await office.delete(f"/v1/subjects/{subject_id}")
+                    self._gone.add(person)
+                case Act.BLOCK:
+                    service.operate(
+                        lambda tx, vault, now: operator.block_subject(
+                            tx, vault, environment, subject_id, reason="lost", now_ms=now
+                        )
+                    )
+                case Act.UNBLOCK:
+                    service.operate(
+                        lambda tx, vault, now: operator.unblock_subject(tx, vault, environment, subject_id, now_ms=now)
+                    )
+                case Act.EPOCH:
+                    service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
+                case _:
+                    await office.post(f"/v1/devices/{DEVICE_ID}/revoke", {"reason": "lost"})
+                    self.history.revoked = True
+        except Exception as error:  # noqa: BLE001 - an operator's mistake is no fault of the system
+            self.history.say("OPERATOR", f"{act.act} of person {person} is refused: {type(error).__name__}")
+        self._note_stream()
+
+    def _note_stream(self) -> None:
+        """Take over what the service's log says now, before anything of it is compacted."""
+        if self.server is None:
+            return
+        environment, history = self.start.environment, self.history
+
+        def read(tx: Tx) -> tuple[Any, list[Any], set[str]]:
+            state = tx.row("SELECT epoch, seq, head FROM streams WHERE stream = :s", s=environment.stream)
+            rows = tx.all(
+                "SELECT d.seq, d.op, d.head, d.subject_ref, s.subject_ref AS known FROM deltas d"
+                " LEFT JOIN subjects s ON s.subject_id = d.subject_id"
+                " WHERE d.stream = :s AND d.epoch = :e ORDER BY d.seq",
+                s=environment.stream,
+                e=state["epoch"],
+            )
+            live = tx.all(
+                "SELECT DISTINCT s.subject_ref FROM templates t JOIN subjects s ON s.subject_id = t.subject_id"
+                " WHERE t.stream = :s AND t.removed_seq IS NULL AND s.suspended = 0",
+                s=environment.stream,
+            )
+            return state, rows, {row["subject_ref"] for row in live}
+
+        state, rows, live_now = self.server[1].store.read_now(read)
+        at = (state["epoch"], state["seq"])
+        if history.steps and at == self._log_seq:
+            return
+        now_s = self.loop.now_s
+        if history.steps and state["epoch"] != self._log_seq[0]:
+            history.steps.append(StreamStep(now_s, state["epoch"], 0, state["head"].hex()[:16], frozenset(live_now)))
+            self._log_seq = (state["epoch"], 0)
+        live = set(history.steps[-1].live) if history.steps else set()
+        for row in rows:
+            if (state["epoch"], row["seq"]) <= self._log_seq:
+                continue
+            subject = row["subject_ref"] or row["known"]
+            match row["op"]:
+                case "upsert" | "resume":
+                    live.add(subject)
+                case "tombstone" | "suspend":
+                    live.discard(subject)
+                case _:
+                    pass
+            if row["seq"] == state["seq"]:
+                live = set(live_now)
+            step = StreamStep(now_s, state["epoch"], row["seq"], row["head"].hex()[:16], frozenset(live))
+            history.steps.append(step)
+        self._log_seq = at
+
+    # ---- what is seen
+
+    def _after_step(self, process: SimulatedProcess | None) -> None:
+        history = self.history
+        history.now_s = self.loop.now_s
+        if process is not None and process.name == "device":
+            self._note_device()
+        if process is not None and process.name == "service":
+            self._note_stream()
+        for failure in (self.device.failure, self.validator.failure):
+            if failure is not None:
+                self.checks.broken(
+                    "no program ends by itself",
+                    "A missing camera or cable, an unreachable server … is a degraded state, never a restart loop.",
+                    repr(failure),
+                )
+        if self.checks.violation is not None:
+            raise _Stopped
+
+    def _note_device(self) -> None:
+        history, palmd, opened = self.history, self.device.palmd, self.device.opened
+        if palmd is None or opened is None:
+            return
+        last, said = palmd.gate.last, palmd.gate.last_said
+        if last is not None and last.verdict_seq > history.durable_last and said is not None:
+            made = MadeVerdict(last.verdict_seq, said.decision)
+            self.checks.check(On.VERDICT_DURABLE, made)
+            history.durable_last = last.verdict_seq
+            if made.decision != "abstain":
+                history.visits.setdefault((history.visit, history.incarnation), []).append(made.seq)
+            history.say("device", f"verdict {made.seq} is durable: {said.decision} {said.result}")
+        gallery = opened.gallery
+        if gallery is not None and not palmd.wipe.begun:
+            at = (gallery.position.epoch, gallery.position.seq)
+            if at != history.position:
+                self.checks.check(On.STEP, at)
+                history.say("device", f"gallery at {at[0]}/{at[1]}")
+                history.position = at
+        history.wiped = history.wiped or palmd.wipe.begun
+
+    def _core_started(self) -> None:
+        self.loop.within_world(self._examine_start)
+
+    def _examine_start(self) -> None:
+        history, opened = self.history, self.device.opened
+        if opened is None:
+            return
+        history.incarnation = self.device.incarnation
+        refs = self._journal_refs(opened)[0]
+        last, gallery = opened.journal.last(), opened.gallery
+        ended = {txn_id: opened.journal.find_txn(txn_id) for txn_id in history.ended}
+        position = gallery.position if gallery is not None else None
+        started = Started(
+            last_seq=last.verdict_seq if last else 0,
+            last_ref=last.verdict_ref if last else "",
+            position=(position.epoch, position.seq) if position else (1, 0),
+            head16=position.head16 if position else "",
+            in_applied_seq=opened.mail.in_applied_seq,
+            refs=refs,
+            ended={txn_id: str(memory.ended) for txn_id, memory in ended.items() if memory and memory.ended},
+        )
+        history.say("device", f"starts: last verdict {started.last_seq}, gallery {started.position}")
+        self.checks.check(On.CORE_STARTED, started)
+        history.durable_last = started.last_seq
+        history.position = started.position
+
+    def _journal_refs(self, opened: Opened) -> tuple[dict[int, str], dict[str, str]]:
+        """verdict_seq to verdict_ref, and verdict_ref to the ref of its decision, of all that was ever asked."""
+        refs, decisions = {}, {}
+        for txn_id in self.history.asked:
+            memory = opened.journal.find_txn(txn_id)
+            if memory is not None and memory.verdict is not None:
+                refs[memory.verdict.seq] = memory.verdict.ref
+                if memory.decision_ref is not None:
+                    decisions[memory.verdict.ref] = memory.decision_ref
+        return refs, decisions
+
+    def _validator_started(self, memory: DeskMemory) -> None:
+        history = self.history
+        history.say("validator", f"starts: decision_seq {memory.decision_seq}")
+        self.checks.check(On.VALIDATOR_STARTED, memory)
+        for txn_id in history.asked:
+            history.closed.setdefault(txn_id, "the validator started again")
+
+    def _heard(self, side: str, data: bytes) -> None:
+        """Bytes leave an end."""
+        self.history.now_s = self.loop.now_s
+        if side == "device":
+            self._note_device()
+        for message in self._taps[side].feed(data):
+            self.loop.within_world(lambda message=message: self._said(side, message))
+
+    def _said(self, side: str, message: JsonObject) -> None:
+        history, check, body = self.history, self.checks.check, message["body"]
+        match side, message["type"]:
+            case "device", "verdict":
+                verdict, new = history.see_verdict(body)
+                check(On.VERDICT_SENT, verdict)
+                history.verdict_at.setdefault(verdict.seq, verdict.ref)
+                history.verdict_of.setdefault(verdict.txn_id, verdict.ref)
+                history.say("device", f"→ verdict {verdict.seq} {body['verdict']['result']} on {short(verdict.txn_id)}")
+                if new and self._disk_chance.random() < _WHAT_IF:
+                    check(On.POWER_COULD_GO, (verdict, self._on_disk(verdict.txn_id)))
+            case "device", "error":
+                check(On.ERROR_SENT, body)
+                history.say("device", f"→ error {body['code']} about {body['about']} {short(body.get('txn_id'))}")
+                if body["code"] in ("expired", "cancelled") and "txn_id" in body and body["about"] == "request":
+                    history.ended.setdefault(body["txn_id"], body["code"])
+            case "device", "status":
+                status = body["status_obj"]
+                check(On.STATUS_SENT, status)
+                if not history.wiped:
+                    at = (status["gallery"]["epoch"], status["gallery"]["seq"])
+                    history.acknowledged = max(history.acknowledged, at)
+                history.say("device", f"→ status {' '.join(status['health']) or 'well'}")
+            case "device", "mail_ack":
+                check(On.MAIL_ACK_SENT, body)
+                history.settled_inbox = max(history.settled_inbox, body["applied_seq"])
+                if body["state"] != "more":
+                    history.say("device", f"→ mail_ack {body['seq']} {body['state']}")
+            case "validator", "decision":
+                check(On.DECISION_SENT, body)
+                obj = body["decision_obj"]
+                history.decisions.setdefault(obj["verdict_ref"], body)
+                history.decision_at.setdefault(obj["decision_seq"], object_ref(body))
+                history.say("validator", f"→ decision {obj['decision_seq']} {obj['outcome']} {obj['reason']}")
+            case "validator", "passage":
+                check(On.PASSAGE_SENT, body)
+                history.passage_at.setdefault(body["passage"]["dbd_event_seq"], object_ref(body))
+                history.say("validator", f"→ passage {body['passage']['dbd_event_seq']}")
+            case _, kind:
+                if kind not in ("mail", "mail_pull", "mail_none", "guide"):
+                    history.say(side, f"→ {kind}")
+
+    def _on_disk(self, txn_id: str) -> str | None:
+        """The verdict that a power cut at this moment would leave for a txn_id."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            folder = Path(name)
+            self.device.disk.what_if(None if self._disk_chance.random() < 0.5 else self._disk_chance, folder)
+            config = config_of(folder)
+            try:
+                journal = Journal.open(
+                    config.journal_path,
+                    device_id=DEVICE_ID,
+                    verdict_kid=self.start.verdict_key.kid,
+                    data_key=self.start.data_key,
+                    clock=cast("Clock", self.device.clock),
+                )
+            except JournalError as error:
+                return str(error)
+            memory = journal.find_txn(txn_id)
+            journal.close()
+        return memory.verdict.ref if memory is not None and memory.verdict is not None else None
+
+    def _desk_event(self, event: DeskEvent) -> None:
+        history = self.history
+        match event:
+            case RequestSent(request, again):
+                history.asked.setdefault(request.txn_id, AskedRequest(request.txn_id, request.to_obj()))
+                history.last_sent_ms[request.txn_id] = self.validator.clock.monotonic_ms()
+                history.say("validator", f"asks {short(request.txn_id)}{' again' if again else ''}")
+            case RequestEnded(txn_id, why):
+                history.closed[txn_id] = why
+                history.say("validator", f"ends {short(txn_id)}: {why}")
+            case VerdictAnswered(verdict, ref, choice, refused, _):
+                if choice.actuated and refused is None:
+                    fact = {
+                        "ref": ref,
+                        "txn_id": verdict.txn_id,
+                        "seq": verdict.verdict_seq,
+                        "ttl_ms": verdict.ttl_ms,
+                        "decision": verdict.decision.value,
+                        "now_ms": self.validator.clock.monotonic_ms(),
+                    }
+                    self.checks.check(On.ACTUATED, fact)
+                    history.actuated[ref] = self.loop.now_s
+                    history.highest_actuated_seq = max(history.highest_actuated_seq, verdict.verdict_seq)
+                    history.say("validator", f"OPENS for verdict {verdict.verdict_seq}")
+                if refused != "repeat":
+                    history.closed.setdefault(verdict.txn_id, "answered")
+            case OutboxCollected(seq, data):
+                self.checks.check(On.OUTBOX_COLLECTED, (seq, data))
+                history.outbox.setdefault(seq, data)
+                history.say("validator", f"has outbox record {seq}")
+            case PassageReported():
+                pass
+            case _:
+                pass
+
+    def _device_asks(self, request: httpx.Request) -> None:
+        if request.url.path == "/v1/gallery/deltas":
+            at = (int(request.url.params["epoch"]), int(request.url.params["after_seq"]))
+            self.checks.check(On.DELTAS_ASKED, at)
+            self.history.acknowledged = max(self.history.acknowledged, at)
+
+    def _device_gets(self, request: httpx.Request, status: int, body: bytes) -> None:
+        if status != 200:
+            return
+        if request.url.path.startswith("/v1/gallery/"):
+            head = json.loads(body)["head"]
+            obj = next(value for value in head.values() if isinstance(value, dict))
+            self._heard_head(obj["issued_at_ms"])
+        if request.url.path == "/v1/verdicts/batch":
+            answer = json.loads(body)
+            self.checks.check(On.UPLOAD_ANSWERED, answer)
+            self.history.say("service", f"takes {len(answer['accepted'])} verdicts, knows {len(answer['duplicates'])}")
+
+    def _office_gets(self, request: httpx.Request, status: int, body: bytes) -> None:
+        if status == 200 and request.url.path.endswith("/inbox"):
+            for record in json.loads(body)["data"]:
+                self._heard_head(record["post"]["created_ms"])
+
+    def _heard_head(self, issued_at_ms: int) -> None:
+        at_s = self.loop.now_s - (true_ms(self.loop) - issued_at_ms) / 1000
+        self.history.newest_head_at_s = max(self.history.newest_head_at_s, at_s)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, _Stopped):
+            raise error
+        if error is not None:
+            self.checks.broken("no exception is unexpected", "No task of a program fails unseen.", repr(error))
+
+    def _judge_end(self) -> None:
+        opened, palmd, server, history = self.device.opened, self.device.palmd, self.server, self.history
+        rows = self._service_rows()
+        names = frozenset(
+            str(path.relative_to(self.device.disk.state)) for path in self.device.disk.state.rglob("*") if path.is_file()
+        )
+        if opened is None or palmd is None or opened.gallery is None or server is None:
+            if not history.revoked:
+                self.checks.broken("the device serves at the end", "A core that is down is started.", "it does not run")
+            else:
+                self._check_end(rows, {}, {}, names, None)
+            return
+        refs, decisions = self._journal_refs(opened)
+        self._check_end(rows, refs, decisions, names, palmd)
+
+    def _check_end(
+        self,
+        rows: dict[str, JsonObject],
+        refs: dict[int, str],
+        decisions: dict[str, str],
+        names: frozenset[str],
+        palmd: Any,
+    ) -> None:
+        opened, server = self.device.opened, self.server
+        state = None if server is None else server[1].state_of_stream(self.start.environment)
+        gallery = None if opened is None else opened.gallery
+        at = None if gallery is None else gallery.position
+        self.checks.check(
+            On.END,
+            AtTheEnd(
+                rows=rows,
+                device_refs=refs,
+                pending_uploads=0 if opened is None else opened.journal.pending_uploads(),
+                position=(at.epoch, at.seq) if at else (0, 0),
+                service_position=(state.epoch, state.seq) if state else (0, 0),
+                proven=palmd is not None and palmd.gate.validator_kid is not None,
+                last_passage_opened=self._opened_last,
+                health=() if palmd is None else tuple(str(word) for word in palmd.health.words),
+                mail_unsettled=0,
+                state_files=names,
+                refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),
+                device_decisions=decisions,
+            ),
+        )
+
+    def _service_rows(self) -> dict[str, JsonObject]:
+        if self.server is None:
+            return {}
+        rows = self.server[1].store.read_now(
+            lambda tx: tx.all("SELECT verdict_id, reconciliation, signed_decision FROM verdicts")
+        )
+        return {
+            row["verdict_id"]: {
+                "reconciliation": row["reconciliation"],
+                "decision_ref": None
+                if row["signed_decision"] is None
+                else object_ref(json.loads(row["signed_decision"])),
+            }
+            for row in rows
+        }
+
+
+class _Stopped(Exception):
+    """The run is over: something does not hold."""
+
+
+def setattr_all(target: object, on: bool, **values: float) -> None:
+    """Set members, or set them to 0 again."""
+    for name, value in values.items():
+        setattr(target, name, value if on else 0.0)
+
+
+def quiet() -> None:
+    """No program's log: the simulation's own is the one to read."""
+    logging.disable(logging.CRITICAL)
+
