@@ -291,8 +291,8 @@ def the_named_position_never_falls(history: History, status: JsonObject) -> str 
 
 
 @holds(On.DELTAS_ASKED, "SURFACE: after_seq is also the acknowledgement of everything up to it.")
-def what_was_acknowledged_is_not_asked_again(history: History, at: tuple[int, int]) -> str | None:
-    return f"{at} asked after {history.acknowledged}" if at < history.acknowledged else None
+def nothing_is_acknowledged_before_it_is_applied(history: History, at: tuple[int, int]) -> str | None:
+    return f"{at} acknowledged, the device is at {history.position}" if at > history.position else None
 
 
 @holds(On.STEP, "GALLERY 1: position and contents belong together; the position never falls.")

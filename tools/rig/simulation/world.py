@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import random
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -121,8 +123,13 @@ def run(plan: Plan) -> RunResult:
                 return world.run()
             finally:
                 world.close()
+                del world
     finally:
+        # What dead programs left is thrown away here: their last words are nobody's.
+        sys.unraisablehook, before = lambda _unraisable: None, sys.unraisablehook
         gc.enable()
+        gc.collect()
+        sys.unraisablehook = before
 
 
 class World:
@@ -225,7 +232,6 @@ class World:
             self.disks.follower.watch(slot, None)
         self.disks.follower.take()
         asyncio.set_event_loop(None)
-        self.loop.close()
 
     async def _live(self) -> None:
         self._start_server()
@@ -406,7 +412,8 @@ class World:
         chance = random.Random(f"passage {act.at_s}")  # noqa: S311
         person = None if act.extra < 0 else act.extra
         if act.act is Act.HAND_FIRST:
-            self._show(person, chance)
+            if not self._show(person, chance):
+                return
             await asyncio.sleep(chance.uniform(0.05, 0.8))
             self._arm(act)
         else:
@@ -414,16 +421,17 @@ class World:
             await asyncio.sleep(chance.choice((0.05, 0.5, 0.5, act.size / 1000)) * chance.random())
             if act.act is Act.CANCELLED and chance.random() < 0.5:
                 self.validator.do(lambda desk: desk.cancel())
-            shown = self._show(person, chance)
-            if not shown:
+            if not self._show(person, chance):
                 return
+        visit = self._visits
         await asyncio.sleep(act.for_s * chance.random())
         if act.act is Act.CANCELLED:
             self.validator.do(lambda desk: desk.cancel())
         if act.act is Act.REPLACED:
             self._arm(act)
         await asyncio.sleep(act.for_s * chance.random())
-        self.device.visitor = None
+        if self.history.visit == visit:
+            self.device.visitor = None
 
     def _show(self, person: int | None, chance: random.Random) -> bool:
         if self.device.visitor is not None:
@@ -673,7 +681,7 @@ class World:
                 history.verdict_at.setdefault(verdict.seq, verdict.ref)
                 history.verdict_of.setdefault(verdict.txn_id, verdict.ref)
                 history.say("device", f"→ verdict {verdict.seq} {body['verdict']['result']} on {short(verdict.txn_id)}")
-                if new and self._disk_chance.random() < _WHAT_IF:
+                if new and not history.wiped and self._disk_chance.random() < _WHAT_IF:
                     check(On.POWER_COULD_GO, (verdict, self._on_disk(verdict.txn_id)))
             case "device", "error":
                 check(On.ERROR_SENT, body)
@@ -870,4 +878,5 @@ def setattr_all(target: object, on: bool, **values: float) -> None:
 def quiet() -> None:
     """No program's log: the simulation's own is the one to read."""
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
 
