@@ -1,10 +1,113 @@
-import sys, time, os
-from tools.rig.simulation import world, plan
-from tools.rig.simulation.plan import plan_of
-world.quiet()
-for seed in range(int(sys.argv[1]), int(sys.argv[2])):
-    t=time.process_time()
-    r=world.run(plan_of(seed))
-    print(seed, r.violation and (r.violation.name, r.violation.what[:300]), r.steps, round(r.simulated_s), r.passages, r.actuated, r.checks, round(time.process_time()-t,2), flush=True)
-    if len(sys.argv)>3:
-        print("\n".join(r.log))
+"""`python -m tools.rig.simulation`: runs seeds, and shrinks what fails.
+
+    python -m tools.rig.simulation --minutes 2          # fixed seeds, then fresh ones, which it prints
+    python -m tools.rig.simulation --replay 1234        # one run and its log
+    python -m tools.rig.simulation --replay 1234 --keep 0,3,7
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from tools.rig.simulation.plan import Plan, plan_of
+from tools.rig.simulation.shrink import kept_of, shrunk
+from tools.rig.simulation.start import become_simulation
+from tools.rig.simulation.world import RunResult, prepared, quiet, run
+
+FIXED_SEEDS: Final = range(1, 25)
+_SHRINK_S: Final = 60.0
+_LINES: Final = 40
+
+
+def main() -> int:
+    """Exit status: 0 nothing failed, 1 a run failed."""
+    options = argparse.ArgumentParser(prog="python -m tools.rig.simulation", description=__doc__.split("\n")[0])
+    options.add_argument("--minutes", type=float, default=2.0, help="how long to try fresh seeds, after the fixed ones")
+    options.add_argument("--hours", type=float, default=0.0, help="the same in hours")
+    options.add_argument("--seconds", type=float, help="the same in seconds, fixed seeds included")
+    options.add_argument("--replay", type=int, help="run one seed and print its log")
+    options.add_argument("--keep", help="with --replay: only these acts of its plan, as a shrunk run names them")
+    given = options.parse_args()
+    become_simulation("tools.rig.simulation")
+    quiet()
+    prepared()
+    if given.replay is not None:
+        return _replay(given.replay, given.keep)
+    limit_s = given.seconds if given.seconds is not None else given.hours * 3600 or given.minutes * 60
+    return _campaign(limit_s)
+
+
+def _replay(seed: int, keep: str | None) -> int:
+    plan = plan_of(seed)
+    if keep is not None:
+        plan = replace(plan, acts=tuple(plan.acts[int(place)] for place in keep.split(",") if place))
+    result = run(plan)
+    print("\n".join(result.log))
+    print(_verdict(result))
+    return int(result.violation is not None)
+
+
+def _campaign(limit_s: float) -> int:
+    until_s, began_s = time.monotonic() + limit_s, time.process_time()
+    runs = passages = actuated = checks = steps = 0
+    simulated_s = 0.0
+    for seed in _seeds():
+        result = run(plan_of(seed))
+        runs, passages, actuated = runs + 1, passages + result.passages, actuated + result.actuated
+        checks, steps, simulated_s = checks + result.checks, steps + result.steps, simulated_s + result.simulated_s
+        if result.violation is not None:
+            _explain(result)
+            return 1
+        if time.monotonic() > until_s:
+            break
+    cpu_s = time.process_time() - began_s
+    print(
+        f"{runs} runs, {passages} verdicts and {actuated} openings under faults in {cpu_s:.0f} s of CPU"
+        f" ({passages / cpu_s * 60:.0f} verdicts a CPU-minute); {steps} steps, {checks} checks,"
+        f" {simulated_s / 3600:.1f} simulated hours"
+    )
+    return 0
+
+
+def _seeds() -> Iterator[int]:
+    """The fixed ones, then fresh ones, printed before they run: a program that hangs or dies names its seed."""
+
+    def fresh() -> Iterator[int]:
+        chance = random.SystemRandom()
+        while True:
+            yield chance.randrange(1_000, 2**31)
+
+    for seed in chain(FIXED_SEEDS, fresh()):
+        if seed not in FIXED_SEEDS:
+            print(f"seed {seed}", flush=True)
+        yield seed
+
+
+def _explain(failed: RunResult) -> None:
+    seed = failed.plan.seed
+    print(f"seed {seed} fails: {_verdict(failed)}\nshrinking its {len(failed.plan.acts)} acts…", flush=True)
+    short = shrunk(failed, cpu_s=_SHRINK_S)
+    print("\n".join(short.log[-_LINES:]))
+    print("\n".join(["acts:", *(f"  {act}" for act in short.plan.acts)]))
+    print(_verdict(short))
+    print(f"again: python -m tools.rig.simulation --replay {seed} --keep {_places(short.plan, plan_of(seed))}")
+
+
+def _places(plan: Plan, whole: Plan) -> str:
+    return ",".join(map(str, kept_of(plan, whole)))
+
+
+def _verdict(result: RunResult) -> str:
+    violation = result.violation
+    if violation is None:
+        return f"every invariant holds: {result.passages} verdicts, {result.steps} steps, {result.checks} checks"
+    return f"{violation.name}: {violation.what}\n  {violation.sentence}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

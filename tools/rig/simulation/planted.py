@@ -1,0 +1,412 @@
+"""Faults planted on purpose, one at a time: whether the simulation finds what it is for.
+
+    python -m tools.rig.simulation.planted            # all, up to 60 s of CPU each; prints the table
+    python -m tools.rig.simulation.planted NAME …
+
+A fault replaces one attribute of a module or class while the runs last, as a mistake in that place would. What is
+not found is printed too.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cloud_client.reference_server.domain.verdicts import uploads
+from device.core import running_wipe, served_gallery
+from device.core.gate import Gate
+from device.journal import journal, upload
+from device.journal import opening as journal_opening
+from device.mail.desk import MailDesk
+from device.passage import after_verdict, engine
+from device.syncd import policy
+from gallery import changes, freshness
+from gallery import gallery as gallery_module
+from gallery import store as gallery_store
+from gallery.slots import Slots
+from link1 import channels, device_end, frames
+from link1.validator import desk, memory
+from tools.rig.simulation import machines
+from tools.rig.simulation.plan import plan_of
+from tools.rig.simulation.start import become_simulation
+from tools.rig.simulation.world import prepared, quiet, run
+
+CPU_S: Final = 60.0
+Make = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedFault:
+    """`name` of the `owner` becomes what `make` returns for the right one."""
+
+    title: str
+    owner: Any
+    name: str
+    make: Make
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The fault is there inside."""
+        right = self.owner.__dict__[self.name]
+        function = right.__func__ if isinstance(right, classmethod | staticmethod) else right
+        wrong = self.make(function.fget if isinstance(function, property) else function)
+        setattr(self.owner, self.name, property(wrong) if isinstance(function, property) else wrong)
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, right)
+
+
+def _unsynced(right: Any) -> Any:
+    def configure(db: Any) -> None:
+        right(db)
+        db.execute("PRAGMA synchronous = OFF")
+
+    return configure
+
+
+def _unsynced_gallery(right: Any) -> Any:
+    def opened(folder: Path) -> Any:
+        db = right(folder)
+        db.execute("PRAGMA synchronous = OFF")
+        return db
+
+    return opened
+
+
+def _saved_unsynced(_right: Any) -> Any:
+    def save(path: Path, kid: str, kept: memory.DeskMemory) -> None:
+        import json
+
+        with path.open("w", encoding="utf-8") as file:
+            json.dump({"dbd_kid": kid, "memory": kept.to_obj()}, file)
+
+    return save
+
+
+def _cancelled_stays_open(right: Any) -> Any:
+    def cancel(self: Any) -> Any:
+        still = self._open
+        events = right(self)
+        self._open = still
+        return events
+
+    return cancel
+
+
+def _first_evidence_lost(right: Any) -> Any:
+    """Acknowledged by the link, then dropped: every fifth decision or passage."""
+    count = [0]
+
+    def serve(self: Any, message: Any) -> Any:
+        count[0] += 1
+        return [] if count[0] % 5 == 0 else right(self, message)
+
+    return serve
+
+
+def _told_before_kept(_right: Any) -> Any:
+    async def remember(self: Any, end: Any) -> None:
+        self._do(self._engine.end_remembered(end.txn_id))
+        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
+
+    return remember
+
+
+def _told_though_it_failed(_right: Any) -> Any:
+    async def remember(self: Any, end: Any) -> None:
+        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
+        self._do(self._engine.end_remembered(end.txn_id))
+
+    return remember
+
+
+def _covers_what_came_later(_right: Any) -> Any:
+    def mark(self: Any, tickets: Any, refused: Any) -> None:
+        for index, ticket in enumerate(tickets):
+            table = ticket.table
+            column = "id" if table == "evidence" else "seq"
+            value = "1" if table == "evidence" else "revision"
+            self._rows.execute(f"UPDATE {table} SET uploaded = {value} WHERE {column} = ?", (ticket.row_id,))  # noqa: S608
+            del index
+        del refused
+
+    return mark
+
+
+def _marked_when_offered(right: Any) -> Any:
+    def next_batch(self: Any, limit: int) -> Any:
+        batch = right(self, limit)
+        if batch.tickets:
+            self.done(batch.tickets, {})
+        return batch
+
+    return next_batch
+
+
+def _hand_not_spent(right: Any) -> Any:
+    def decide(self: Any, txn: Any, outcome: Any) -> Any:
+        effects = right(self, txn, outcome)
+        self._hand_spent = False
+        return effects
+
+    return decide
+
+
+def _wrong_chain(right: Any) -> Any:
+    def last(self: Any) -> Any:
+        found = right(self)
+        return found and replace(found, verdict_ref="0" * 32)
+
+    return last
+
+
+def _age_from_arrival(right: Any) -> Any:
+    def with_head(self: Any, issued_at_ms: int, now: Any, *, complete: bool) -> Any:
+        held = right(self, issued_at_ms, now, complete=complete)
+        return replace(held, age_ms=0, time_lost=False) if complete else held
+
+    return with_head
+
+
+def _age_by_wall_clock(right: Any) -> Any:
+    def fresh(self: Any, now: Any, ttl_ms: int) -> Any:
+        found = right(self, now, ttl_ms)
+        if self.age_ms is None:
+            return found
+        left_ms = max(0, ttl_ms - max(0, now.wall_ms - self.counted_from_ms))
+        ok = left_ms > 0
+        reason = freshness.FreshnessReason.FRESH if ok else freshness.FreshnessReason.EXPIRED
+        return replace(found, fresh=ok, left_ms=left_ms, reason=reason)
+
+    return fresh
+
+
+def _ttl_not_configured(right: Any) -> Any:
+    def fresh(self: Any, now: Any, _ttl_ms: int) -> Any:
+        return right(self, now, freshness.MAX_TTL_MS)
+
+    return fresh
+
+
+def _any_head_counts(right: Any) -> Any:
+    def with_head(self: Any, issued_at_ms: int, now: Any, *, complete: bool) -> Any:
+        del complete
+        return right(self, issued_at_ms, now, complete=True)
+
+    return with_head
+
+
+def _always_kept(right: Any) -> Any:
+    def after(self: Any, now: Any, boot_id: str, *, clock_kept: bool = True) -> Any:
+        del clock_kept, boot_id
+        held = right(self, now, "", clock_kept=True)
+        return replace(held, age_ms=self.age_ms, time_lost=False)
+
+    return after
+
+
+def _ahead_by_one(right: Any) -> Any:
+    def taken(self: Any, position: Any, elapsed_s: float) -> float:
+        return float(right(self, replace(position, seq=position.seq + 1), elapsed_s))
+
+    return taken
+
+
+def _same_decision_seq(right: Any) -> Any:
+    def with_decision(self: Any, verdict_ref: str, wrapper: Any, acted_on_seq: int | None) -> Any:
+        kept = right(self, verdict_ref, wrapper, acted_on_seq)
+        return replace(kept, decision_seq=self.decision_seq)
+
+    return with_decision
+
+
+async def _no_memory_at_the_start(self: Any) -> None:
+    del self
+
+
+def _repeats_delivered(right: Any) -> Any:
+    def take(self: Any, frame: Any) -> Any:
+        if frame.mid != self.expected_mid and frame.count == 1:
+            return channels.Taken(acknowledge=True, message=frame.payload)
+        return right(self, frame)
+
+    return take
+
+
+def _acknowledged_in_pieces(right: Any) -> Any:
+    def take(self: Any, frame: Any) -> Any:
+        return replace(right(self, frame), acknowledge=True)
+
+    return take
+
+
+def _last_slice_is_all(right: Any) -> Any:
+    def acknowledged(self: Any, mid: int) -> Any:
+        del mid
+        return right(self, self.in_flight.mid) if self.in_flight else None
+
+    return acknowledged
+
+
+def _numbers_skip(right: Any) -> Any:
+    def append(self: Any, txn_id: str, request_ref: str, build: Any) -> Any:
+        if (last := self.last()) is not None and last.verdict_seq % 4 == 3:
+            self._execute("UPDATE verdicts SET seq = seq + 1 WHERE seq = ?", (last.verdict_seq,))
+        return right(self, txn_id, request_ref, build)
+
+    return append
+
+
+def _never_again(_right: Any) -> Any:
+    return lambda _self, _last_seq: []
+
+
+def _nothing(_right: Any) -> Any:
+    return lambda *_given, **_named: None
+
+
+def _applied_not_kept(right: Any) -> Any:
+    """The inbox position is acknowledged from memory; the disk gets it with the next one."""
+
+    async def judge(self: Any, data: bytes) -> None:
+        boxes = self._parts.boxes
+        keep, boxes.applied = boxes.applied, lambda *_given, **_named: None
+        try:
+            await right(self, data)
+        finally:
+            boxes.applied = keep
+
+    return judge
+
+
+def _as_if_fresh(right: Any) -> Any:
+    def look(self: Any) -> None:
+        if self._health.words == ():
+            right(self)
+
+    return look
+
+
+def _open_in_time(right: Any) -> Any:
+    def why_not(self: Any, verdict: Any, now_ms: int) -> Any:
+        found = right(self, verdict, now_ms)
+        return None if found == "late" else found
+
+    return why_not
+
+
+def _outcome_of_known_dropped(right: Any) -> Any:
+    def take(batch: Any, verdict_id: str, item: Any) -> Any:
+        row = batch.tx.one("SELECT received_ms FROM verdicts WHERE verdict_id = :id", id=verdict_id)
+        return [] if row["received_ms"] != batch.now_ms else right(batch, verdict_id, item)
+
+    return take
+
+
+def _suspended_too(_right: Any) -> Any:
+    return lambda template, model_id: template.model_id == model_id
+
+
+def _rows_lost(_right: Any) -> Any:
+    def write(self: Any, index: int, data: bytes) -> None:
+        whole = len(data).to_bytes(4, "big") + data
+        os.pwrite(self._descriptor, whole, index * self._slot_bytes)
+
+    return write
+
+
+def _constant(value: Any) -> Make:
+    return lambda _right: value
+
+
+FAULTS: Final = (
+    PlantedFault("the journal's fsync is left out", journal_opening, "_configure", _unsynced),
+    PlantedFault("the gallery's fsync is left out", gallery_store, "_opened", _unsynced_gallery),
+    PlantedFault("the validator's counters are not saved", machines, "save_memory", _nothing),
+    PlantedFault("the validator's counters are saved without fsync", machines, "save_memory", _saved_unsynced),
+    PlantedFault("a verdict that has its decision is not found again", memory.DeskMemory, "find", _nothing),
+    PlantedFault("a cancelled request still opens", desk.ValidatorDesk, "cancel", _cancelled_stays_open),
+    PlantedFault("a verdict after ttl + 2 s still opens", desk.ValidatorDesk, "_why_not", _open_in_time),
+    PlantedFault("the time for a verdict is a minute too long", desk, "LATE_AFTER_TTL_MS", _constant(62_000)),
+    PlantedFault("a decision_seq is given twice", memory.DeskMemory, "with_decision", _same_decision_seq),
+    PlantedFault("every fifth decision is acknowledged and dropped", device_end.DeviceEnd, "_serve_evidence", _first_evidence_lost),
+    PlantedFault("the validator is never asked again", after_verdict.AfterVerdict, "session_begins", _never_again),
+    PlantedFault("the end of a request is told before it is kept", Gate, "_remember_end", _told_before_kept),
+    PlantedFault("the end of a request is told though keeping it failed", Gate, "_remember_end", _told_though_it_failed),
+    PlantedFault("the newest verdict is not read at the start", Gate, "start", _constant(_no_memory_at_the_start)),
+    PlantedFault("one hand answers two requests", engine.TransactionEngine, "_decide", _hand_not_spent),
+    PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
+    PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
+    PlantedFault("an upload's answer covers what came after it", upload.UploadQueue, "mark", _covers_what_came_later),
+    PlantedFault("an upload counts as done when it is offered", upload.UploadQueue, "next", _marked_when_offered),
+    PlantedFault("the service drops the decision on a known verdict", uploads, "_take_outcome", _outcome_of_known_dropped),
+    PlantedFault("a head's age counts from its arrival", freshness.HeldTime, "with_head", _age_from_arrival),
+    PlantedFault("a head without its page makes the gallery fresh", freshness.HeldTime, "with_head", _any_head_counts),
+    PlantedFault("the TTL is measured on the wall clock", freshness.HeldTime, "freshness", _age_by_wall_clock),
+    PlantedFault("the configured TTL is not followed", freshness.HeldTime, "freshness", _ttl_not_configured),
+    PlantedFault("the time without power does not count", freshness.HeldTime, "after_restart", _always_kept),
+    PlantedFault("GALLERY_STALE is not looked at", served_gallery.ServedGallery, "look", _as_if_fresh),
+    PlantedFault("an older position of the gallery is taken", gallery_module, "_check_not_older", _nothing),
+    PlantedFault("a suspended person stays in the match set", changes, "is_matchable", _suspended_too),
+    PlantedFault("the carrier acknowledges one delta too many", policy.GalleryCourse, "deltas_taken", _ahead_by_one),
+    PlantedFault("a repeated message is delivered again", channels.ChannelReceiver, "take", _repeats_delivered),
+    PlantedFault("a message is acknowledged before it is whole", channels.ChannelReceiver, "take", _acknowledged_in_pieces),
+    PlantedFault("any ACK settles the message in flight", channels.ChannelSender, "acknowledged", _last_slice_is_all),
+    PlantedFault("the receiver does not compare the CRC", frames, "zlib", _constant(type("NoCrc", (), {"crc32": staticmethod(lambda _data: 0)}))),
+    PlantedFault("the inbox is acknowledged before it is kept", MailDesk, "_judge", _applied_not_kept),
+    PlantedFault("a wipe leaves the files behind", running_wipe, "finish_wipe", _nothing),
+    PlantedFault("the witnesses' fsync is left out", Slots, "write", _rows_lost),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a fault was found: by which seed, after how many and how much CPU; None when it was not."""
+
+    fault: PlantedFault
+    seed: int | None
+    runs: int
+    cpu_s: float
+    invariant: str
+
+
+def hunt(fault: PlantedFault, *, cpu_s: float = CPU_S) -> Found:
+    """Run seed after seed with the fault until an invariant breaks."""
+    began_s, seed = time.process_time(), 0
+    with fault.planted():
+        while (used_s := time.process_time() - began_s) < cpu_s:
+            seed += 1
+            result = run(plan_of(seed))
+            if result.violation is not None:
+                return Found(fault, seed, seed, time.process_time() - began_s, result.violation.name)
+    return Found(fault, None, seed, used_s, "")
+
+
+def main() -> int:
+    """Exit status: how many were not found."""
+    options = argparse.ArgumentParser(prog="python -m tools.rig.simulation.planted")
+    options.add_argument("title", nargs="*", help="part of a fault's title (default: all)")
+    options.add_argument("--cpu-s", type=float, default=CPU_S, help="how long to look for each")
+    given = options.parse_args()
+    become_simulation("tools.rig.simulation.planted")
+    quiet()
+    prepared()
+    missed = 0
+    print("| planted fault | found by | seed | CPU s |\n|---|---|---|---|")
+    for fault in FAULTS:
+        if given.title and not any(part in fault.title for part in given.title):
+            continue
+        found = hunt(fault, cpu_s=given.cpu_s)
+        missed += found.seed is None
+        print(f"| {fault.title} | {found.invariant or 'not found'} | {found.seed or '–'} | {found.cpu_s:.1f} |", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
