@@ -431,9 +431,7 @@ class Gate:
 
     async def _remember_end(self, end: RememberEnd) -> None:
         try:
-            await self._thread.do(
-                lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code)
-            )
+            await self._thread.do(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
         except JournalError as error:
             self._store_failed(error)
             self._do(self._engine.end_failed(end.txn_id))

@@ -1,1 +1,2 @@
-"""Deterministic simulation: both ends, the carrier and the service in one process, one order, virtual time."""
+"""Deterministic simulation: both ends, the carrier and the service in one process, one order, virtual
+time."""

@@ -1,8 +1,8 @@
 """`python -m tools.rig.simulation`: runs seeds, and shrinks what fails.
 
-    python -m tools.rig.simulation --minutes 2          # fixed seeds, then fresh ones, which it prints
-    python -m tools.rig.simulation --replay 1234        # one run and its log
-    python -m tools.rig.simulation --replay 1234 --keep 0,3,7
+python -m tools.rig.simulation --minutes 2          # fixed seeds, then fresh ones, which it prints
+python -m tools.rig.simulation --replay 1234        # one run and its log
+python -m tools.rig.simulation --replay 1234 --keep 0,3,7
 """
 
 import argparse
@@ -26,12 +26,18 @@ _LINES: Final = 40
 
 def main() -> int:
     """Exit status: 0 nothing failed, 1 a run failed."""
-    options = argparse.ArgumentParser(prog="python -m tools.rig.simulation", description=__doc__.split("\n")[0])
-    options.add_argument("--minutes", type=float, default=2.0, help="how long to try fresh seeds, after the fixed ones")
+    options = argparse.ArgumentParser(
+        prog="python -m tools.rig.simulation", description=__doc__.split("\n")[0]
+    )
+    options.add_argument(
+        "--minutes", type=float, default=2.0, help="how long to try fresh seeds, after the fixed ones"
+    )
     options.add_argument("--hours", type=float, default=0.0, help="the same in hours")
     options.add_argument("--seconds", type=float, help="the same in seconds, fixed seeds included")
     options.add_argument("--replay", type=int, help="run one seed and print its log")
-    options.add_argument("--keep", help="with --replay: only these acts of its plan, as a shrunk run names them")
+    options.add_argument(
+        "--keep", help="with --replay: only these acts of its plan, as a shrunk run names them"
+    )
     given = options.parse_args()
     become_simulation("tools.rig.simulation")
     quiet()
@@ -59,7 +65,11 @@ def _campaign(limit_s: float) -> int:
     for seed in _seeds():
         result = run(plan_of(seed))
         runs, passages, actuated = runs + 1, passages + result.passages, actuated + result.actuated
-        checks, steps, simulated_s = checks + result.checks, steps + result.steps, simulated_s + result.simulated_s
+        checks, steps, simulated_s = (
+            checks + result.checks,
+            steps + result.steps,
+            simulated_s + result.simulated_s,
+        )
         if result.violation is not None:
             _explain(result)
             return 1
@@ -75,7 +85,8 @@ def _campaign(limit_s: float) -> int:
 
 
 def _seeds() -> Iterator[int]:
-    """The fixed ones, then fresh ones, printed before they run: a program that hangs or dies names its seed."""
+    """The fixed ones, then fresh ones, printed before they run: a program that hangs or dies names its
+    seed."""
 
     def fresh() -> Iterator[int]:
         chance = random.SystemRandom()
@@ -95,7 +106,9 @@ def _explain(failed: RunResult) -> None:
     print("\n".join(short.log[-_LINES:]))
     print("\n".join(["acts:", *(f"  {act}" for act in short.plan.acts)]))
     print(_verdict(short))
-    print(f"again: python -m tools.rig.simulation --replay {seed} --keep {_places(short.plan, plan_of(seed))}")
+    print(
+        f"again: python -m tools.rig.simulation --replay {seed} --keep {_places(short.plan, plan_of(seed))}"
+    )
 
 
 def _places(plan: Plan, whole: Plan) -> str:
@@ -105,7 +118,9 @@ def _places(plan: Plan, whole: Plan) -> str:
 def _verdict(result: RunResult) -> str:
     violation = result.violation
     if violation is None:
-        return f"every invariant holds: {result.passages} verdicts, {result.steps} steps, {result.checks} checks"
+        return (
+            f"every invariant holds: {result.passages} verdicts, {result.steps} steps, {result.checks} checks"
+        )
     return f"{violation.name}: {violation.what}\n  {violation.sentence}"
 
 

@@ -1,4 +1,5 @@
-"""A cable between two simulated machines: bytes take their time, and may be lost, changed, repeated or late."""
+"""A cable between two simulated machines: bytes take their time, and may be lost, changed, repeated or
+late."""
 
 import random
 from collections import deque
@@ -40,7 +41,8 @@ class Cable:
     _ports: int = 1_000
 
     def open(self, side: str) -> "SimulatedPort":
-        """A program opens the port of its side, `device` or `validator`. Raises TransportError when unplugged."""
+        """A program opens the port of its side, `device` or `validator`. Raises TransportError when
+        unplugged."""
         if not self.plugged:
             raise TransportError("the simulated cable is not plugged in")
         self._ports += 1

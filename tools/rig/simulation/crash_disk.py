@@ -131,7 +131,8 @@ class CrashDisk:
                 folder.change(_Named(gone=(name,)))
             case Rename(path, to):
                 (folder, name), (other, new_name) = self._place(path), self._place(to)
-                assert folder is other, "renaming across folders is not modelled"
+                if folder is not other:
+                    raise TypeError("renaming across folders is not modelled")
                 folder.change(_Named(gone=(name,), come=((new_name, folder.now[name]),)))
             case Write() | Cut():
                 self._change_file(change)
@@ -162,7 +163,8 @@ class CrashDisk:
 
     def _change_file(self, change: Write | Cut) -> None:
         file = self._node(change.path)
-        assert isinstance(file, _File)
+        if not isinstance(file, _File):
+            raise TypeError(f"{change.path} is no file")
         if isinstance(change, Write) and change.offset is None:
             change = Write(change.path, len(file.now), change.data)
         _apply(change, file.now)
@@ -180,7 +182,8 @@ class CrashDisk:
         folder = self._root
         for part in parts[:-1]:
             inner = folder.now[part]
-            assert isinstance(inner, _Folder)
+            if not isinstance(inner, _Folder):
+                raise TypeError(f"{path} lies in no folder")
             folder = inner
         return folder, parts[-1]
 

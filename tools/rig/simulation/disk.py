@@ -1,9 +1,9 @@
-"""The disk of a simulated machine: what its programs really wrote, followed call by call, and what a power cut
-leaves of it.
+"""The disk of a simulated machine: what its programs really wrote, followed call by call, and what a power
+cut leaves of it.
 
-`disk.c` is compiled when it is first needed and loaded with LD_PRELOAD, so that it sees what SQLite and Python ask of
-the kernel. The files lie on tmpfs. `Disk.power_cut` lays out a crash state of `crash_disk` in a new folder, from
-which the next start of the machine goes on.
+`disk.c` is compiled when it is first needed and loaded with LD_PRELOAD, so that it sees what SQLite and
+Python ask of the kernel. The files lie on tmpfs. `Disk.power_cut` lays out a crash state of `crash_disk` in a
+new folder, from which the next start of the machine goes on.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def shared_library(folder: Path) -> Path:
     if not library.exists() or library.stat().st_mtime < SOURCE.stat().st_mtime:
         with tempfile.TemporaryDirectory(dir=folder) as aside:
             fresh = Path(aside) / library.name
-            subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", fresh, SOURCE, "-ldl"], check=True)  # noqa: S607
+            subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", fresh, SOURCE, "-ldl"], check=True)
             fresh.replace(library)
     return library
 

@@ -1,8 +1,9 @@
 """What everyone has said and done in a run, and when: the facts that the invariants are about.
 
-Facts come from outside the programs: bytes on the cable before anything happens to them, answers of the service's
-network, the service's own database, events of the validator's desk, and what the device's programs expose after each
-step. Nothing is asked of the code under test that it could get wrong for both sides of a comparison.
+Facts come from outside the programs: bytes on the cable before anything happens to them, answers of the
+service's network, the service's own database, events of the validator's desk, and what the device's programs
+expose after each step. Nothing is asked of the code under test that it could get wrong for both sides of a
+comparison.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,8 @@
 """What must hold in every run, over all parties at once: one check for each sentence of the contract.
 
-LINK: docs/reference/LINK1.md. SURFACE: docs/reference/DEVICE_SURFACE.md. DURABILITY, GALLERY: docs/explanation.
-A check is called when its kind of fact appears, before the fact is noted in the history, and returns what is wrong.
+LINK: docs/reference/LINK1.md. SURFACE: docs/reference/DEVICE_SURFACE.md. DURABILITY, GALLERY:
+docs/explanation. A check is called when its kind of fact appears, before the fact is noted in the history,
+and returns what is wrong.
 """
 
 from collections.abc import Callable
@@ -93,7 +94,9 @@ class Invariant:
 INVARIANTS: Final[list[Invariant]] = []
 
 
-def holds(on: On, sentence: str) -> Callable[[Callable[[History, Any], str | None]], Callable[[History, Any], str | None]]:
+def holds(
+    on: On, sentence: str
+) -> Callable[[Callable[[History, Any], str | None]], Callable[[History, Any], str | None]]:
     """Make a function the check of a sentence of the contract."""
 
     def add(check: Callable[[History, Any], str | None]) -> Callable[[History, Any], str | None]:
@@ -143,17 +146,29 @@ class Checks:
 # ---- verdicts
 
 
-@holds(On.VERDICT_SENT, "LINK: a verdict that you can prove later to anyone; verdict_seq rises by 1 and is used once.")
+@holds(
+    On.VERDICT_SENT,
+    "LINK: a verdict that you can prove later to anyone; verdict_seq rises by 1 and is used once.",
+)
 def a_verdict_seq_is_used_once(history: History, verdict: SeenVerdict) -> str | None:
     known = history.verdict_at.get(verdict.seq)
-    return f"verdict_seq {verdict.seq} is {known} and {verdict.ref}" if known not in (None, verdict.ref) else None
+    return (
+        f"verdict_seq {verdict.seq} is {known} and {verdict.ref}"
+        if known not in (None, verdict.ref)
+        else None
+    )
 
 
-@holds(On.VERDICT_SENT, "LINK §5: prev_ref is the verdict_ref of the verdict before; the first one's is all zeros.")
+@holds(
+    On.VERDICT_SENT,
+    "LINK §5: prev_ref is the verdict_ref of the verdict before; the first one's is all zeros.",
+)
 def the_chain_of_prev_ref_holds(history: History, verdict: SeenVerdict) -> str | None:
     before = history.verdict_at.get(verdict.seq - 1) if verdict.seq > 1 else "0" * 32
     named = verdict.body["prev_ref"]
-    return f"verdict {verdict.seq} names {named}, before it is {before}" if before not in (None, named) else None
+    return (
+        f"verdict {verdict.seq} names {named}, before it is {before}" if before not in (None, named) else None
+    )
 
 
 @holds(On.VERDICT_SENT, "LINK: never two verdicts for one request.")
@@ -167,7 +182,10 @@ def only_what_was_asked_is_answered(history: History, verdict: SeenVerdict) -> s
     return None if verdict.txn_id in history.asked else f"nobody asked for {verdict.txn_id}"
 
 
-@holds(On.VERDICT_SENT, "LINK §5: txn_id, gate_id, dbd_id, nonce_b64, issued_at_ms, ttl_ms (all as you sent them).")
+@holds(
+    On.VERDICT_SENT,
+    "LINK §5: txn_id, gate_id, dbd_id, nonce_b64, issued_at_ms, ttl_ms (all as you sent them).",
+)
 def a_verdict_repeats_its_request(history: History, verdict: SeenVerdict) -> str | None:
     asked = history.asked.get(verdict.txn_id)
     if asked is None:
@@ -176,7 +194,10 @@ def a_verdict_repeats_its_request(history: History, verdict: SeenVerdict) -> str
     return f"verdict {verdict.seq} has other {', '.join(wrong)}" if wrong else None
 
 
-@holds(On.VERDICT_SENT, "LINK §5: a request that ended with `expired` or `cancelled` is over; its txn_id has no verdict.")
+@holds(
+    On.VERDICT_SENT,
+    "LINK §5: a request that ended with `expired` or `cancelled` is over; its txn_id has no verdict.",
+)
 def an_ended_request_gets_no_verdict(history: History, verdict: SeenVerdict) -> str | None:
     code = history.ended.get(verdict.txn_id)
     return f"{verdict.txn_id} ended as {code} and has verdict {verdict.seq}" if code else None
@@ -189,7 +210,9 @@ def a_sent_verdict_is_durable(history: History, verdict: SeenVerdict) -> str | N
     return None
 
 
-@holds(On.POWER_COULD_GO, "DURABILITY: a verdict that has left is on the disk, if the power goes at that moment.")
+@holds(
+    On.POWER_COULD_GO, "DURABILITY: a verdict that has left is on the disk, if the power goes at that moment."
+)
 def what_left_is_on_the_disk(_history: History, found: tuple[SeenVerdict, str | None]) -> str | None:
     verdict, ref = found
     return None if ref == verdict.ref else f"verdict {verdict.seq} has left, on the disk its txn has {ref}"
@@ -208,13 +231,23 @@ def one_hand_one_verdict(history: History, made: MadeVerdict) -> str | None:
     return f"the hand of visit {history.visit} has verdicts {earlier} and {made.seq}"
 
 
-@holds(On.VERDICT_SENT, "LINK §5: accept MATCH means a live hand, a good capture, this person; subject_ref in accepts only.")
+@holds(
+    On.VERDICT_SENT,
+    "LINK §5: accept MATCH means a live hand, a good capture, this person; subject_ref in accepts only.",
+)
 def only_an_accept_names_a_person(_history: History, verdict: SeenVerdict) -> str | None:
     names = "subject_ref" in verdict.body
-    return None if names == (verdict.body["decision"] == "accept") else f"verdict {verdict.seq} names a person wrongly"
+    return (
+        None
+        if names == (verdict.body["decision"] == "accept")
+        else f"verdict {verdict.seq} names a person wrongly"
+    )
 
 
-@holds(On.VERDICT_SENT, "SURFACE: a tombstone removes every palm of a person; suspend takes a person out of the match set.")
+@holds(
+    On.VERDICT_SENT,
+    "SURFACE: a tombstone removes every palm of a person; suspend takes a person out of the match set.",
+)
 def who_is_not_in_the_gallery_is_not_recognised(history: History, verdict: SeenVerdict) -> str | None:
     if verdict.body["decision"] != "accept":
         return None
@@ -226,18 +259,25 @@ def who_is_not_in_the_gallery_is_not_recognised(history: History, verdict: SeenV
     return None if subject in step.live else f"{subject} is not to be recognised at {at['epoch']}/{at['seq']}"
 
 
-@holds(On.VERDICT_SENT, "LINK §5: gallery {stream, epoch, seq, head16} is how far the device's gallery has come.")
+@holds(
+    On.VERDICT_SENT, "LINK §5: gallery {stream, epoch, seq, head16} is how far the device's gallery has come."
+)
 def a_verdict_names_a_gallery_of_the_service(history: History, verdict: SeenVerdict) -> str | None:
     at = verdict.body["gallery"]
     step = history.step_at(at["epoch"], at["seq"])
     if at["seq"] == 0:
         return None
     if step is None or step.head16 != at["head16"]:
-        return f"verdict {verdict.seq} names {at}, the service has {step.head16 if step else 'no such position'}"
+        return (
+            f"verdict {verdict.seq} names {at}, the service has {step.head16 if step else 'no such position'}"
+        )
     return None
 
 
-@holds(On.VERDICT_SENT, "GALLERY: past its time to live the gallery recognises no one, whatever is withheld or replayed.")
+@holds(
+    On.VERDICT_SENT,
+    "GALLERY: past its time to live the gallery recognises no one, whatever is withheld or replayed.",
+)
 def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) -> str | None:
     if verdict.body["decision"] != "accept":
         return None
@@ -246,21 +286,36 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
     slack_s = CLOCK_SLACK_S if history.wall_wrong else FRESHNESS_SLACK_S
     since_s = min(history.newest_head_at_s, old_s if old_s is not None else history.newest_head_at_s)
     age_s = verdict.at_s - since_s
-    return f"verdict {verdict.seq} recognises by a gallery {age_s:.1f} s old" if age_s > TTL_MS / 1000 + slack_s else None
+    return (
+        f"verdict {verdict.seq} recognises by a gallery {age_s:.1f} s old"
+        if age_s > TTL_MS / 1000 + slack_s
+        else None
+    )
 
 
 @holds(On.VERDICT_SENT, "SURFACE: a device that was revoked recognises no one once it knows.")
 def a_wiped_device_recognises_no_one(history: History, verdict: SeenVerdict) -> str | None:
-    return f"verdict {verdict.seq} after the wipe" if history.wiped and verdict.body["decision"] == "accept" else None
+    return (
+        f"verdict {verdict.seq} after the wipe"
+        if history.wiped and verdict.body["decision"] == "accept"
+        else None
+    )
 
 
 # ---- ends, status
 
 
-@holds(On.ERROR_SENT, "LINK §5: txn_id is present in `expired`, `cancelled`, `txn_conflict` of a request whose signature held.")
+@holds(
+    On.ERROR_SENT,
+    "LINK §5: txn_id is present in `expired`, `cancelled`, `txn_conflict` of a request whose signature held.",
+)
 def an_error_names_a_known_request(history: History, error: JsonObject) -> str | None:
     txn_id = error.get("txn_id")
-    return None if txn_id is None or txn_id in history.asked else f"{error['code']} names {txn_id}, which nobody sent"
+    return (
+        None
+        if txn_id is None or txn_id in history.asked
+        else f"{error['code']} names {txn_id}, which nobody sent"
+    )
 
 
 @holds(On.ERROR_SENT, "LINK §5: if the device has decided already you get the stored verdict, not an end.")
@@ -271,7 +326,10 @@ def a_decided_request_does_not_end(history: History, error: JsonObject) -> str |
     return f"{error['txn_id']} has verdict {ref} and ends as {error['code']}" if ref else None
 
 
-@holds(On.ERROR_SENT, "LINK: an honest validator's messages are neither malformed nor badly signed, and no evidence.")
+@holds(
+    On.ERROR_SENT,
+    "LINK: an honest validator's messages are neither malformed nor badly signed, and no evidence.",
+)
 def no_honest_message_is_refused(_history: History, error: JsonObject) -> str | None:
     bad = error["code"] in ("malformed", "bad_signature", "wrong_gate", "bad_decision", "txn_conflict")
     # A pull beyond a record that a receipt has taken away is answered so (LINK §6).
@@ -281,10 +339,16 @@ def no_honest_message_is_refused(_history: History, error: JsonObject) -> str | 
 @holds(On.STATUS_SENT, "LINK §5: last is never behind what you have acted on.")
 def a_status_is_not_behind_what_was_acted_on(history: History, status: JsonObject) -> str | None:
     last = status["last"]["verdict_seq"] if status["last"] else 0
-    return f"last is {last}, acted on {history.highest_actuated_seq}" if last < history.highest_actuated_seq else None
+    return (
+        f"last is {last}, acted on {history.highest_actuated_seq}"
+        if last < history.highest_actuated_seq
+        else None
+    )
 
 
-@holds(On.STATUS_SENT, "GALLERY 2: the position never moves to a smaller epoch, nor to a smaller seq inside one.")
+@holds(
+    On.STATUS_SENT, "GALLERY 2: the position never moves to a smaller epoch, nor to a smaller seq inside one."
+)
 def the_named_position_never_falls(history: History, status: JsonObject) -> str | None:
     at = (status["gallery"]["epoch"], status["gallery"]["seq"])
     return f"{at} after {history.acknowledged}" if at < history.acknowledged and not history.wiped else None
@@ -308,7 +372,10 @@ def a_verdict_opens_once(history: History, verdict: JsonObject) -> str | None:
     return f"{verdict['ref']} opens again" if verdict["ref"] in history.actuated else None
 
 
-@holds(On.ACTUATED, "LINK §5: … equal those of your own request that is open now: not cancelled, not replaced, not answered before.")
+@holds(
+    On.ACTUATED,
+    "LINK §5: … equal those of your own request that is open now: not cancelled, not replaced, not answered.",
+)
 def only_an_open_request_opens(history: History, verdict: JsonObject) -> str | None:
     why = history.closed.get(verdict["txn_id"])
     if verdict["txn_id"] not in history.asked:
@@ -316,7 +383,10 @@ def only_an_open_request_opens(history: History, verdict: JsonObject) -> str | N
     return f"{verdict['txn_id']} was over: {why}" if why else None
 
 
-@holds(On.ACTUATED, "LINK §5: not more than ttl_ms + 2 s have passed, on your monotonic clock, since you last sent that request.")
+@holds(
+    On.ACTUATED,
+    "LINK §5: not more than ttl_ms + 2 s have passed, on your monotonic clock, since its last sending.",
+)
 def no_late_verdict_opens(history: History, verdict: JsonObject) -> str | None:
     late_ms = verdict["now_ms"] - history.last_sent_ms.get(verdict["txn_id"], 0) - verdict["ttl_ms"] - 2_000
     return f"{late_ms} ms too late" if late_ms > 0 else None
@@ -333,31 +403,53 @@ def only_an_accept_opens(_history: History, verdict: JsonObject) -> str | None:
     return None if verdict["decision"] == "accept" else f"{verdict['decision']} opens"
 
 
-@holds(On.DECISION_SENT, "LINK §5: a copy of a verdict that you have answered gets the same decision, byte for byte.")
+@holds(
+    On.DECISION_SENT,
+    "LINK §5: a copy of a verdict that you have answered gets the same decision, byte for byte.",
+)
 def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | None:
     known = history.decisions.get(wrapper["decision_obj"]["verdict_ref"])
-    return f"two decisions on {wrapper['decision_obj']['verdict_ref']}" if known not in (None, wrapper) else None
+    return (
+        f"two decisions on {wrapper['decision_obj']['verdict_ref']}" if known not in (None, wrapper) else None
+    )
 
 
-@holds(On.DECISION_SENT, "LINK §5: make decision_seq durable before you open; it rises by 1 and survives restarts.")
+@holds(
+    On.DECISION_SENT,
+    "LINK §5: make decision_seq durable before you open; it rises by 1 and survives restarts.",
+)
 def a_decision_seq_is_used_once(history: History, wrapper: JsonObject) -> str | None:
     seq = wrapper["decision_obj"]["decision_seq"]
-    return f"decision_seq {seq} twice" if history.decision_at.get(seq) not in (None, object_ref(wrapper)) else None
+    return (
+        f"decision_seq {seq} twice"
+        if history.decision_at.get(seq) not in (None, object_ref(wrapper))
+        else None
+    )
 
 
 @holds(On.PASSAGE_SENT, "LINK §5: so does dbd_event_seq for passages.")
 def a_dbd_event_seq_is_used_once(history: History, wrapper: JsonObject) -> str | None:
     seq = wrapper["passage"]["dbd_event_seq"]
-    return f"dbd_event_seq {seq} twice" if history.passage_at.get(seq) not in (None, object_ref(wrapper)) else None
+    return (
+        f"dbd_event_seq {seq} twice"
+        if history.passage_at.get(seq) not in (None, object_ref(wrapper))
+        else None
+    )
 
 
-@holds(On.VALIDATOR_STARTED, "LINK §5: decision_seq and that highest verdict_seq are durable before you open.")
+@holds(
+    On.VALIDATOR_STARTED, "LINK §5: decision_seq and that highest verdict_seq are durable before you open."
+)
 def the_validators_counters_survive(history: History, memory: Any) -> str | None:
     used = max(history.decision_at, default=0)
     if memory.decision_seq < used:
         return f"decision_seq is {memory.decision_seq}, {used} was used"
     acted = history.highest_actuated_seq
-    return f"highest_verdict_seq is {memory.highest_verdict_seq}, {acted} was acted on" if memory.highest_verdict_seq < acted else None
+    return (
+        f"highest_verdict_seq is {memory.highest_verdict_seq}, {acted} was acted on"
+        if memory.highest_verdict_seq < acted
+        else None
+    )
 
 
 # ---- after a restart of the device
@@ -381,7 +473,11 @@ def every_told_end_survives(history: History, started: Started) -> str | None:
 
 @holds(On.CORE_STARTED, "SURFACE: what was acknowledged was applied, and stays so.")
 def the_acknowledged_gallery_survives(history: History, started: Started) -> str | None:
-    return f"{started.position} after {history.acknowledged}" if started.position < history.acknowledged else None
+    return (
+        f"{started.position} after {history.acknowledged}"
+        if started.position < history.acknowledged
+        else None
+    )
 
 
 @holds(On.CORE_STARTED, "GALLERY: after power loss a page is there whole, or not at all.")
@@ -414,7 +510,10 @@ def an_outbox_seq_is_used_once(history: History, record: tuple[int, bytes]) -> s
 # ---- the service
 
 
-@holds(On.UPLOAD_ANSWERED, "SURFACE: what is refused names a code; an honest device's verdicts are never refused.")
+@holds(
+    On.UPLOAD_ANSWERED,
+    "SURFACE: what is refused names a code; an honest device's verdicts are never refused.",
+)
 def no_honest_upload_is_refused(_history: History, answer: JsonObject) -> str | None:
     return f"refused: {answer['rejected']}" if answer["rejected"] else None
 
@@ -424,7 +523,11 @@ def every_verdict_reaches_the_service(history: History, end: AtTheEnd) -> str | 
     missing = [seq for seq, ref in end.device_refs.items() if ref not in end.rows]
     if history.revoked:
         return None
-    return f"the service lacks {missing}, {end.pending_uploads} uploads wait" if missing or end.pending_uploads else None
+    return (
+        f"the service lacks {missing}, {end.pending_uploads} uploads wait"
+        if missing or end.pending_uploads
+        else None
+    )
 
 
 @holds(On.END, "SURFACE: the service knows no verdict that the device does not.")
@@ -446,7 +549,11 @@ def no_record_is_in_conflict(history: History, end: AtTheEnd) -> str | None:
 def every_decision_reaches_the_service(history: History, end: AtTheEnd) -> str | None:
     if history.revoked:
         return None
-    missing = [ref for ref, decision in end.device_decisions.items() if end.rows.get(ref, {}).get("decision_ref") != decision]
+    missing = [
+        ref
+        for ref, decision in end.device_decisions.items()
+        if end.rows.get(ref, {}).get("decision_ref") != decision
+    ]
     return f"the service lacks the decisions on {missing}" if missing else None
 
 
@@ -462,7 +569,11 @@ def every_opening_is_accounted_for(history: History, end: AtTheEnd) -> str | Non
 def the_gallery_catches_up(history: History, end: AtTheEnd) -> str | None:
     if history.revoked:
         return None
-    return None if end.position == end.service_position else f"the device is at {end.position}, the service at {end.service_position}"
+    return (
+        None
+        if end.position == end.service_position
+        else f"the device is at {end.position}, the service at {end.service_position}"
+    )
 
 
 @holds(On.END, "LINK §2: the cable comes back by itself.")
@@ -477,7 +588,10 @@ def a_passage_succeeds_at_the_end(history: History, end: AtTheEnd) -> str | None
     return f"nothing is wrong and the gate stays shut; health: {' '.join(end.health) or 'empty'}"
 
 
-@holds(On.END, "SURFACE: the journal halts (ROLLED_BACK) only when its storage went back, and a crash is not that.")
+@holds(
+    On.END,
+    "SURFACE: the journal halts (ROLLED_BACK) only when its storage went back, and a crash is not that.",
+)
 def an_honest_disk_never_halts_the_journal(_history: History, end: AtTheEnd) -> str | None:
     return "ROLLED_BACK after nothing but power cuts" if HealthWord.ROLLED_BACK in end.health else None
 
@@ -488,4 +602,3 @@ def a_revoked_device_ends_wiped(history: History, end: AtTheEnd) -> str | None:
         return None
     left = sorted(name for name in end.state_files if name.startswith(("keys/", "gallery/", "journal.db")))
     return f"left behind: {left}" if left else None
-

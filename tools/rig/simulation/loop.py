@@ -1,9 +1,10 @@
 """An event loop in virtual time: no selector, no thread, no sleep.
 
-Programs under simulation are `SimulatedProcess`es. Each callback belongs to the process in whose context it was made;
-a process that is killed runs none of its callbacks any more, as after SIGKILL: no `finally` runs either. Each
-process reads its own clock, which may run fast or slow against the loop's; `time`, timers and deadlines are the
-process's. Work for executors is done on the loop, in the order given, and takes a time drawn from the seed.
+Programs under simulation are `SimulatedProcess`es. Each callback belongs to the process in whose context it
+was made; a process that is killed runs none of its callbacks any more, as after SIGKILL: no `finally` runs
+either. Each process reads its own clock, which may run fast or slow against the loop's; `time`, timers and
+deadlines are the process's. Work for executors is done on the loop, in the order given, and takes a time
+drawn from the seed.
 """
 
 import asyncio
@@ -15,14 +16,17 @@ from typing import Any, Final, TypeVar
 
 from link1.errors import TransportError
 
-_PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars.ContextVar("process", default=None)
+_PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars.ContextVar(
+    "process", default=None
+)
 
 
 T = TypeVar("T")
 
 
 class SimulatedProcess:
-    """A program that may be killed after any of its steps. `rate`: its clock's seconds a second of the loop."""
+    """A program that may be killed after any of its steps. `rate`: its clock's seconds a second of the
+    loop."""
 
     def __init__(self, name: str, rate: float = 1.0) -> None:
         self.name = name
@@ -39,7 +43,7 @@ class SimulatedProcess:
             return
         self.alive = False
         for task in self.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its coroutine just ends
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         for tell in list(self.on_death):
             tell()
 
@@ -115,7 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             ready.append(timer)
 
     def _step(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio's own, and ours to run
+        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
         if process is not None:
             if not process.alive:
                 return
@@ -133,7 +137,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self.create_future()
         process = _PROCESS.get()
-        begins = max(self._global_s, self._free_at.get(id(executor), 0.0)) if executor is not None else self._global_s
+        begins = (
+            max(self._global_s, self._free_at.get(id(executor), 0.0))
+            if executor is not None
+            else self._global_s
+        )
         ends = begins + self.work_s(process)
         if executor is not None:
             self._free_at[id(executor)] = ends
@@ -229,11 +237,11 @@ def present_process() -> SimulatedProcess | None:
     return _PROCESS.get()
 
 
-async def called_in(
+async def called_in(  # noqa: C901 - both ends of one call
     loop: SimulatedLoop, process: SimulatedProcess, work: Callable[[], Awaitable[T]], lost: Exception
 ) -> T:
-    """Have another process do `work`, and wait for it; raises `lost` when that process dies meanwhile. A caller that
-    dies or gives up cancels it, as a closed connection does."""
+    """Have another process do `work`, and wait for it; raises `lost` when that process dies meanwhile. A
+    caller that dies or gives up cancels it, as a closed connection does."""
     answered: asyncio.Future[T] = loop.create_future()
     caller, context = _PROCESS.get(), contextvars.copy_context()
 

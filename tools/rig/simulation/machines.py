@@ -1,8 +1,9 @@
 """The simulated machines: the device with its core and carrier, and the validator with its back office.
 
-Each machine has a disk and a clock. Its programs are put together by their own composition roots or as those do it
-(`device.core.main.compose`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and network.
-Not here: the camera and what makes a vector of a picture; sightings begin with the search of the real gallery.
+Each machine has a disk and a clock. Its programs are put together by their own composition roots or as those
+do it (`device.core.main.compose`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
+network. Not here: the camera and what makes a vector of a picture; sightings begin with the search of the
+real gallery.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ _STARTS_AGAIN_S: Final = 1.0
 
 
 class MachineClock:
-    """The clocks of one machine (`device.platform.clock.Clock`). `wall_off_ms`: how wrong its wall clock is."""
+    """The clocks of one machine (`device.platform.clock.Clock`). `wall_off_ms`: how wrong its wall clock
+    is."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -128,7 +130,14 @@ class DeviceMachine:
     """The device: core, carrier, disk, clocks, camera."""
 
     def __init__(
-        self, loop: SimulatedLoop, disk: Disk, cable: Cable, network: Network, *, chance: random.Random, rate: float
+        self,
+        loop: SimulatedLoop,
+        disk: Disk,
+        cable: Cable,
+        network: Network,
+        *,
+        chance: random.Random,
+        rate: float,
     ) -> None:
         self.loop, self.disk, self.cable, self.network = loop, disk, cable, network
         self._chance, self._rate = chance, rate
@@ -236,7 +245,10 @@ class DeviceMachine:
         await opened.updates.start()
         self.palmd = palmd
         self.started()
-        tasks = [asyncio.create_task(work) for work in (palmd.pump.run(), palmd.housekeeping.run(), self._see(palmd))]
+        tasks = [
+            asyncio.create_task(work)
+            for work in (palmd.pump.run(), palmd.housekeeping.run(), self._see(palmd))
+        ]
         await asyncio.wait((*tasks, palmd.broken, palmd.wipe.over), return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
@@ -404,7 +416,7 @@ class ValidatorMachine:
         pump: CablePump[DeskEvent] = CablePump(
             desk,
             lambda: self.cable.open("validator"),
-            on_event=lambda event: self._follow(event),
+            on_event=self._follow,
             clock_ms=self._now_ms,
         )
         self._office = None

@@ -1,9 +1,10 @@
-"""The network between a client and the service: delays, losses on either way, refusals, and a carrier that lies about
-the gallery (withholds, replays), for which it need not break TLS: palm-syncd is not trusted by the core."""
+"""The network between a client and the service: delays, losses on either way, refusals, and a carrier that
+lies about the gallery (withholds, replays), for which it need not break TLS: palm-syncd is not trusted by the
+core."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,7 +74,9 @@ class Network:
         if running is None:
             raise httpx.ConnectError("the simulated service is down", request=request)
         process, program = running
-        return await called_in(self.loop, process, lambda: program.answer(request, body), httpx.ReadError("gone"))
+        return await called_in(
+            self.loop, process, lambda: program.answer(request, body), httpx.ReadError("gone")
+        )
 
     def _lie(self, request: httpx.Request, answer: Answered) -> Answered:
         if not request.url.path.startswith(GALLERY) or answer[0] != 200:

@@ -1,7 +1,7 @@
 """What a run does and when, drawn from its seed: people, operators, and what goes wrong.
 
-A plan is a list of acts, so that a failing one can be made shorter. Each seed leaves out about half of the kinds of
-trouble (swarm testing): some faults hide others.
+A plan is a list of acts, so that a failing one can be made shorter. Each seed leaves out about half of the
+kinds of trouble (swarm testing): some faults hide others.
 """
 
 import random
@@ -74,8 +74,8 @@ class PlannedAct:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run. `offline`: this device has no network, and lives on the validator's mail. `rates`: of the clocks of the
-    device and the validator. `clock_kept`: the device has a clock that runs without power."""
+    """A run. `offline`: this device has no network, and lives on the validator's mail. `rates`: of the clocks
+    of the device and the validator. `clock_kept`: the device has a clock that runs without power."""
 
     seed: int
     acts: tuple[PlannedAct, ...]
@@ -92,8 +92,10 @@ def plan_of(seed: int) -> Plan:
     until_s = chance.choice((40.0, 80.0, 80.0, 150.0, 400.0))
     allowed = [act for act in TROUBLES if chance.random() < 0.5]
     acts = [*_people(chance, until_s), *_operators(chance, until_s)]
-    for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0):
-        acts.append(_trouble(chance, chance.choice(allowed), chance.uniform(CALM_S, until_s), until_s))
+    acts += [
+        _trouble(chance, chance.choice(allowed), chance.uniform(CALM_S, until_s), until_s)
+        for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0)
+    ]
     offline = chance.random() < 0.2
     return Plan(
         seed,
@@ -126,7 +128,9 @@ def _operators(chance: random.Random, until_s: float) -> list[PlannedAct]:
     ]
 
 
-def _trouble(chance: random.Random, act: Act, at_s: float, until_s: float) -> PlannedAct:
+def _trouble(  # noqa: PLR0911 - one line a kind
+    chance: random.Random, act: Act, at_s: float, until_s: float
+) -> PlannedAct:
     for_s = chance.choice((0.2, 1.0, 3.0, 10.0, 30.0)) * chance.uniform(0.5, 1.5)
     steps = chance.choice((1, 5, 20, 60, 200)) + chance.randrange(20)
     match act:

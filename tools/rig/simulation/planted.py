@@ -3,8 +3,8 @@
     python -m tools.rig.simulation.planted            # all, up to 60 s of CPU each; prints the table
     python -m tools.rig.simulation.planted NAME …
 
-A fault replaces one attribute of a module or class while the runs last, as a mistake in that place would. What is
-not found is printed too.
+A fault replaces one attribute of a module or class while the runs last, as a mistake in that place would.
+What is not found is printed too.
 """
 
 import argparse
@@ -329,36 +329,78 @@ FAULTS: Final = (
     PlantedFault("the journal's fsync is left out", journal_opening, "_configure", _unsynced),
     PlantedFault("the gallery's fsync is left out", gallery_store, "_opened", _unsynced_gallery),
     PlantedFault("the validator's counters are not saved", machines, "save_memory", _nothing),
-    PlantedFault("the validator's counters are saved without fsync", machines, "save_memory", _saved_unsynced),
+    PlantedFault(
+        "the validator's counters are saved without fsync", machines, "save_memory", _saved_unsynced
+    ),
     PlantedFault("a verdict that has its decision is not found again", memory.DeskMemory, "find", _nothing),
     PlantedFault("a cancelled request still opens", desk.ValidatorDesk, "cancel", _cancelled_stays_open),
     PlantedFault("a verdict after ttl + 2 s still opens", desk.ValidatorDesk, "_why_not", _open_in_time),
     PlantedFault("the time for a verdict is a minute too long", desk, "LATE_AFTER_TTL_MS", _constant(62_000)),
     PlantedFault("a decision_seq is given twice", memory.DeskMemory, "with_decision", _same_decision_seq),
-    PlantedFault("every fifth decision is acknowledged and dropped", device_end.DeviceEnd, "_serve_evidence", _first_evidence_lost),
-    PlantedFault("the validator is never asked again", after_verdict.AfterVerdict, "session_begins", _never_again),
+    PlantedFault(
+        "every fifth decision is acknowledged and dropped",
+        device_end.DeviceEnd,
+        "_serve_evidence",
+        _first_evidence_lost,
+    ),
+    PlantedFault(
+        "the validator is never asked again", after_verdict.AfterVerdict, "session_begins", _never_again
+    ),
     PlantedFault("the end of a request is told before it is kept", Gate, "_remember_end", _told_before_kept),
-    PlantedFault("the end of a request is told though keeping it failed", Gate, "_remember_end", _told_though_it_failed),
-    PlantedFault("the newest verdict is not read at the start", Gate, "start", _constant(_no_memory_at_the_start)),
+    PlantedFault(
+        "the end of a request is told though keeping it failed", Gate, "_remember_end", _told_though_it_failed
+    ),
+    PlantedFault(
+        "the newest verdict is not read at the start", Gate, "start", _constant(_no_memory_at_the_start)
+    ),
     PlantedFault("one hand answers two requests", engine.TransactionEngine, "_decide", _hand_not_spent),
     PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
     PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
-    PlantedFault("an upload's answer covers what came after it", upload.UploadQueue, "mark", _covers_what_came_later),
-    PlantedFault("an upload counts as done when it is offered", upload.UploadQueue, "next", _marked_when_offered),
-    PlantedFault("the service drops the decision on a known verdict", uploads, "_take_outcome", _outcome_of_known_dropped),
+    PlantedFault(
+        "an upload's answer covers what came after it", upload.UploadQueue, "mark", _covers_what_came_later
+    ),
+    PlantedFault(
+        "an upload counts as done when it is offered", upload.UploadQueue, "next", _marked_when_offered
+    ),
+    PlantedFault(
+        "the service drops the decision on a known verdict",
+        uploads,
+        "_take_outcome",
+        _outcome_of_known_dropped,
+    ),
     PlantedFault("a head's age counts from its arrival", freshness.HeldTime, "with_head", _age_from_arrival),
-    PlantedFault("a head without its page makes the gallery fresh", freshness.HeldTime, "with_head", _any_head_counts),
-    PlantedFault("the TTL is measured on the wall clock", freshness.HeldTime, "freshness", _age_by_wall_clock),
+    PlantedFault(
+        "a head without its page makes the gallery fresh", freshness.HeldTime, "with_head", _any_head_counts
+    ),
+    PlantedFault(
+        "the TTL is measured on the wall clock", freshness.HeldTime, "freshness", _age_by_wall_clock
+    ),
     PlantedFault("the configured TTL is not followed", freshness.HeldTime, "freshness", _ttl_not_configured),
     PlantedFault("the time without power does not count", freshness.HeldTime, "after_restart", _always_kept),
     PlantedFault("GALLERY_STALE is not looked at", served_gallery.ServedGallery, "look", _as_if_fresh),
     PlantedFault("an older position of the gallery is taken", gallery_module, "_check_not_older", _nothing),
     PlantedFault("a suspended person stays in the match set", changes, "is_matchable", _suspended_too),
-    PlantedFault("the carrier acknowledges one delta too many", policy.GalleryCourse, "deltas_taken", _ahead_by_one),
-    PlantedFault("a repeated message is delivered again", channels.ChannelReceiver, "take", _repeats_delivered),
-    PlantedFault("a message is acknowledged before it is whole", channels.ChannelReceiver, "take", _acknowledged_in_pieces),
-    PlantedFault("any ACK settles the message in flight", channels.ChannelSender, "acknowledged", _last_slice_is_all),
-    PlantedFault("the receiver does not compare the CRC", frames, "zlib", _constant(type("NoCrc", (), {"crc32": staticmethod(lambda _data: 0)}))),
+    PlantedFault(
+        "the carrier acknowledges one delta too many", policy.GalleryCourse, "deltas_taken", _ahead_by_one
+    ),
+    PlantedFault(
+        "a repeated message is delivered again", channels.ChannelReceiver, "take", _repeats_delivered
+    ),
+    PlantedFault(
+        "a message is acknowledged before it is whole",
+        channels.ChannelReceiver,
+        "take",
+        _acknowledged_in_pieces,
+    ),
+    PlantedFault(
+        "any ACK settles the message in flight", channels.ChannelSender, "acknowledged", _last_slice_is_all
+    ),
+    PlantedFault(
+        "the receiver does not compare the CRC",
+        frames,
+        "zlib",
+        _constant(type("NoCrc", (), {"crc32": staticmethod(lambda _data: 0)})),
+    ),
     PlantedFault("the inbox is acknowledged before it is kept", MailDesk, "_judge", _applied_not_kept),
     PlantedFault("a wipe leaves the files behind", running_wipe, "finish_wipe", _nothing),
     PlantedFault("the witnesses' fsync is left out", Slots, "write", _rows_lost),
@@ -404,7 +446,10 @@ def main() -> int:
             continue
         found = hunt(fault, cpu_s=given.cpu_s)
         missed += found.seed is None
-        print(f"| {fault.title} | {found.invariant or 'not found'} | {found.seed or '–'} | {found.cpu_s:.1f} |", flush=True)
+        print(
+            f"| {fault.title} | {found.invariant or 'not found'} | {found.seed or '–'} | {found.cpu_s:.1f} |",
+            flush=True,
+        )
     return missed
 
 

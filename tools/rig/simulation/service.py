@@ -1,8 +1,8 @@
 """The service: the reference server's whole application over SQLite, called in this process.
 
-Every request passes its real route, authentication, limits, idempotency and domain. Not here: HTTP itself, TLS, the
-server's threads (their work is done where it is asked for) and a loss of the server's disk. Operator and back office
-use the functions and routes that they have.
+Every request passes its real route, authentication, limits, idempotency and domain. Not here: HTTP itself,
+TLS, the server's threads (their work is done where it is asked for) and a loss of the server's disk. Operator
+and back office use the functions and routes that they have.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from cloud_client.reference_server.web.api.rate_limit import LocalLimiter
 from cloud_client.reference_server.web.routing import Routes
 from device.config.config import (
     CameraSection,
+    CloudSection,
     DeviceConfig,
     DeviceSection,
     EnrolmentSection,
     LinkSection,
     ModelSection,
 )
-from device.config.config import CloudSection
 from device.provisioning.online import RegistrationFacts, check_registration, own_keys, registration_body
 from device.trust.keystore import KeyStore
 from device.trust.trust import save_trust
@@ -63,7 +63,8 @@ DBD_KEY: Final = SigningKey.from_seed(bytes([31]) * 32)
 PEOPLE: Final = 8
 ENROLLED_AT_START: Final = 5
 TTL_MS: Final = 180_000
-"""The gallery's time to live as the service configures it here; six hours would be simulated by sleep alone."""
+"""The gallery's time to live as the service configures it here; six hours would be simulated by sleep
+alone."""
 DECISION_MS, PASSAGE_MS = 5_000, 10_000
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ def palm(person: int) -> NDArray[np.float32]:
 class InlineStore(AsyncStore):
     """The server's store without its threads: work is done in the caller's step, between two awaits."""
 
-    def __init__(self, store: CloudStore) -> None:  # noqa: D107 - threads are what the base makes
+    def __init__(self, store: CloudStore) -> None:
         self._inline = store
         self._news = asyncio.Event()
         self.engine = store.engine
@@ -217,13 +218,18 @@ class BackOffice:
 
     def __init__(self, transport: httpx.AsyncBaseTransport, api_key: str) -> None:
         self._http = httpx.AsyncClient(
-            transport=transport, base_url=ORIGIN, headers={"Authorization": f"Bearer {api_key}"}, trust_env=False
+            transport=transport,
+            base_url=ORIGIN,
+            headers={"Authorization": f"Bearer {api_key}"},
+            trust_env=False,
         )
         self._keys = 0
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
         self._keys += 1
-        return _good(await self._http.post(path, json=body, headers={"Idempotency-Key": f"office-{self._keys}"}))
+        return _good(
+            await self._http.post(path, json=body, headers={"Idempotency-Key": f"office-{self._keys}"})
+        )
 
     async def delete(self, path: str) -> JsonObject:
         return _good(await self._http.delete(path))
@@ -268,7 +274,9 @@ async def prepare(folder: Path) -> Prepared:
     store, _ = DataDirectory.of(data).open(START_MS)
     store.close()
     service = RunningService(data, lambda: START_MS, lambda: 0.0)
-    tenant = str(service.operate(lambda tx, vault, now: operator.create_tenant(tx, vault, "metro", now))["tenant_id"])
+    tenant = str(
+        service.operate(lambda tx, vault, now: operator.create_tenant(tx, vault, "metro", now))["tenant_id"]
+    )
     environment = Environment(tenant, livemode=False)
 
     def settings(tx: Tx, _vault: Vault, now: int) -> tuple[str, str]:
@@ -280,7 +288,9 @@ async def prepare(folder: Path) -> Prepared:
 
     api_key, token = service.operate(settings)
     keys, _ = own_keys(config_of(state), None)
-    facts = RegistrationFacts(DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=NO_MODEL_ID)
+    facts = RegistrationFacts(
+        DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=NO_MODEL_ID
+    )
     transport = DirectTransport(service)
     office = BackOffice(transport, api_key)
     address = ServerAddress.parse(ORIGIN)
@@ -300,7 +310,9 @@ async def prepare(folder: Path) -> Prepared:
             "evidence_sha256": "0" * 64,
         }
         for purpose in ("enrollment", "identification"):
-            await office.post(f"/v1/subjects/{subjects[-1]}/consents", {"purpose": purpose, "evidence": evidence})
+            await office.post(
+                f"/v1/subjects/{subjects[-1]}/consents", {"purpose": purpose, "evidence": evidence}
+            )
         if person < ENROLLED_AT_START:
             await device.enroll(enrolment_body(await office.session(subjects[-1]), person), f"enrol-{person}")
     service.store.close()

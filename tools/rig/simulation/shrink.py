@@ -28,7 +28,9 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> RunResult:
     return best
 
 
-def _ddmin(acts: list[PlannedAct], fails: Callable[[Sequence[PlannedAct]], bool], more: Callable[[], bool]) -> None:
+def _ddmin(
+    acts: list[PlannedAct], fails: Callable[[Sequence[PlannedAct]], bool], more: Callable[[], bool]
+) -> None:
     """Zeller and Hildebrandt's: leave out ever smaller parts, as long as it goes on failing."""
     parts = 2
     while len(acts) >= 2 and more():

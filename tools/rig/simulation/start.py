@@ -1,4 +1,5 @@
-"""Starts this program again as a simulation needs it: the disk's follower loaded, one hash seed, one thread."""
+"""Starts this program again as a simulation needs it: the disk's follower loaded, one hash seed, one
+thread."""
 
 import os
 import sys

@@ -1,4 +1,5 @@
-"""One run: both machines, the cable, the networks and the service, from a plan to its end, under all invariants."""
+"""One run: both machines, the cable, the networks and the service, from a plan to its end, under all
+invariants."""
 
 import asyncio
 import gc
@@ -65,7 +66,8 @@ _DISK_TROUBLE: Final = (Act.DISK_FULL, Act.SYNC_FAILS)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run found. `passages`: verdicts made; `checks`: how often an invariant was held against a fact."""
+    """What a run found. `passages`: verdicts made; `checks`: how often an invariant was held against a
+    fact."""
 
     plan: Plan
     violation: Violation | None
@@ -94,8 +96,8 @@ def prepared() -> Prepared:
 
 @contextmanager
 def seeded(seed: object) -> Iterator[None]:
-    """Inside, what programs draw from the system comes from the seed. Keys and sealing in `cryptography` do not:
-    they change bytes, never what happens."""
+    """Inside, what programs draw from the system comes from the seed. Keys and sealing in `cryptography` do
+    not: they change bytes, never what happens."""
     chance = random.Random(f"system {seed}")  # noqa: S311
     modules: list[tuple[ModuleType, str, Any]] = [
         (os, "urandom", chance.randbytes),
@@ -277,7 +279,7 @@ class World:
     async def _rest(self) -> None:
         """Wait until everything has settled, at most REST_MOST_S."""
         until_s = self.loop.now_s + REST_MOST_S
-        while self.loop.now_s < until_s and not self._settled():
+        while self.loop.now_s < until_s and not self._settled():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(1.0)
         await asyncio.sleep(2.0)
 
@@ -307,7 +309,10 @@ class World:
             case Act.ERASE | Act.BLOCK | Act.UNBLOCK | Act.EPOCH | Act.REVOKE:
                 self.loop.create_task(self._operate(act))
             case Act.CABLE_NOISE:
-                self._for(act, lambda on: setattr_all(cable, on, lose=act.size, change=act.size, cut_short=act.size / 2))
+                self._for(
+                    act,
+                    lambda on: setattr_all(cable, on, lose=act.size, change=act.size, cut_short=act.size / 2),
+                )
             case Act.CABLE_REPEATS:
                 self._for(act, lambda on: setattr_all(cable, on, repeat=act.size))
             case Act.CABLE_LATE:
@@ -335,7 +340,9 @@ class World:
                 self._for(act, lambda on: setattr(net, "down", on or self.plan.offline))
             case Act.NETWORK_FLAKY:
                 half = act.size / 2
-                self._for(act, lambda on: setattr_all(net, on, lose_request=half, lose_answer=half, refuse=half))
+                self._for(
+                    act, lambda on: setattr_all(net, on, lose_request=half, lose_answer=half, refuse=half)
+                )
             case Act.NETWORK_SLOW:
                 self._for(act, lambda on: setattr(net, "late_s", act.size if on else 0.02))
             case Act.OFFICE_DOWN:
@@ -393,7 +400,7 @@ class World:
         self._planned_kill[process] = die
 
     def _killed(self, process: SimulatedProcess) -> None:
-        self.loop.within_world(lambda: self._planned_kill.pop(process)())
+        self.loop.within_world(self._planned_kill.pop(process))
 
     def _cut_device(self) -> None:
         self.device.cut_power(self._disk_chance)
@@ -438,7 +445,9 @@ class World:
             return False
         self._visits += 1
         self.history.visit = self._visits
-        self.history.say("HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}"))
+        self.history.say(
+            "HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}")
+        )
         self.device.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 2, 30)))
         return True
 
@@ -521,7 +530,9 @@ class World:
                     )
                 case Act.UNBLOCK:
                     service.operate(
-                        lambda tx, vault, now: operator.unblock_subject(tx, vault, environment, subject_id, now_ms=now)
+                        lambda tx, vault, now: operator.unblock_subject(
+                            tx, vault, environment, subject_id, now_ms=now
+                        )
                     )
                 case Act.EPOCH:
                     service.operate(lambda tx, _vault, _now: operator.new_epoch(tx, environment, NO_MODEL_ID))
@@ -548,7 +559,7 @@ class World:
                 e=state["epoch"],
             )
             live = tx.all(
-                "SELECT DISTINCT s.subject_ref FROM templates t JOIN subjects s ON s.subject_id = t.subject_id"
+                "SELECT DISTINCT s.subject_ref FROM templates t JOIN subjects s USING (subject_id)"
                 " WHERE t.stream = :s AND t.removed_seq IS NULL AND s.suspended = 0",
                 s=environment.stream,
             )
@@ -560,7 +571,9 @@ class World:
             return
         now_s = self.loop.now_s
         if history.steps and state["epoch"] != self._log_seq[0]:
-            history.steps.append(StreamStep(now_s, state["epoch"], 0, state["head"].hex()[:16], frozenset(live_now)))
+            history.steps.append(
+                StreamStep(now_s, state["epoch"], 0, state["head"].hex()[:16], frozenset(live_now))
+            )
             self._log_seq = (state["epoch"], 0)
         live = set(history.steps[-1].live) if history.steps else set()
         for row in rows:
@@ -593,7 +606,7 @@ class World:
             if failure is not None:
                 self.checks.broken(
                     "no program ends by itself",
-                    "A missing camera or cable, an unreachable server … is a degraded state, never a restart loop.",
+                    "A missing cable, an unreachable server … is a degraded state, never a restart loop.",
                     repr(failure),
                 )
         if self.checks.violation is not None:
@@ -647,7 +660,8 @@ class World:
         history.position = started.position
 
     def _journal_refs(self, opened: Opened) -> tuple[dict[int, str], dict[str, str]]:
-        """verdict_seq to verdict_ref, and verdict_ref to the ref of its decision, of all that was ever asked."""
+        """verdict_seq to verdict_ref, and verdict_ref to the ref of its decision, of all that was ever
+        asked."""
         refs, decisions = {}, {}
         for txn_id in self.history.asked:
             memory = opened.journal.find_txn(txn_id)
@@ -672,7 +686,7 @@ class World:
         for message in self._taps[side].feed(data):
             self.loop.within_world(lambda message=message: self._said(side, message))
 
-    def _said(self, side: str, message: JsonObject) -> None:
+    def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901 - one case a message
         history, check, body = self.history, self.checks.check, message["body"]
         match side, message["type"]:
             case "device", "verdict":
@@ -680,13 +694,22 @@ class World:
                 check(On.VERDICT_SENT, verdict)
                 history.verdict_at.setdefault(verdict.seq, verdict.ref)
                 history.verdict_of.setdefault(verdict.txn_id, verdict.ref)
-                history.say("device", f"→ verdict {verdict.seq} {body['verdict']['result']} on {short(verdict.txn_id)}")
+                history.say(
+                    "device",
+                    f"→ verdict {verdict.seq} {body['verdict']['result']} on {short(verdict.txn_id)}",
+                )
                 if new and not history.wiped and self._disk_chance.random() < _WHAT_IF:
                     check(On.POWER_COULD_GO, (verdict, self._on_disk(verdict.txn_id)))
             case "device", "error":
                 check(On.ERROR_SENT, body)
-                history.say("device", f"→ error {body['code']} about {body['about']} {short(body.get('txn_id'))}")
-                if body["code"] in ("expired", "cancelled") and "txn_id" in body and body["about"] == "request":
+                history.say(
+                    "device", f"→ error {body['code']} about {body['about']} {short(body.get('txn_id'))}"
+                )
+                if (
+                    body["code"] in ("expired", "cancelled")
+                    and "txn_id" in body
+                    and body["about"] == "request"
+                ):
                     history.ended.setdefault(body["txn_id"], body["code"])
             case "device", "status":
                 status = body["status_obj"]
@@ -785,7 +808,9 @@ class World:
         if request.url.path == "/v1/verdicts/batch":
             answer = json.loads(body)
             self.checks.check(On.UPLOAD_ANSWERED, answer)
-            self.history.say("service", f"takes {len(answer['accepted'])} verdicts, knows {len(answer['duplicates'])}")
+            self.history.say(
+                "service", f"takes {len(answer['accepted'])} verdicts, knows {len(answer['duplicates'])}"
+            )
 
     def _office_gets(self, request: httpx.Request, status: int, body: bytes) -> None:
         if status == 200 and request.url.path.endswith("/inbox"):
@@ -801,17 +826,23 @@ class World:
         if isinstance(error, _Stopped):
             raise error
         if error is not None:
-            self.checks.broken("no exception is unexpected", "No task of a program fails unseen.", repr(error))
+            self.checks.broken(
+                "no exception is unexpected", "No task of a program fails unseen.", repr(error)
+            )
 
     def _judge_end(self) -> None:
         opened, palmd, server, history = self.device.opened, self.device.palmd, self.server, self.history
         rows = self._service_rows()
         names = frozenset(
-            str(path.relative_to(self.device.disk.state)) for path in self.device.disk.state.rglob("*") if path.is_file()
+            str(path.relative_to(self.device.disk.state))
+            for path in self.device.disk.state.rglob("*")
+            if path.is_file()
         )
         if opened is None or palmd is None or opened.gallery is None or server is None:
             if not history.revoked:
-                self.checks.broken("the device serves at the end", "A core that is down is started.", "it does not run")
+                self.checks.broken(
+                    "the device serves at the end", "A core that is down is started.", "it does not run"
+                )
             else:
                 self._check_end(rows, {}, {}, names, None)
             return
@@ -879,4 +910,3 @@ def quiet() -> None:
     """No program's log: the simulation's own is the one to read."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-
