@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help demo test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -59,6 +59,11 @@ mutate: $(VENV)/ready ## a sample of small faults in the cores, each of which th
 soak: MINUTES = 10
 soak: $(VENV)/ready ## a busy gate at which cable, camera, server, clock and disk fail in turn, and an audit (root for the disk)
 	$(BIN)/python -m tools.rig.soak --minutes $(MINUTES) --out build/soak.json
+
+# HOURS=8 for a night; the seeds that it tries are printed, and a failing one is made short.
+simulate: HOURS = 0
+simulate: $(VENV)/ready ## both ends of the cable, the carrier and the service in one process, under faults and 48 invariants (two minutes; gcc)
+	$(BIN)/python -m tools.rig.simulation --hours $(HOURS) --minutes 2
 
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json

@@ -430,12 +430,7 @@ class Gate:
                 assert_never(effect)
 
     async def _remember_end(self, end: RememberEnd) -> None:
-        try:
-            await self._thread.do(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
-        except JournalError as error:
-            self._store_failed(error)
-            self._do(self._engine.end_failed(end.txn_id))
-            return
+        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
         self._do(self._engine.end_remembered(end.txn_id))
 
     def _record(self, work: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """The effects of the transaction engine, which its caller carries out in the order given.
 
 Four of them are answered: JournalVerdict by `verdict_durable` or `verdict_failed`, RememberEnd by
-`end_remembered` or `end_failed`, RecordEvidence by `evidence_recorded`, and ListOpen by `open_verdicts`.
+`end_remembered`, RecordEvidence by `evidence_recorded`, and ListOpen by `open_verdicts`.
 """
 
 from dataclasses import dataclass, field

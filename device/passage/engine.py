@@ -405,13 +405,8 @@ class TransactionEngine:
         txn.life.step(Trigger.STORE_FAILED)
         return self._end(txn, ErrorCode.EXPIRED, ["request"] if txn.session == self._session else [])
 
-    def end_failed(self, txn_id: str) -> list[Effect]:
-        """RememberEnd could not be done. Nothing is said: the validator's own time ends the request."""
-        self._ending.pop(txn_id)
-        return []
-
     def end_remembered(self, txn_id: str) -> list[Effect]:
-        """The end is durable, and is reported to those who asked."""
+        """RememberEnd was done, or has failed, which STORE_FAULT reports."""
         ending = self._ending.pop(txn_id)
         self._recent.note(ending.memory)
         code = ending.memory.ended or ErrorCode.CANCELLED

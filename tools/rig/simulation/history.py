@@ -101,6 +101,8 @@ class History:
     """txn_id to the validator's monotonic clock at its last sending."""
     ended: dict[str, str] = field(default_factory=dict)
     """txn_id to the code with which the device said that it ended."""
+    ended_unkept: set[str] = field(default_factory=set)
+    """Of these, those said while the disk refused to keep anything, which STORE_FAULT reports."""
     actuated: dict[str, float] = field(default_factory=dict)
     """verdict_ref to when the turnstile was opened."""
     highest_actuated_seq: int = 0

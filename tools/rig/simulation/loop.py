@@ -81,14 +81,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The simulation's own clock."""
         return self._global_s
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process = _process_in(context)
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._numbers += 1
         heapq.heappush(self._due, (when / (process.rate if process else 1.0), self._numbers, timer))
         return timer
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process = _process_in(context)
         now = self._global_s * (process.rate if process else 1.0)
         return self.call_at(now + delay, callback, *args, context=context)
@@ -134,7 +134,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # ---- work of executors, done here
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future: asyncio.Future[Any] = self.create_future()
         process = _PROCESS.get()
         begins = (
@@ -168,13 +168,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # ---- ports
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         self._readers[fd] = asyncio.Handle(callback, args, self, contextvars.copy_context())
 
     def remove_reader(self, fd: Any) -> bool:
         return self._readers.pop(fd, None) is not None
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         self._writers[fd] = asyncio.Handle(callback, args, self, contextvars.copy_context())
 
     def remove_writer(self, fd: Any) -> bool:
@@ -224,7 +224,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing waits in a selector."""
 
-    def add_signal_handler(self, sig: Any, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         raise TransportError(f"no signals in a simulation ({sig}, {callback}, {args})")
 
 

@@ -118,14 +118,6 @@ def _told_before_kept(_right: Any) -> Any:
     return remember
 
 
-def _told_though_it_failed(_right: Any) -> Any:
-    async def remember(self: Any, end: Any) -> None:
-        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
-        self._do(self._engine.end_remembered(end.txn_id))
-
-    return remember
-
-
 def _covers_what_came_later(_right: Any) -> Any:
     def mark(self: Any, tickets: Any, refused: Any) -> None:
         for index, ticket in enumerate(tickets):
@@ -347,9 +339,6 @@ FAULTS: Final = (
         "the validator is never asked again", after_verdict.AfterVerdict, "session_begins", _never_again
     ),
     PlantedFault("the end of a request is told before it is kept", Gate, "_remember_end", _told_before_kept),
-    PlantedFault(
-        "the end of a request is told though keeping it failed", Gate, "_remember_end", _told_though_it_failed
-    ),
     PlantedFault(
         "the newest verdict is not read at the start", Gate, "start", _constant(_no_memory_at_the_start)
     ),

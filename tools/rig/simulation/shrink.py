@@ -3,9 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from tools.rig.simulation.plan import Plan, PlannedAct
 from tools.rig.simulation.world import RunResult, run
+
+
+T = TypeVar("T")
 
 
 def shrunk(failed: RunResult, *, cpu_s: float) -> RunResult:
@@ -24,14 +28,12 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> RunResult:
         best = result
         return True
 
-    _ddmin(list(failed.plan.acts), fails, lambda: time.process_time() < until_s)
+    ddmin(list(failed.plan.acts), fails, lambda: time.process_time() < until_s)
     return best
 
 
-def _ddmin(
-    acts: list[PlannedAct], fails: Callable[[Sequence[PlannedAct]], bool], more: Callable[[], bool]
-) -> None:
-    """Zeller and Hildebrandt's: leave out ever smaller parts, as long as it goes on failing."""
+def ddmin(acts: list[T], fails: Callable[[Sequence[T]], bool], more: Callable[[], bool]) -> None:
+    """Zeller and Hildebrandt's: leave out ever smaller parts, as long as `fails` is true and there is `more` time."""
     parts = 2
     while len(acts) >= 2 and more():
         size = max(1, len(acts) // parts)

@@ -711,6 +711,8 @@ class World:
                     and body["about"] == "request"
                 ):
                     history.ended.setdefault(body["txn_id"], body["code"])
+                    if self.disk_trouble:
+                        history.ended_unkept.add(body["txn_id"])
             case "device", "status":
                 status = body["status_obj"]
                 check(On.STATUS_SENT, status)
