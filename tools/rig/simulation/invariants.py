@@ -463,7 +463,10 @@ def every_sent_verdict_survives(history: History, started: Started) -> str | Non
     return None
 
 
-@holds(On.CORE_STARTED, "DURABILITY: the end of a request is durable before it is said, on a disk that can be written.")
+@holds(
+    On.CORE_STARTED,
+    "DURABILITY: the end of a request is durable before it is said, on a disk that can be written.",
+)
 def every_told_end_survives(history: History, started: Started) -> str | None:
     for txn_id, code in history.ended.items():
         if txn_id not in history.ended_unkept and started.ended.get(txn_id) != code:

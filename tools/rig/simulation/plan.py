@@ -53,6 +53,16 @@ class Act(StrEnum):
 TROUBLES: Final = tuple(act for act in Act if list(Act).index(act) >= list(Act).index(Act.EPOCH))
 CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
+LONG_S: Final = 400.0
+"""A run in which the gallery's time to live may pass."""
+_LASTING: Final = (
+    Act.NETWORK_DOWN,
+    Act.GALLERY_WITHHELD,
+    Act.GALLERY_REPLAYED,
+    Act.POWER_CUT,
+    Act.SERVER_DOWN,
+)
+"""Troubles that may last longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +99,17 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; the same on every machine."""
     chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
-    until_s = chance.choice((40.0, 80.0, 80.0, 150.0, 400.0))
+    until_s = chance.choice((30.0, 40.0, 80.0, 80.0, 150.0, LONG_S))
     allowed = [act for act in TROUBLES if chance.random() < 0.5]
-    acts = [*_people(chance, until_s), *_operators(chance, until_s)]
-    acts += [
-        _trouble(chance, chance.choice(allowed), chance.uniform(CALM_S, until_s), until_s)
-        for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0)
-    ]
+    people = _people(chance, until_s)
+    acts = [*people, *_operators(chance, until_s)]
+    for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0):
+        # Half of the troubles come in the middle of a passage, where there is most to go wrong.
+        near = chance.choice(people).at_s + chance.uniform(0, 2.5)
+        at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
+        acts.append(_trouble(chance, chance.choice(allowed), at_s, until_s))
+    if until_s >= LONG_S and (lasting := [act for act in allowed if act in _LASTING]):
+        acts.append(PlannedAct(chance.uniform(CALM_S, 60.0), chance.choice(lasting), until_s - 100.0, 0.9, 1))
     offline = chance.random() < 0.2
     return Plan(
         seed,
@@ -113,7 +127,7 @@ def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:
     kinds = (Act.PASSAGE,) * 7 + (Act.HAND_FIRST, Act.CANCELLED, Act.REPLACED)
     while at_s < until_s:
         at_s += chance.expovariate(1 / (5.0 if until_s < 100 else 12.0)) + 1.5
-        person = -1 if chance.random() < 0.2 else chance.randrange(PEOPLE)
+        person = -1 if chance.random() < 0.15 else chance.randrange(PEOPLE)
         ttl_ms = chance.choice((700, 2_000, 5_000, 15_000))
         acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 2.5), ttl_ms, person))
     return acts

@@ -8,7 +8,6 @@ from typing import TypeVar
 from tools.rig.simulation.plan import Plan, PlannedAct
 from tools.rig.simulation.world import RunResult, run
 
-
 T = TypeVar("T")
 
 
@@ -33,7 +32,7 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> RunResult:
 
 
 def ddmin(acts: list[T], fails: Callable[[Sequence[T]], bool], more: Callable[[], bool]) -> None:
-    """Zeller and Hildebrandt's: leave out ever smaller parts, as long as `fails` is true and there is `more` time."""
+    """Zeller and Hildebrandt's: leave out ever smaller parts, while the rest fails and `more` holds."""
     parts = 2
     while len(acts) >= 2 and more():
         size = max(1, len(acts) // parts)

@@ -686,7 +686,7 @@ class World:
         for message in self._taps[side].feed(data):
             self.loop.within_world(lambda message=message: self._said(side, message))
 
-    def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901 - one case a message
+    def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901, PLR0912 - one case a message
         history, check, body = self.history, self.checks.check, message["body"]
         match side, message["type"]:
             case "device", "verdict":

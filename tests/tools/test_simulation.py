@@ -1,0 +1,122 @@
+"""The simulation itself: that it runs, repeats, finds what is planted, and makes a failure short."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+from tools.rig.simulation.crash_disk import CrashDisk, Cut, Make, Remove, Rename, Sync, Write
+from tools.rig.simulation.disk import changes_of
+from tools.rig.simulation.plan import Act, plan_of
+from tools.rig.simulation.shrink import ddmin
+from tools.rig.simulation.start import environment
+
+MISSED_MOST = 8
+"""Planted faults that a second safeguard hides, or that need a rarer coincidence."""
+
+
+def simulate(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, check=False
+    )
+
+
+def test_a_share_of_the_simulation() -> None:
+    done = simulate("tools.rig.simulation", "--seconds", "15")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "verdicts a CPU-minute" in done.stdout
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    first, again = (simulate("tools.rig.simulation", "--replay", "3") for _ in range(2))
+    assert first.returncode == 0, first.stdout[-4000:]
+    assert first.stdout == again.stdout
+    assert "→ verdict" in first.stdout
+
+
+def test_a_planted_fault_is_found() -> None:
+    done = simulate("tools.rig.simulation.planted", "the validator's counters are not saved", "--cpu-s", "30")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counters survive" in done.stdout
+
+
+@pytest.mark.long
+def test_the_planted_faults_are_found() -> None:
+    done = simulate("tools.rig.simulation.planted")
+    assert done.returncode <= MISSED_MOST, done.stdout + done.stderr
+
+
+def test_a_failure_is_made_short() -> None:
+    kept: list[int] = []
+
+    def fails(acts: Sequence[int]) -> bool:
+        if {3, 17} <= set(acts):
+            kept[:] = acts
+            return True
+        return False
+
+    ddmin(list(range(40)), fails, lambda: True)
+    assert kept == [3, 17]
+
+
+def test_seeds_leave_out_kinds_of_trouble() -> None:
+    kinds = [{act.act for act in plan_of(seed).acts} for seed in range(60)]
+    assert all(Act.PASSAGE in one for one in kinds)
+    assert 0 < sum(Act.POWER_CUT in one for one in kinds) < 45
+    assert plan_of(7) == plan_of(7)
+
+
+def test_the_follower_sees_what_a_program_does_to_a_folder(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from tools.rig.simulation.disk import Follower
+follower, folder = Follower(), Path(sys.argv[1])
+follower.watch(0, folder)
+with (folder / "a.new").open("wb") as file:
+    file.write(b"one")
+    file.flush()
+    os.fsync(file.fileno())
+(folder / "a.new").rename(folder / "a")
+place = os.open(folder / "a", os.O_RDWR)
+os.pwrite(place, b"X", 1)
+os.ftruncate(place, 2)
+(folder / "b").touch()
+(folder / "b").unlink()
+follower.fail(folder, write_errno=28)
+try:
+    os.pwrite(place, b"Y", 0)
+except OSError as error:
+    assert error.errno == 28
+else:
+    raise AssertionError("the disk is not full")
+sys.stdout.buffer.write(follower.take())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    changes = list(changes_of(done.stdout))
+    new, old, other = (f"{tmp_path}/{name}" for name in ("a.new", "a", "b"))
+    assert changes == [
+        Make(new, is_folder=False),
+        Write(new, 0, b"one"),
+        Sync(new),
+        Rename(new, old),
+        Write(old, 1, b"X"),
+        Cut(old, 2),
+        Make(other, is_folder=False),
+        Remove(other),
+    ]
+    disk = CrashDisk(tmp_path)
+    for change in changes:
+        disk.follow(change)
+    assert disk.whole() == {"a": b"oX"}
+    assert disk.crash() == {}
