@@ -14,7 +14,7 @@ import random
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -162,12 +162,13 @@ class Disk:
         """Lay out what a power cut at this moment would leave; without `chance` no more than was synced."""
         lay_out(self._model_now().crash(chance), folder)
 
-    def leave(self, work: Callable[[], object]) -> None:
-        """Do `work` in the folder that is about to be left: it is not followed, and nothing there counts."""
+    def leave(self, closing: Sequence[Callable[[], None]]) -> None:
+        """Let dead programs' files be closed in the folder that is left: nothing of that counts."""
         self._disks.follow()
         self._disks.follower.watch(self._slot, None)
-        with contextlib.suppress(Exception):
-            work()
+        for close in closing:
+            with contextlib.suppress(Exception):
+                close()
 
     def break_writes(self, *, sync_only: bool = False) -> None:
         """Refuse what programs write (no space), or only syncs (input/output error)."""

@@ -118,6 +118,8 @@ class History:
     position: tuple[int, int] = (1, 0)
     acknowledged: tuple[int, int] = (0, 0)
     """The furthest position that the device has named to anyone."""
+    in_status: tuple[int, int] = (0, 0)
+    """The position in the newest status; it may have waited for the cable."""
     settled_inbox: int = 0
     """The last inbox record that the device called applied."""
     outbox: dict[int, bytes] = field(default_factory=dict)

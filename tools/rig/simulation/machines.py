@@ -198,7 +198,10 @@ class DeviceMachine:
             core.kill()
         if opened is not None:
             # The folder is left behind: nothing that closing writes there is seen again.
-            self.disk.leave(lambda: (opened.journal.close(), opened.gallery and opened.gallery.close()))
+            closing = [opened.journal.close]
+            if opened.gallery is not None:
+                closing.append(opened.gallery.close)
+            self.disk.leave(closing)
 
     async def _live(self) -> None:
         try:
@@ -249,7 +252,8 @@ class DeviceMachine:
             asyncio.create_task(work)
             for work in (palmd.pump.run(), palmd.housekeeping.run(), self._see(palmd))
         ]
-        await asyncio.wait((*tasks, palmd.broken, palmd.wipe.over), return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [*tasks, palmd.broken, palmd.wipe.over]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
                 task.result()

@@ -213,7 +213,7 @@ class DirectTransport(httpx.AsyncBaseTransport):
         return httpx.Response(status, headers=headers, stream=httpx.ByteStream(body))
 
 
-class BackOffice:
+class PartnerOffice:
     """A partner with an API key."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport, api_key: str) -> None:
@@ -292,7 +292,7 @@ async def prepare(folder: Path) -> Prepared:
         DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=NO_MODEL_ID
     )
     transport = DirectTransport(service)
-    office = BackOffice(transport, api_key)
+    office = PartnerOffice(transport, api_key)
     address = ServerAddress.parse(ORIGIN)
     # `/v1/devices/register` answers once a second for one token: the limiter's clock stands still here.
     device = CloudClient(address, keys.http, lambda: START_MS, transport=transport)

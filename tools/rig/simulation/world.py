@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
@@ -47,7 +48,7 @@ from tools.rig.simulation.service import (
     ENROLLED_AT_START,
     ORIGIN,
     PEOPLE,
-    BackOffice,
+    PartnerOffice,
     DirectTransport,
     Prepared,
     RunningService,
@@ -120,7 +121,7 @@ def run(plan: Plan) -> RunResult:
     gc.disable()
     try:
         with tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder, seeded(plan.seed):
-            world = World(plan, start, Path(folder))
+            world = SimulatedWorld(plan, start, Path(folder))
             try:
                 return world.run()
             finally:
@@ -134,7 +135,7 @@ def run(plan: Plan) -> RunResult:
         sys.unraisablehook = before
 
 
-class World:
+class SimulatedWorld:
     """The parts of one run and what happens to them."""
 
     def __init__(self, plan: Plan, start: Prepared, folder: Path) -> None:
@@ -496,7 +497,7 @@ class World:
         if person in self._gone or self.server is None or self.history.revoked:
             return
         transport = DirectTransport(self.server[1])
-        office = BackOffice(transport, self.start.api_key)
+        office = PartnerOffice(transport, self.start.api_key)
         key, address = self.start.http_key, ServerAddress.parse(ORIGIN)
         desk = CloudClient(address, key, lambda: true_ms(self.loop), transport=transport)
         try:
@@ -514,7 +515,7 @@ class World:
             return
         service, person, environment = self.server[1], act.extra, self.start.environment
         subject_id = self.start.subjects[person]
-        office = BackOffice(DirectTransport(service), self.start.api_key)
+        office = PartnerOffice(DirectTransport(service), self.start.api_key)
         try:
             match act.act:
                 case Act.ERASE:
@@ -684,7 +685,7 @@ class World:
         if side == "device":
             self._note_device()
         for message in self._taps[side].feed(data):
-            self.loop.within_world(lambda message=message: self._said(side, message))
+            self.loop.within_world(partial(self._said, side, message))
 
     def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901, PLR0912 - one case a message
         history, check, body = self.history, self.checks.check, message["body"]
@@ -718,7 +719,7 @@ class World:
                 check(On.STATUS_SENT, status)
                 if not history.wiped:
                     at = (status["gallery"]["epoch"], status["gallery"]["seq"])
-                    history.acknowledged = max(history.acknowledged, at)
+                    history.in_status, history.acknowledged = at, max(history.acknowledged, at)
                 history.say("device", f"→ status {' '.join(status['health']) or 'well'}")
             case "device", "mail_ack":
                 check(On.MAIL_ACK_SENT, body)
