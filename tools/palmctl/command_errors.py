@@ -21,6 +21,7 @@ from typing import NoReturn
 import click
 
 from link1.errors import is_not_permitted, reason_of
+from tools.palmctl.language import marked, translated
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -33,21 +34,25 @@ TRACEBACK_VARIABLE = "PALMCTL_TRACEBACK"
 
 _PACKAGES = frozenset({"cloud_client", "device", "gallery", "link1", "models", "tools"})
 _NOT_REACHABLE = frozenset({"CloudUnreachable", "IpcUnreachable", "NotProvisioned"})
-_AS_ROOT = "run it as root: sudo palmctl …"
-_ALLOWED = "run it as root (sudo) or as the user of palmd, or name a place that you may use"
-_START_PALMD = "start it with: systemctl start palmd; see why it stopped with: palmctl logs --unit palmd"
+_AS_ROOT = marked("run it as root: sudo palmctl …")
+_ALLOWED = marked("run it as root (sudo) or as the user of palmd, or name a place that you may use")
+_START_PALMD = marked(
+    "start it with: systemctl start palmd; see why it stopped with: palmctl logs --unit palmd"
+)
 _NEXT_STEPS = {
     errno.EACCES: _ALLOWED,
     errno.EPERM: _ALLOWED,
-    errno.ENOENT: "check the name; `palmctl doctor` says what is missing on this device",
-    errno.ENOSPC: "make room there, or name another place",
-    errno.EROFS: "it lies on a file system that is mounted read-only: name another place, or remount it",
-    errno.EBUSY: "another program is using it; end that program first",
-    errno.EISDIR: "name a file, not a folder",
-    errno.EINVAL: "name another one",
-    errno.EFBIG: "see whether another file was named by mistake",
-    errno.ENOTDIR: "one part of the path is no folder; check the path",
-    errno.EADDRINUSE: "another program listens there; end it or choose another port",
+    errno.ENOENT: marked("check the name; `palmctl doctor` says what is missing on this device"),
+    errno.ENOSPC: marked("make room there, or name another place"),
+    errno.EROFS: marked(
+        "it lies on a file system that is mounted read-only: name another place, or remount it"
+    ),
+    errno.EBUSY: marked("another program is using it; end that program first"),
+    errno.EISDIR: marked("name a file, not a folder"),
+    errno.EINVAL: marked("name another one"),
+    errno.EFBIG: marked("see whether another file was named by mistake"),
+    errno.ENOTDIR: marked("one part of the path is no folder; check the path"),
+    errno.EADDRINUSE: marked("another program listens there; end it or choose another port"),
 }
 
 
@@ -91,13 +96,13 @@ def _told(error: Exception) -> _Told:
     if isinstance(error, click.Abort):  # raised by a question that got no answer
         if sys.stdin is not None and sys.stdin.isatty():
             _leave_quietly(EXIT_INTERRUPTED)
-        text = "a question got no answer, because standard input is no terminal or ended"
-        step = "give the answer by an option (see --help) or run it on a terminal"
+        text = marked("a question got no answer, because standard input is no terminal or ended")
+        step = marked("give the answer by an option (see --help) or run it on a terminal")
         return _Told(code, "no_answer", text, step)
     if isinstance(error, OSError):
         return _told_by_system(error, code, word)
-    text = f"unexpected {type(error).__name__} in {_place(error)}: this is a fault of palmctl itself"
-    step = f"run it again with {TRACEBACK_VARIABLE}=1 and report what it prints"
+    text = marked(f"unexpected {type(error).__name__} in {_place(error)}: this is a fault of palmctl itself")
+    step = marked(f"run it again with {TRACEBACK_VARIABLE}=1 and report what it prints")
     return _Told(code, "unexpected", text, step)
 
 
@@ -107,11 +112,9 @@ def _told_by_click(error: click.ClickException) -> _Told:
         return _Told(error.exit_code, "failed", text)
     if error.ctx is None:
         return _Told(EXIT_USAGE, "usage", text)
+    step = marked(f"Try: {error.ctx.command_path} --help")
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the whole help
-        return _Told(
-            EXIT_USAGE, "usage", "a command is missing", f"Try: {error.ctx.command_path} --help", text
-        )
-    step = f"Try: {error.ctx.command_path} --help"
+        return _Told(EXIT_USAGE, "usage", marked("a command is missing"), step, text)
     return _Told(EXIT_USAGE, "usage", text, step, error.ctx.get_usage())
 
 
@@ -119,8 +122,9 @@ def _fail(told: _Told, *, as_json: bool) -> NoReturn:
     with contextlib.suppress(OSError):
         if told.usage:
             click.echo(told.usage, err=True)
-        gap = " " if told.message.endswith((".", "?")) else "; "
-        click.echo(f"palmctl: {told.message}{gap + told.hint if told.hint else ''}", err=True)
+        message, hint = translated(told.message), translated(told.hint)
+        gap = " " if message.endswith((".", "?")) else "; "
+        click.echo(f"palmctl: {message}{gap + hint if hint else ''}", err=True)
         if as_json:
             shown = {"code": told.code, "message": told.message} | ({"hint": told.hint} if told.hint else {})
             click.echo(json.dumps({"error": shown}, ensure_ascii=False))
@@ -141,11 +145,11 @@ def _leave_quietly(code: int) -> NoReturn:
 def _told_by_system(error: OSError, code: int, word: str) -> _Told:
     where = f"{error.filename}: " if error.filename else ""
     step = _NEXT_STEPS.get(
-        error.errno or 0, "`palmctl doctor` looks at this device's disks, ports and camera"
+        error.errno or 0, marked("`palmctl doctor` looks at this device's disks, ports and camera")
     )
     if error.errno == errno.ENOSPC and not where:
-        where = "the output cannot be written: "
-    return _Told(code, word, f"{where}{reason_of(error)}", step)
+        return _Told(code, word, marked(f"the output cannot be written: {reason_of(error)}"), step)
+    return _Told(code, word, f"{where}{translated(reason_of(error))}", step)
 
 
 def _hint(error: Exception, exit_code: int) -> str:

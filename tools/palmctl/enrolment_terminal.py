@@ -22,6 +22,7 @@ from device.values.control import (
 from device.values.status import EnrolmentShown
 from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
+from tools.palmctl.language import translated as _
 
 _ASK_EVERY_S: Final = 5.0
 _OVER = frozenset({"idle", "done", "review", "failed"})
@@ -68,7 +69,7 @@ class EnrolmentTerminal:
         """Cancel what is in progress."""
         self._ask("enrolment.cancel")
         return EnrolmentEnd(
-            "cancelled", None, "cancelled; what was captured is overwritten, its code stays valid"
+            "cancelled", None, _("cancelled; what was captured is overwritten, its code stays valid")
         )
 
     def run(self, code: str | None, wait_s: float) -> EnrolmentEnd:
@@ -99,7 +100,7 @@ class EnrolmentTerminal:
             if left_s <= 0:
                 self._ask("enrolment.cancel")
                 return EnrolmentEnd(
-                    "failed", "no_answer", "nothing more happened in this time; it is cancelled"
+                    "failed", "no_answer", _("nothing more happened in this time; it is cancelled")
                 )
             wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
             told = self._state(after=seq, wait_ms=wait_ms)
@@ -140,7 +141,9 @@ class EnrolmentTerminal:
         if self._accept_unread is not None and self._accept_unread != version:
             self._ask("enrolment.cancel")
             return EnrolmentEnd(
-                "refused", "other_terms", f"--accept-terms names other terms than the session, {version}"
+                "refused",
+                "other_terms",
+                _(f"--accept-terms names other terms than the session, {version}"),
             )
         asked = TermsAsked(version, self._language).to_obj()
         answer = TermsAnswer.from_obj(self._ask("enrolment.terms", **asked).header)

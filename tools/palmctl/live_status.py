@@ -7,6 +7,8 @@ import click
 
 from device.values.status import CoreStatus
 from link1.canonical import JsonObject
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
 
 WINDOW_S = 60.0
 
@@ -88,22 +90,27 @@ def screen(told: JsonObject) -> list[str]:
         return click.style(text, fg="green" if good else "red")
 
     online = "online" if told["cloud_online"] else "offline"
-    serving = "yes" if told["serving"] else "no: every verdict would abstain"
-    frames = f"{_number(told['frames_s'])} frames/s, {_number(told['examined_s'])} examined"
-    return [
-        f"  serving    {mark(told['serving'], serving)}",
-        f"  passages   {_number(told['passages_min'])} a minute, {told['verdict_seq']} verdicts in all",
-        f"  latency    p50 {_number(told['p50_ms'])} ms, p99 {_number(told['p99_ms'])} ms",
-        f"  camera     {mark(told['camera'] == 'ok', told['camera'])}, {frames}",
-        f"  cable      {mark(told['cable'] == 'up', told['cable'])}",
-        f"  gallery    {mark(told['gallery_fresh'], _gallery(told))}",
-        f"  cloud      {online}, {told['uploads_waiting']} items to upload",
-    ]
+    serving = _("yes") if told["serving"] else _("no: every verdict would abstain")
+    frames = _(f"{_number(told['frames_s'])} frames/s, {_number(told['examined_s'])} examined")
+    rows = (
+        (_("serving"), mark(told["serving"], serving)),
+        (
+            _("passages"),
+            _(f"{_number(told['passages_min'])} a minute, {told['verdict_seq']} verdicts in all"),
+        ),
+        (_("latency"), f"p50 {_number(told['p50_ms'])} ms, p99 {_number(told['p99_ms'])} ms"),
+        (_("camera"), f"{mark(told['camera'] == 'ok', told['camera'])}, {frames}"),
+        (_("cable"), mark(told["cable"] == "up", told["cable"])),
+        (_("gallery"), mark(told["gallery_fresh"], _(_gallery(told)))),
+        (_("cloud"), f"{online}, " + _(f"{told['uploads_waiting']} items to upload")),
+    )
+    return [f"  {name:<10} {text}" for name, text in rows]
 
 
 def _gallery(told: JsonObject) -> str:
-    age = f"fresh for {told['gallery_left_s'] / 3600:.1f} h" if told["gallery_fresh"] else "not fresh"
-    return f"{told['gallery_templates']} templates, {age}"
+    if not told["gallery_fresh"]:
+        return marked(f"{told['gallery_templates']} templates, not fresh")
+    return marked(f"{told['gallery_templates']} templates, fresh for {told['gallery_left_s'] / 3600:.1f} h")
 
 
 def _number(value: float | None) -> str:

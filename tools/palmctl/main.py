@@ -5,14 +5,16 @@ A command is imported when it is called, so that `palmctl --help` answers at onc
 """
 
 from importlib import import_module
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import click
 
 from tools.palmctl.added_commands import KIT, RIG, SERVER, ExtendedGroup
 from tools.palmctl.command_errors import reported
+from tools.palmctl.language import LANGUAGES, choose_language, translated
 from tools.palmctl.live_terminal import is_plain
+from tools.palmctl.translated_help import in_language
 
 # name: (module of tools.palmctl.commands, one line of help). The line is here so that --help imports nothing.
 COMMANDS = {
@@ -56,6 +58,7 @@ class LazyGroup(ExtendedGroup):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         wants_json = "--json" in takewhile(lambda word: word != "--", args)
+        choose_language(_wanted_language(args), as_json=wants_json)
         with reported(as_json=wants_json):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_WANTS_JSON] = wants_json
@@ -76,8 +79,9 @@ class LazyGroup(ExtendedGroup):
             import difflib
 
             close = difflib.get_close_matches(name, known, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
+            if close:
+                raise click.UsageError(f"No such command {name!r}. Did you mean {close[0]!r}?", ctx)
+            raise click.UsageError(f"No such command {name!r}.", ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
@@ -85,17 +89,31 @@ class LazyGroup(ExtendedGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
+            added = super().get_command(ctx, cmd_name)
+            return None if added is None else in_language(added)
         name = COMMANDS[cmd_name][0]
         command = getattr(import_module(f"tools.palmctl.commands.{name}"), name)
         if not isinstance(command, click.Command):
             raise TypeError(f"tools.palmctl.commands.{name} holds no command {cmd_name}")
-        return command
+        return in_language(command)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        ExtendedGroup.format_help(in_language(self), ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
+        with formatter.section(translated("Commands")):
             helps = COMMANDS | ADDED_COMMANDS
-            formatter.write_dl([(name, helps[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, translated(helps[name][1])) for name in self.list_commands(ctx)])
+
+
+def _wanted_language(args: list[str]) -> str | None:
+    """The value of `--lang`, which comes before the command; click refuses another value later."""
+    words = list(takewhile(lambda word: word.startswith("-") or word in LANGUAGES, args))
+    for option, value in pairwise([*words, ""]):
+        wanted = value if option == "--lang" else option.removeprefix("--lang=")
+        if wanted in LANGUAGES:
+            return wanted
+    return None
 
 
 @click.group(
@@ -103,6 +121,12 @@ class LazyGroup(ExtendedGroup):
     entry_points="palmctl.commands",
     added_by={name: part for name, (part, _) in ADDED_COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--lang",
+    type=click.Choice(LANGUAGES),
+    expose_value=False,
+    help="The language of what is printed; default: as LANGUAGE, LC_ALL, LC_MESSAGES or LANG have it.",
 )
 @click.version_option(package_name="palm-access-device")
 def main() -> None:

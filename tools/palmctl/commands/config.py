@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from tools.palmctl.language import translated as _
+
 _CONFIG = click.option(
     "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."
 )
@@ -35,7 +37,7 @@ def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
         click.echo(json.dumps(as_obj(found) | {"config": str(path)}, ensure_ascii=False))
         return
     body = render_config(found).partition("\n")[2].lstrip("\n")
-    click.echo(f"# {path}, with the defaults\n{body}", nl=False)
+    click.echo(_(f"# {path}, with the defaults") + f"\n{body}", nl=False)
 
 
 @config.command()
@@ -59,10 +61,11 @@ def check(*, config: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"config": str(path), "usable": not problems, "problems": problems}))
     elif problems:
-        click.echo("\n".join((f"palmctl: {path} cannot be used:", *problems)), err=True)
-        click.echo("Correct these lines, or use: palmctl config set SECTION.MEMBER VALUE", err=True)
+        found = (_(f"{path} cannot be used:"), *map(_, problems))
+        click.echo("palmctl: " + "\n".join(found), err=True)
+        click.echo(_("Correct these lines, or use: palmctl config set SECTION.MEMBER VALUE"), err=True)
     else:
-        click.echo(f"{path} can be used")
+        click.echo(_(f"{path} can be used"))
     if problems:
         sys.exit(1)
 
@@ -89,7 +92,7 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
     path = config_path(config)
     if "." not in member:
         raise click.UsageError("name the member as SECTION.MEMBER, such as camera.fps")
-    text, _ = read_toml(read_config_file(path), path)
+    text, _lines = read_toml(read_config_file(path), path)
     changed = change_member(text, path, member, value)
     _same_device(changed.config)
     if changed.text != text:
@@ -101,10 +104,10 @@ def set_member(*, member: str, value: str, config: Path | None, as_json: bool) -
         click.echo(json.dumps(told | {"restart_needed": changed.text != text}))
         return
     if changed.text == text:
-        click.echo(f"{member} is {changed.after} already")
+        click.echo(_(f"{member} is {changed.after} already"))
         return
-    click.echo(f"{member} = {changed.after} (before: {changed.before or 'the default'})")
-    click.echo("The daemons take it when they start: systemctl restart palmd palm-syncd", err=True)
+    click.echo(_(f"{member} = {changed.after} (before: {changed.before or _('the default')})"))
+    click.echo(_("The daemons take it when they start: systemctl restart palmd palm-syncd"), err=True)
 
 
 def _same_device(config: Any) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tools.palmctl.command_errors import EXIT_FAILED, EXIT_NOT_PERMITTED
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
     from device.doctor.finding import Finding
@@ -20,13 +22,15 @@ _MARKS = {
     "not_checked": ("·", "bright_black"),
 }
 _LABELS = {
-    "ok": "fine",
-    "warn": "to watch",
-    "fail": "failed",
-    "skip": "nothing to look at",
-    "not_checked": "not checked",
+    "ok": marked("fine"),
+    "warn": marked("to watch"),
+    "fail": marked("failed"),
+    "skip": marked("nothing to look at"),
+    "not_checked": marked("not checked"),
 }
-_NOT_ROOT = "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
+_NOT_ROOT = marked(
+    "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
+)
 
 
 @click.command()
@@ -59,7 +63,7 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
 
     def tell(name: str) -> None:
         if live:
-            click.echo(f"\r\x1b[2K  looking at {name} …", nl=False, err=True)
+            click.echo("\r\x1b[2K  " + _(f"looking at {name} …"), nl=False, err=True)
 
     findings = examine(take_case(config_path(config), SystemClock()), checks, tell)
     if live:
@@ -71,7 +75,7 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(told, ensure_ascii=False))
     else:
         if counts["not_checked"] and os.geteuid() != 0:
-            click.echo(_NOT_ROOT)
+            click.echo(_(_NOT_ROOT))
         click.echo("\n".join((*_table(findings), _summary(counts))))
     if counts["fail"]:
         sys.exit(EXIT_FAILED)
@@ -84,15 +88,15 @@ def _table(findings: "tuple[Finding, ...]") -> list[str]:
     lines = []
     for finding in findings:
         sign, colour = _MARKS[finding.result]
-        lines.append(f"{click.style(sign, fg=colour)} {finding.name:<{width}}  {finding.detail}")
+        lines.append(f"{click.style(sign, fg=colour)} {finding.name:<{width}}  {_(finding.detail)}")
         if finding.todo and finding.result != "ok":
-            lines.append(f"  {'':<{width}}  → {finding.todo}")
+            lines.append(f"  {'':<{width}}  → {_(finding.todo)}")
     return lines
 
 
 def _summary(counts: dict[str, int]) -> str:
     parts = [
-        click.style(f"{number} {_LABELS[word]}", fg=_MARKS[word][1])
+        click.style(f"{number} {_(_LABELS[word])}", fg=_MARKS[word][1])
         for word, number in counts.items()
         if number
     ]

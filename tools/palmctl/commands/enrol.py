@@ -56,6 +56,7 @@ def enrol(
     from device.platform.control import ask_core
     from tools.palmctl.control_sockets import totem_socket_of
     from tools.palmctl.enrolment_terminal import EnrolmentEnd, EnrolmentTerminal
+    from tools.palmctl.language import translated
     from tools.palmctl.live_terminal import is_live
 
     if accept_terms is None and not cancel and not sys.stdin.isatty():
@@ -73,7 +74,7 @@ def enrol(
     try:
         ended = terminal.cancel() if cancel else terminal.run(code, wait_s)
     except IpcRefused as error:
-        ended = EnrolmentEnd("refused", error.code, str(error))
+        ended = EnrolmentEnd("refused", error.code, translated(str(error)))
     if as_json:
         click.echo(json.dumps({"status": ended.status, "code": ended.code}))
     click.echo(ended.text, err=True)

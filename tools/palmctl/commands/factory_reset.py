@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tools.palmctl.language import translated as _
+
 if TYPE_CHECKING:
     from device.wipe.factory_reset import ResetLosses
 
@@ -37,17 +39,20 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
             "another configuration is named with --config"
         )
     if begun_before(settings):
-        click.echo(f"A reset of {here.device_id} was begun before; finishing it.", err=True)
+        click.echo(_(f"A reset of {here.device_id} was begun before; finishing it."), err=True)
     else:
         click.echo("\n".join(_losses(here.device_id, here.losses)), err=True)
         if here.untold_wipe:
             click.echo(
-                "  word to the service that its order to wipe was carried out; to let it know, let palmd\n"
-                "    and palm-syncd run first, until `palmctl doctor` says stage: confirmed",
+                "  "
+                + _(
+                    "word to the service that its order to wipe was carried out; to let it know, let palmd\n"
+                    "    and palm-syncd run first, until `palmctl doctor` says stage: confirmed"
+                ),
                 err=True,
             )
         _agreed(here.device_id, yes_i_mean)
-    stop_daemons(settings, lambda text: click.echo(text, err=True))
+    stop_daemons(settings, lambda text: click.echo(_(text), err=True))
     carry_out(settings, here)
     if as_json:
         losses = here.losses
@@ -58,30 +63,35 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
         }
         click.echo(json.dumps({"device_id": here.device_id, "lost": lost, "done": True}))
         return
-    click.echo(f"{here.device_id} is destroyed; {settings.device.state_dir} is empty.")
+    click.echo(_(f"{here.device_id} is destroyed; {settings.device.state_dir} is empty."))
+    click.echo(_("Have it revoked at the service, then: palmctl provision … with a new token."), err=True)
     click.echo(
-        "Have it revoked at the service, then: palmctl provision … with a new token.\n"
-        "On flash memory this is a logical erasure; destroy any card that leaves your possession.",
+        _("On flash memory this is a logical erasure; destroy any card that leaves your possession."),
         err=True,
     )
 
 
 def _losses(device_id: str, losses: "ResetLosses") -> list[str]:
     """What will be lost, the worst first."""
-
-    def number(value: int | None, what: str) -> str:
-        return f"an unknown number of {what}" if value is None else f"{value:,} {what}"
-
-    lines = [f"This destroys device {device_id}:"]
-    if losses.uploads_waiting != 0:
-        waiting = number(losses.uploads_waiting, "verdicts not yet uploaded")
-        lines.append(click.style(f"  {waiting}: the service will never have them", fg="red"))
-    lines.append(f"  {number(losses.verdicts, 'verdicts in the journal')}")
-    lines.append(f"  {number(losses.templates, 'templates of the gallery')} (the service has them)")
+    lines = [_(f"This destroys device {device_id}:")]
+    waiting, verdicts, templates = losses.uploads_waiting, losses.verdicts, losses.templates
+    if waiting is None:
+        lost = _("an unknown number of verdicts not yet uploaded: the service will never have them")
+    else:
+        lost = _(f"{waiting:,} verdicts not yet uploaded: the service will never have them")
+    if waiting != 0:
+        lines.append(click.style(f"  {lost}", fg="red"))
+    if verdicts is None:
+        lines.append("  " + _("an unknown number of verdicts in the journal"))
+    else:
+        lines.append("  " + _(f"{verdicts:,} verdicts in the journal"))
+    if templates is None:
+        lines.append("  " + _("an unknown number of templates of the gallery (the service has them)"))
+    else:
+        lines.append("  " + _(f"{templates:,} templates of the gallery (the service has them)"))
     if losses.keys:
-        lines.append(
-            "  its keys: it can sign no verdict any more, and wants a new token to become a device again"
-        )
+        keys = _("its keys: it can sign no verdict any more, and wants a new token to become a device again")
+        lines.append(f"  {keys}")
     return lines
 
 
@@ -92,7 +102,7 @@ def _agreed(device_id: str, given: str | None) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask; say which one: --yes-i-mean DEVICE_ID")
         given = str(
-            click.prompt("Type the device id to go on", err=True, default="", show_default=False)
+            click.prompt(_("Type the device id to go on"), err=True, default="", show_default=False)
         ).strip()
     if given != device_id:
         raise ResetRefused(

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from tools.palmctl.language import translated as _
+
 
 @click.group()
 def keys() -> None:
@@ -33,16 +35,16 @@ def encrypt(*, with_key: str, config: Path | None, as_json: bool) -> None:
     from tools.palmctl.credential_units import move_keys
 
     settings = load_config(config_path(config))
-    kind = move_keys(settings.keys_dir, with_key, lambda text: click.echo(text, err=True))
+    kind = move_keys(settings.keys_dir, with_key, lambda text: click.echo(_(text), err=True))
     if as_json:
         click.echo(json.dumps({"encrypted_with": kind, "moved": kind is not None}))
         return
     if kind is None:
-        click.echo("The keys were encrypted credentials already.")
+        click.echo(_("The keys were encrypted credentials already."))
         return
     by = {
-        "host": "the host key, which lies on the same disk: a copied card opens elsewhere",
-        "tpm2": "the TPM: a copied card does not open elsewhere",
-        "host+tpm2": "the TPM and the host key: a copied card does not open elsewhere",
+        "host": _("the host key, which lies on the same disk: a copied card opens elsewhere"),
+        "tpm2": _("the TPM: a copied card does not open elsewhere"),
+        "host+tpm2": _("the TPM and the host key: a copied card does not open elsewhere"),
     }[kind]
-    click.echo(f"The keys are encrypted credentials now, under {by}.")
+    click.echo(_(f"The keys are encrypted credentials now, under {by}."))

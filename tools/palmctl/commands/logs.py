@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import click
 
+from tools.palmctl.language import translated as _
+
 _COLOURS = {"emerg": "red", "alert": "red", "crit": "red", "err": "red", "warning": "yellow"}
 
 
@@ -43,6 +45,8 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
             click.echo(f"{at} {line.unit:<10} {text}")
     if not shown:
         click.echo(
-            "No lines: have the units run? systemctl status palmd palm-syncd. Another user's log needs root.",
+            _(
+                "No lines: have the units run? systemctl status palmd palm-syncd. Another user's log needs root."
+            ),
             err=True,
         )

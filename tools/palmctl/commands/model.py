@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from tools.palmctl.commands.update import in_json, lines, take, with_config
+from tools.palmctl.language import translated as _
 
 
 @click.group()
@@ -42,8 +43,8 @@ def check(folder: Path | None, as_json: bool) -> None:
     for name in ("model_id", "thr_id", "accept_q", "margin_q", "agree_q"):
         click.echo(f"{name:<10}{told[name]}")
     for file in manifest.files:
-        click.echo(f"{'file':<10}{file.name}, {file.size} bytes, sha256 {file.sha256}")
-    click.echo(f"{'answer':<10}as it must be")
+        click.echo(f"{_('file'):<10}{file.name}, {file.size} bytes, sha256 {file.sha256}")
+    click.echo(f"{_('answer'):<10}{_('as it must be')}")
 
 
 @model.command()

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from tools.palmctl.language import translated as _
+
 
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
@@ -42,7 +44,6 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     if as_json:
         click.echo(json.dumps({"url": page.url, "lives_s": round(minutes * 60)}))
     else:
-        click.echo(
-            f"{page.url}\nGood for {minutes:g} minutes, on this machine; Ctrl-C or closing it ends it."
-        )
+        click.echo(page.url)
+        click.echo(_(f"Good for {minutes:g} minutes, on this machine; Ctrl-C or closing it ends it."))
     page.serve()

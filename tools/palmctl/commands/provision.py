@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from link1.errors import is_not_permitted
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
     from device.config.config import DeviceConfig
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
     from device.provisioning.online import Provisioned, RegistrationFacts
 
 _PATH = click.Path(path_type=Path)
-_WAYS = """\
+_WAYS = marked("""\
 expected one way to become a device, found none:
   --string-stdin        the provisioning string that the operator made with `palmctl cloud device invite`
   --string-camera       the same string, held as a QR code before the camera
   --server URL --token-stdin --device-id D --gate-id G --dbd-id X
                         its parts by hand
   --offline-bundle FILE --device-id D --gate-id G --dbd-id X
-                        without a network: a request on a stick, and the service's answer."""
+                        without a network: a request on a stick, and the service's answer.""")
 _IN_THE_STRING = ("server", "device_id", "gate_id", "dbd_id", "passage_sensor", "ca_file")
 
 
@@ -147,12 +149,12 @@ def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitati
     from device.provisioning.online import Surroundings
     from device.provisioning.online import provision as carry_out
 
-    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(text, err=True))
+    around = Surroundings(SystemClock(), random.random, tell=lambda text: click.echo(_(text), err=True))
     settings = _settings(path, given)
     if invited is not None:  # its authority counts, whatever was configured for this address
         settings = replace(settings, cloud=CloudSection(invited.url, given["ca_file"]))
     registration = _registration(settings, passage_sensor=given["passage_sensor"])
-    token = invited.token if invited is not None else _secret("provisioning token")
+    token = invited.token if invited is not None else _secret(marked("provisioning token"))
     root_kid = None if invited is None else invited.root_kid
     done = asyncio.run(carry_out(settings, path, registration, token, around, root_kid=root_kid))
     _print_done(done, settings, path, as_json)
@@ -169,7 +171,9 @@ def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool
                 f"--{option.replace('_', '-')} is in the provisioning string; leave the option out, or "
                 "give all parts by hand with --server and --token-stdin"
             )
-    invited = read_invitation(_camera_string(path, given) if camera else _secret("provisioning string"))
+    invited = read_invitation(
+        _camera_string(path, given) if camera else _secret(marked("provisioning string"))
+    )
     ca_file = _authority_file(path, invited.authority)
     found_there = ca_file is not None and ca_file.exists()
     if ca_file is not None:
@@ -202,7 +206,7 @@ def _camera_string(path: Path, given: dict[str, Any]) -> str:
 
     camera = _base(path, given).camera
     source = _checked("--camera", values.camera_source, given["camera"] or camera.source)
-    click.echo(f"hold the QR code before {source}; waiting {WAIT_S:.0f} s for it", err=True)
+    click.echo(_(f"hold the QR code before {source}; waiting {WAIT_S:.0f} s for it"), err=True)
     return camera_string(source, given["camera_fps"] or camera.fps)
 
 
@@ -239,7 +243,7 @@ def _fingerprint(kid: str) -> list[str]:
     from tools.palmctl.live_terminal import is_live
 
     grouped = " ".join(kid[start : start + 4] for start in range(0, len(kid), 4))
-    lines = [f"  fingerprint     {grouped}"]
+    lines = [_row(marked("fingerprint"), grouped)]
     if is_live(sys.stdout):
         from tools.palmctl.terminal_qr import qr_lines
 
@@ -319,23 +323,23 @@ def _request(
         click.echo(json.dumps(told | {"keys_made": requested.keys_made}))
         return
     lines = (
-        f"{registration.device_id} has asked to be registered.",
-        f"  request         {file}",
-        f"  verdict key     {verdict.b64}  (give this to the validator)",
+        _(f"{registration.device_id} has asked to be registered."),
+        _row(marked("request"), str(file)),
+        _row(marked("verdict key"), f"{verdict.b64}  {_('(give this to the validator)')}"),
         *_fingerprint(verdict.kid),
     )
     click.echo("\n".join(lines))
     click.echo(
-        "Next, at the service: palmctl cloud bundle create --request FILE …, and compare the fingerprint.\n"
-        "Then, here: palmctl provision --offline-bundle FILE --root-kid KID",
+        _("Next, at the service: palmctl cloud bundle create --request FILE …, and compare the fingerprint."),
         err=True,
     )
+    click.echo(_("Then, here: palmctl provision --offline-bundle FILE --root-kid KID"), err=True)
 
 
 def _asked_root() -> str:
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask: give --root-kid KID as the operator gave it")
-    return str(click.prompt("Key id of the service's root, as the operator gave it", err=True))
+    return str(click.prompt(_("Key id of the service's root, as the operator gave it"), err=True))
 
 
 def _secret(what: str) -> str:
@@ -343,7 +347,7 @@ def _secret(what: str) -> str:
     from tools.palmctl.standard_input import secret_line
 
     if sys.stdin.isatty():
-        return str(click.prompt(what.capitalize(), hide_input=True, err=True)).strip()
+        return str(click.prompt(_(what.capitalize()), hide_input=True, err=True)).strip()
     secret = secret_line(what)
     if not secret:
         word = what.rpartition(" ")[2]
@@ -473,14 +477,19 @@ def _told(done: "Provisioned", settings: "DeviceConfig", path: Path) -> dict[str
 def _lines(done: "Provisioned", settings: "DeviceConfig", path: Path) -> str:
     """The result for a person."""
     told = _told(done, settings, path)
-    validators = ", ".join(told["dbd_kids"]) or "none yet; add one at the service and it comes by itself"
+    validators = ", ".join(told["dbd_kids"]) or _("none yet; add one at the service and it comes by itself")
+    key = f"{told['verdict_key']['pub_b64']}  {_('(give this to the validator)')}"
     return "\n".join(
         (
-            f"{told['device_id']} is a device of tenant {told['tenant_id']}.",
-            f"  verdict key     {told['verdict_key']['pub_b64']}  (give this to the validator)",
-            f"  service root    {told['root_kid']}",
-            f"  validator keys  {validators}",
-            f"  configuration   {told['config']}",
-            f"  state           {told['state_dir']}",
+            _(f"{told['device_id']} is a device of tenant {told['tenant_id']}."),
+            _row(marked("verdict key"), key),
+            _row(marked("service root"), told["root_kid"]),
+            _row(marked("validator keys"), validators),
+            _row(marked("configuration"), told["config"]),
+            _row(marked("state"), told["state_dir"]),
         )
     )
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {_(name):<16}{text}"

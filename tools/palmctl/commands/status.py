@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
+
 if TYPE_CHECKING:
     from device.values.status import CoreStatus, MailStatus, UpdatesStatus
 
@@ -61,14 +64,23 @@ def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
             except IpcNotPermitted:
                 raise  # waiting does not change it
             except IpcError as error:
-                shown = [f"{clock} {error}", "waiting for it; start it with: systemctl start palmd"]
+                shown = [
+                    f"{clock} {_(str(error))}",
+                    _("waiting for it; start it with: systemctl start palmd"),
+                ]
                 away = {"error": {"code": "not_reachable", "message": str(error)}}
                 line = json.dumps(away) if as_json else f"{shown[0]}; {shown[1]}"
             else:
                 brief = summary(told, recent.add(time.monotonic(), told))
                 line = json.dumps(brief) if as_json else plain_line(clock, brief)
-                health = [f"  health     {note.word}: {note.detail}" for note in told.health]
-                shown = [f"{clock}  {lines(told)[0]}", *screen(brief), *health, "", "  Ctrl-C ends this"]
+                health = [f"  {_('health'):<10} {note.word}: {_(note.detail)}" for note in told.health]
+                shown = [
+                    f"{clock}  {lines(told)[0]}",
+                    *screen(brief),
+                    *health,
+                    "",
+                    "  " + _("Ctrl-C ends this"),
+                ]
             click.echo(_redrawn(shown) if live else line, nl=not live)
             time.sleep(max(0.0, due_s - time.monotonic()))
 
@@ -98,29 +110,32 @@ def _redrawn(shown: list[str]) -> str:
 def lines(told: "CoreStatus") -> list[str]:
     """The status for a person, a fact a line."""
     camera, cable, gallery = told.camera, told.cable, told.gallery
-    head = f"{told.device_id} at {told.gate_id}, validator {told.dbd_id}, {told.app.pkg} {told.app.version}"
+    head = _(
+        f"{told.device_id} at {told.gate_id}, validator {told.dbd_id}, {told.app.pkg} {told.app.version}"
+    )
     position = f"{gallery.stream} epoch {gallery.epoch} seq {gallery.seq}"
-    fresh = "fresh" if gallery.fresh else "not fresh"
+    fresh = _("fresh") if gallery.fresh else _("not fresh")
     rows = [
-        ("serving", _yes(told.serving)),
-        ("camera", f"{camera.condition} {camera.message or camera.description}"),
-        ("cable", f"{cable.state} on {cable.port}"),
-        ("gallery", f"{gallery.templates} templates at {position}, {fresh}"),
-        ("cloud", told.cloud.detail),
-        ("mail", _mail(told.mail)),
-        ("model", f"{told.model_id}, thresholds {told.thr_id}"),
-        ("updates", _updates(told.updates)),
-        ("enrolment", told.enrolment.step),
-        ("waiting", f"{told.uploads_waiting} items to upload"),
+        (marked("serving"), _yes(told.serving)),
+        (marked("camera"), f"{camera.condition} {_(camera.message or camera.description)}"),
+        (marked("cable"), f"{cable.state} {_('on')} {cable.port}"),
+        (marked("gallery"), _(f"{gallery.templates} templates at {position}, {fresh}")),
+        (marked("cloud"), _(told.cloud.detail)),
+        (marked("mail"), _mail(told.mail)),
+        (marked("model"), _(f"{told.model_id}, thresholds {told.thr_id}")),
+        (marked("updates"), _updates(told.updates)),
+        (marked("enrolment"), told.enrolment.step),
+        (marked("waiting"), _(f"{told.uploads_waiting} items to upload")),
     ]
     last, latency = told.last_verdict, told.latency
     if last is not None:
-        rows.append(("last", f"verdict {last.verdict_seq}: {last.decision} {last.result}"))
+        rows.append((marked("last"), _(f"verdict {last.verdict_seq}: {last.decision} {last.result}")))
     if latency.p50_us is not None and latency.p99_us is not None:
         p50, p99 = latency.p50_us / 1000, latency.p99_us / 1000
-        rows.append(("latency", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency.count} verdicts"))
-    rows += [("health", f"{note.word}: {note.detail}") for note in told.health]
-    return [head, *(f"  {name:<10}{text}" for name, text in rows)]
+        over = _(f"p50 {p50:.0f} ms, p99 {p99:.0f} ms over {latency.count} verdicts")
+        rows.append((marked("latency"), over))
+    rows += [(marked("health"), f"{note.word}: {_(note.detail)}") for note in told.health]
+    return [head, *(f"  {_(name):<10}{text}" for name, text in rows)]
 
 
 def _updates(updates: "UpdatesStatus") -> str:
@@ -129,20 +144,24 @@ def _updates(updates: "UpdatesStatus") -> str:
 
     state = updates.state
     if state is None:
-        return f"none is taken: {updates.fault}"
-    said = ["the model is on trial"] if state.model.on_trial else []
-    said += [f"{word} {text}" for word, text in under_way(state)]
-    return "; ".join(said) or f"nothing under way, newest release {state.release_seq or 'none'}"
+        return _(f"none is taken: {updates.fault}")
+    said = [_("the model is on trial")] if state.model.on_trial else []
+    said += [f"{_(word)} {text}" for word, text in under_way(state)]
+    return "; ".join(said) or _(f"nothing under way, newest release {state.release_seq or _('none')}")
 
 
 def _mail(mail: "MailStatus") -> str:
     refused = mail.refused
-    stopped = "" if refused is None else f", stopped at {refused.seq} ({refused.code})"
+    stopped = "" if refused is None else _(f", stopped at {refused.seq} ({refused.code})")
     waiting = mail.out_seq - mail.out_acked_seq
-    return f"inbox applied up to {mail.in_applied_seq}{stopped}; {waiting} outbox records wait for a receipt"
+    return _(
+        f"inbox applied up to {mail.in_applied_seq}{stopped}; {waiting} outbox records wait for a receipt"
+    )
 
 
 def _yes(value: bool) -> str:
     return (
-        click.style("yes", fg="green") if value else click.style("no: every verdict would abstain", fg="red")
+        click.style(_("yes"), fg="green")
+        if value
+        else click.style(_("no: every verdict would abstain"), fg="red")
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from tools.palmctl.language import translated as _
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.tar.gz")
@@ -32,7 +34,7 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
 
     def tell(what: str) -> None:
         if live:
-            click.echo(f"\r\x1b[2K  gathering {what} …", nl=False, err=True)
+            click.echo("\r\x1b[2K  " + _(f"gathering {what} …"), nl=False, err=True)
 
     case = take_case(config_path(config), SystemClock())
     files = collect(case, tell)
@@ -45,9 +47,11 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
         return
     if case.closed:
         click.echo(
-            f"This user may not read {', '.join(sorted(case.closed))}: the bundle says little without. "
-            "All of it: sudo palmctl support-bundle FILE.tar.gz",
+            _(
+                f"This user may not read {', '.join(sorted(case.closed))}: the bundle says little without. "
+                "All of it: sudo palmctl support-bundle FILE.tar.gz"
+            ),
             err=True,
         )
-    click.echo(f"{path}: {path.stat().st_size // 1024 + 1} KiB, {len(files)} files")
-    click.echo("Look into it before you send it: tar xzOf FILE | less", err=True)
+    click.echo(f"{path}: {path.stat().st_size // 1024 + 1} KiB, {len(files)} {_('files')}")
+    click.echo(_("Look into it before you send it: tar xzOf FILE | less"), err=True)

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,13 +16,13 @@ if TYPE_CHECKING:
     from device.values.status import CoreStatus
 
 _ABOUT = {
-    "MATCH": "a known person",
-    "NO_MATCH": "not enrolled",
-    "AMBIGUOUS": "two people are too alike",
-    "POOR_CAPTURE": "no capture was good enough",
-    "SPOOF": "not a living hand",
-    "NOT_READY": "the device cannot judge now; see palmctl status",
-    "GALLERY_EXPIRED": "the gallery is too old; see palmctl status",
+    "MATCH": marked("a known person"),
+    "NO_MATCH": marked("not enrolled"),
+    "AMBIGUOUS": marked("two people are too alike"),
+    "POOR_CAPTURE": marked("no capture was good enough"),
+    "SPOOF": marked("not a living hand"),
+    "NOT_READY": marked("the device cannot judge now; see palmctl status"),
+    "GALLERY_EXPIRED": marked("the gallery is too old; see palmctl status"),
 }
 _BAR = 30
 
@@ -54,9 +57,9 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     status = read_status(socket)
     rehearsal = dry_run or status.cable.state != "up"
     click.echo(
-        "show a palm to the camera (a rehearsal: nothing is signed)"
+        _("show a palm to the camera (a rehearsal: nothing is signed)")
         if rehearsal
-        else "waiting for the next hand that the validator asks for",
+        else _("waiting for the next hand that the validator asks for"),
         err=True,
     )
     op = "pass.rehearse" if rehearsal else "pass.next"
@@ -85,9 +88,13 @@ def _waited(ask: "Callable[[int], TrialPassage | None]", wait_s: float) -> "Tria
 
 def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
     if rehearsal:
-        return "no hand came in this time; see with palmctl preview whether the camera shows one"
-    asked = "" if status.txn_id else ", and the validator had not asked for one when this began"
-    return f"no verdict left in this time{asked}; try --dry-run, which needs no validator"
+        return marked("no hand came in this time; see with palmctl preview whether the camera shows one")
+    if status.txn_id:
+        return marked("no verdict left in this time; try --dry-run, which needs no validator")
+    return marked(
+        "no verdict left in this time, and the validator had not asked for one when this began; "
+        "try --dry-run, which needs no validator"
+    )
 
 
 def lines(passage: "TrialPassage") -> list[str]:
@@ -95,22 +102,30 @@ def lines(passage: "TrialPassage") -> list[str]:
     result, decision = passage.result, passage.decision
     colour = {"accept": "green", "reject": "red"}.get(decision, "yellow")
     kind = (
-        "rehearsal, nothing signed" if passage.verdict is None else f"verdict {passage.verdict.verdict_seq}"
+        _("rehearsal, nothing signed")
+        if passage.verdict is None
+        else f"{_('verdict')} {passage.verdict.verdict_seq}"
     )
     pad = passage.pad
     rows = [
-        ("score", f"{passage.score_q / 10_000:.3f} (cosine)" if passage.score_q else "none"),
-        ("quality", f"{passage.quality_q} of 100"),
-        ("liveness", f"{pad.res} ({pad.mech}, {pad.score_q / 100:.0f} %)"),
-        ("captures", str(passage.attempts)),
+        (
+            marked("score"),
+            _(f"{passage.score_q / 10_000:.3f} (cosine)") if passage.score_q else _("none"),
+        ),
+        (marked("quality"), f"{passage.quality_q} {_('of')} 100"),
+        (marked("liveness"), f"{pad.res} ({pad.mech}, {pad.score_q / 100:.0f} %)"),
+        (marked("captures"), str(passage.attempts)),
     ]
     seen = passage.rehearsed
     if seen is not None and seen.subject_ref:
-        rows.append(("person", f"{seen.subject_ref}, {'left' if seen.hand == 'L' else 'right'}"))
+        hand = _("left") if seen.hand == "L" else _("right")
+        rows.append((marked("person"), f"{seen.subject_ref}, {hand}"))
     if seen is not None and seen.hints:
-        rows.append(("hints", ", ".join(seen.hints)))
-    head = f"{click.style(f'{decision} {result}', fg=colour, bold=True)}: {_ABOUT.get(result, '')} ({kind})"
-    return [head, *(f"  {name:<10}{text}" for name, text in rows), *_stages(passage)]
+        rows.append((marked("hints"), ", ".join(seen.hints)))
+    head = (
+        f"{click.style(f'{decision} {result}', fg=colour, bold=True)}: {_(_ABOUT.get(result, ''))} ({kind})"
+    )
+    return [head, *(f"  {_(name):<10}{text}" for name, text in rows), *_stages(passage)]
 
 
 def _stages(passage: "TrialPassage") -> list[str]:
@@ -123,9 +138,13 @@ def _stages(passage: "TrialPassage") -> list[str]:
         f"  {name:<18}{us / 1000:7.1f} ms  {'█' * max(1 if us else 0, round(_BAR * us / longest))}"
         for name, us in stages
     ]
-    what = "from the hand's first frame to this one" if passage.rehearsal else "from the frame to the cable"
+    what = (
+        _("from the hand's first frame to this one")
+        if passage.rehearsal
+        else _("from the frame to the cable")
+    )
     return [
         "",
         *rows,
-        f"  {'in all':<18}{total / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
+        f"  {_('in all'):<18}{total / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
     ]

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
+
 if TYPE_CHECKING:
     from device.platform.ipc import Packet
     from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
@@ -81,7 +84,7 @@ def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
     if receiving is not None and receiving.release_seq == release.manifest["release_seq"]:
         _hand_over(release, config)
         return _read(_ask(config, "update.status"))
-    click.echo(f"release {release.manifest['release_seq']} was taken before", err=True)
+    click.echo(_(f"release {release.manifest['release_seq']} was taken before"), err=True)
     return told
 
 
@@ -89,19 +92,23 @@ def lines(told: "UpdatesStatus") -> list[str]:
     """The state of updates for a person, a fact a line."""
     state = told.state
     if state is None:
-        return [f"{'software':<10}{told.software}", f"no update is taken: {told.fault}"]
+        return [f"{_('software'):<10}{told.software}", _(f"no update is taken: {told.fault}")]
     model = state.model
-    of = "shipped" if not model.release_seq else f"release {model.release_seq}"
+    of = _("shipped") if not model.release_seq else _(f"release {model.release_seq}")
+    trial = f", {_('on trial')}" if model.on_trial else ""
     rows = [
-        ("newest", f"release {state.release_seq}" if state.release_seq else "none was ever taken"),
-        ("software", told.software),
-        ("model", f"{model.model_id}, {of}{', on trial' if model.on_trial else ''}"),
+        (
+            marked("newest"),
+            _(f"release {state.release_seq}") if state.release_seq else _("none was ever taken"),
+        ),
+        (marked("software"), told.software),
+        (marked("model"), f"{model.model_id}, {of}{trial}"),
     ]
     if model.previous is not None:
-        rows.append(("before", model.previous.model_id or "the shipped model"))
-    rows += [("running", _named(one)) for one in state.releases if one.state == "running"]
+        rows.append((marked("before"), model.previous.model_id or _("the shipped model")))
+    rows += [(marked("running"), _named(one)) for one in state.releases if one.state == "running"]
     rows += under_way(state)
-    return [f"{name:<10}{text}" for name, text in rows]
+    return [f"{_(name):<10}{text}" for name, text in rows]
 
 
 def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
@@ -110,15 +117,23 @@ def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
     rows = []
     if waits is not None:
         rows.append(
-            ("waiting", f"model {waits.model_id}, release {waits.release_seq}: for its gallery epoch")
+            (
+                marked("waiting"),
+                _(f"model {waits.model_id}, release {waits.release_seq}: for its gallery epoch"),
+            )
         )
     if receiving is not None:
-        share = f"{receiving.chunks} of {receiving.chunk_count} chunks"
-        rows.append(("receiving", f"release {receiving.release_seq} {receiving.kind}: {share}"))
+        share = _(
+            f"release {receiving.release_seq} {receiving.kind}: "
+            f"{receiving.chunks} of {receiving.chunk_count} chunks"
+        )
+        rows.append((marked("receiving"), share))
     if app is not None:
-        rows.append(("arrived", f"{app.version}, release {app.release_seq}: palm-update installs it"))
+        rows.append(
+            (marked("arrived"), _(f"{app.version}, release {app.release_seq}: palm-update installs it"))
+        )
     if failed is not None:
-        rows.append(("failed", f"release {failed.release_seq} {failed.kind}: {failed.code}"))
+        rows.append((marked("failed"), f"{_(f'release {failed.release_seq}')} {failed.kind}: {failed.code}"))
     rows += [(one.state, _named(one)) for one in state.releases if one.state in ("trial", "withdrawn")]
     return rows
 
@@ -155,7 +170,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
             with click.progressbar(
                 release.chunks(),
                 length=count,
-                label="handing over",
+                label=_("handing over"),
                 file=sys.stderr,
                 hidden=not is_live(sys.stderr),
             ) as chunks:
