@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help demo test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help messages demo test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -83,6 +83,9 @@ pictures: $(VENV)/ready ## every picture of the documents, anew (the photographs
 
 reference: $(VENV)/ready ## the pages that repeat the code: configuration, commands, health words, metrics, figures
 	$(BIN)/python -m tools.rig.reference_pages
+
+messages: $(VENV)/ready ## the Portuguese catalogue of palmctl: take new messages over, name those without a translation
+	$(BIN)/python -m tools.rig.messages
 
 # Half an hour on a quiet machine.
 figures: $(VENV)/ready ## run every bench and renew the table of figures

@@ -163,7 +163,8 @@ def one_of(*words: str) -> Parser:
         text = _text(value)
         if text not in words:
             close = difflib.get_close_matches(text.lower(), words, n=1)
-            raise WrongValue("another string" + (f' (did you mean "{close[0]}"?)' if close else ""))
+            meant = f' (did you mean "{close[0]}"?)' if close else ""
+            raise WrongValue(f"another string{meant}")
         return text
 
     return Parser(" or ".join(f'"{word}"' for word in words), parse)

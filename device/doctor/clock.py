@@ -23,8 +23,9 @@ def check(case: Case) -> Finding:
     detail = _utc(now_ms)
     pinned_ms = case.trust.pinned_at_ms if case.trust else 0
     if now_ms < max(_RELEASED_MS, pinned_ms):
-        event = "registered" if pinned_ms > _RELEASED_MS else "made"
-        return fail(NAME, f"{detail}: that is before this device was {event}", _SET_IT)
+        registered = pinned_ms > _RELEASED_MS
+        why = "before this device was registered" if registered else "before this device was made"
+        return fail(NAME, f"{detail}: that is {why}", _SET_IT)
     service_ms = service_time_ms(case)
     if now_ms < service_ms - _TOLERANCE_MS:
         return fail(NAME, f"{detail}: the service signed something as late as {_utc(service_ms)}", _SET_IT)

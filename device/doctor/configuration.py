@@ -12,10 +12,8 @@ def check(case: Case) -> Finding:
         return not_checked(NAME, f"{case.config_path} may not be read by this user (Permission denied)")
     if config is None:
         first, *rest = case.config_problem.splitlines()
-        more = f" (and {len(rest)} more: `palmctl config check`)" if rest else ""
-        return fail(
-            NAME, first + more, "correct it, or run `palmctl provision` on a board that never had one"
-        )
+        what = f"{first} (and {len(rest)} more: `palmctl config check`)" if rest else first
+        return fail(NAME, what, "correct it, or run `palmctl provision` on a board that never had one")
     if trust is not None:
         pairs = (
             ("id", config.device.id, trust.device_id),

@@ -33,8 +33,9 @@ def check(case: Case) -> Finding:
     if not wrong:
         return ok(NAME, f"all of {state_dir} belongs to {_name(owner)}; keys are its alone")
     shown = "; ".join(f"{path}: {what}" for path, what, _ in wrong[:_MAX_NAMED])
-    more = f"; and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
-    return fail(NAME, shown + more, "; ".join(dict.fromkeys(do for _, _, do in wrong[:_MAX_NAMED])))
+    if len(wrong) > _MAX_NAMED:
+        shown = f"{shown}; and {len(wrong) - _MAX_NAMED} more"
+    return fail(NAME, shown, "; ".join(dict.fromkeys(do for _, _, do in wrong[:_MAX_NAMED])))
 
 
 def _wrong(state_dir: Path, owner: int, keys_dir: Path) -> Iterator[tuple[Path, str, str]]:

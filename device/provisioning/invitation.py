@@ -94,10 +94,8 @@ def _decoded(text: str) -> bytes:
     plain = text.strip().replace("-", "").upper()
     if not plain.startswith(PREFIX):
         newer = plain.startswith(PREFIX[:-1])
-        raise ProvisioningError(
-            f"expected a provisioning string, which begins with {PREFIX}, found "
-            + ("one of another version; update the software of this board" if newer else f"none; {_ASK}")
-        )
+        found = "one of another version; update the software of this board" if newer else f"none; {_ASK}"
+        raise ProvisioningError(f"expected a provisioning string, which begins with {PREFIX}, found {found}")
     try:
         written = plain[len(PREFIX) :].encode("ascii")
         if b"U" in written:

@@ -27,6 +27,7 @@ FOLDER: Final = Path(__file__).parent / "locale"
 _LONGEST = 1000
 """Characters of a text that is compared with messages: matching takes more than linear time."""
 _FEWEST_LETTERS = 6
+_MOST_PLACES = 4
 _NUMERIC = re.compile(r"[,.0-9]*[,fd]")
 _SWAPPED = str.maketrans(",.", ".,")
 
@@ -84,23 +85,34 @@ class MessageCatalogue:
 
     def translated(self, text: str) -> str:
         """`text` in this language; as it is where no message fits."""
-        if text in self._messages:
-            return self._messages[text]
+        whole = self._whole(text)
+        if whole is not None:
+            return whole
         if "\n" in text:
             return "\n".join(map(self.translated, text.split("\n")))
         if text.startswith(" "):
             words = text.lstrip(" ")
             return " " * (len(text) - len(words)) + self.translated(words)
+        parts = text.split(": ", _MOST_PLACES)
+        for count in range(1, len(parts)):  # "file:line: member: what is wrong there"
+            told = self._whole(": ".join(parts[count:]))
+            if told is not None:
+                return ": ".join((*parts[:count], told))
+        sentences = text.split("; ")
+        return "; ".join(map(self.translated, sentences)) if len(sentences) > 1 else text
+
+    def _whole(self, text: str) -> str | None:
+        """The translation of the message that `text` is; None for another text."""
+        if text in self._messages:
+            return self._messages[text]
         if len(text) > _LONGEST:
-            return text
+            return None
         for form in self._forms:
             values = form.values(text)
             if values is not None:
-                return form.translation.format(
-                    **{name: self._value(form, name, value) for name, value in values.items()}
-                )
-        parts = text.split("; ")
-        return "; ".join(map(self.translated, parts)) if len(parts) > 1 else text
+                shown = {name: self._value(form, name, value) for name, value in values.items()}
+                return form.translation.format(**shown)
+        return None
 
     def _value(self, form: MessageForm, name: str, value: str) -> str:
         if name in form.numbers:

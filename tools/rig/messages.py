@@ -1,7 +1,7 @@
 """The messages of `palmctl` and of what it shows, from the source into the catalogue (`make messages`).
 
-`palmctl.po` is the source of the translation; `palmctl.mo` is made from it. A run takes new messages over, drops
-those that are gone, keeps the translations and names the messages that have none.
+`palmctl.po` is the source of the translation; `palmctl.mo` is made from it. A run takes new messages over,
+drops those that are gone, keeps the translations and names the messages that have none.
 """
 
 import ast
@@ -27,6 +27,8 @@ PO: Final = FOLDER / "pt_BR/LC_MESSAGES" / f"{DOMAIN}.po"
 MO: Final = PO.with_suffix(".mo")
 
 PROSE: Final = (
+    "device/config/config.py",
+    "device/config/text.py",
     "device/config/values.py",
     "device/core/hardware.py",
     "device/core/housekeeping.py",
@@ -98,7 +100,7 @@ SYSTEM_MORE: Final = (errno.ENETUNREACH, errno.ENOENT, errno.ENOSPC, errno.ENOTD
 """Errors of the system whose texts are part of messages."""
 
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
-_WORDS = re.compile(r"[A-Za-z]{2,}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2,}")
+_PROSE = re.compile(r"(?!SELECT|%).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL)
 _HEADER = (
     "Content-Type: text/plain; charset=UTF-8\nLanguage: pt_BR\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
 )
@@ -156,13 +158,24 @@ def _messages_of(tree: ast.Module, place: str) -> Iterator[str]:
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
         if id(node) in taken or id(node) in skipped:
             continue
-        taken |= {id(part) for part in ast.walk(node) if isinstance(node, ast.JoinedStr)} - {id(node)}
+        if not isinstance(node, ast.Constant):
+            taken |= _inside(node)
         message = message_of(node)
         if message is None:
             continue
         prose = in_prose or (in_errors and id(node) in raised)
-        if id(node) in explicit or (prose and _WORDS.search(message)):
+        if id(node) in explicit or (prose and _PROSE.match(message)):
             yield message
+
+
+def _inside(node: ast.AST) -> set[int]:
+    """The parts of a message that are none themselves; a string in one of its values is one."""
+    match node:
+        case ast.AugAssign(value=ast.Constant() | ast.JoinedStr() as text):
+            return {id(text)} | _inside(text)
+        case ast.JoinedStr(values=parts):
+            return {id(part) for part in parts}
+    return set()
 
 
 def _no_messages(node: ast.AST) -> Iterator[ast.AST]:
@@ -276,7 +289,7 @@ def _quoted(text: str) -> str:
 
 
 def mo_bytes(translations: dict[str, str]) -> bytes:
-    """The compiled catalogue (gettext's manual, "The Format of GNU MO Files"), little-endian, without hashes."""
+    """The compiled catalogue, little-endian (gettext's manual, "The Format of GNU MO Files")."""
     rows = [
         (key.encode(), text.encode()) for key, text in sorted({"": _HEADER, **translations}.items()) if text
     ]

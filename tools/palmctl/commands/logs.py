@@ -46,7 +46,8 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
     if not shown:
         click.echo(
             _(
-                "No lines: have the units run? systemctl status palmd palm-syncd. Another user's log needs root."
+                "No lines: have the units run? systemctl status palmd palm-syncd. "
+                "Another user's log needs root."
             ),
             err=True,
         )
