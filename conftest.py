@@ -13,6 +13,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# The tests read English; those of another language set it themselves.
+os.environ["LANGUAGE"] = "en"
+
 
 def pytest_configure() -> None:
     # What a shell starts in the background has SIGINT ignored, and so has whatever that starts: the Ctrl-C of

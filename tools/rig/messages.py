@@ -27,6 +27,7 @@ PO: Final = FOLDER / "pt_BR/LC_MESSAGES" / f"{DOMAIN}.po"
 MO: Final = PO.with_suffix(".mo")
 
 PROSE: Final = (
+    "device/camera",
     "device/config/config.py",
     "device/config/text.py",
     "device/config/values.py",
@@ -42,20 +43,19 @@ PROSE: Final = (
     "device/provisioning",
     "device/syncd/policy.py",
     "device/wipe",
+    "link1/transport",
     "tools/palmctl/enrolment_terminal.py",
 )
 """Here every string of several words is a message: findings, details, what to do."""
 
 ERRORS: Final = (
     "cloud_client/client.py",
-    "device/camera",
     "device/config",
     "device/platform",
     "device/trust/credentials.py",
     "device/trust/keystore.py",
     "device/updates/desk.py",
     "link1/plain_file.py",
-    "link1/transport",
     "models/manifest.py",
     "tools/palmctl",
 )

@@ -1,0 +1,204 @@
+"""The Portuguese of `palmctl`: nothing is missing, only words change, and a shell's language counts."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from device.doctor.examine import CHECKS
+from tests.device.status_makers import some_status
+from tests.device.whole_device import Device, make_device
+from tools.palmctl.language import FOLDER, MessageCatalogue, MessageForm, read_catalogue
+from tools.rig.messages import MO, PO, collected, mo_bytes, po_text, read_po, wrong_places
+
+MESSAGES = collected()
+TRANSLATIONS = read_po(PO.read_text(encoding="utf-8"))
+CATALOGUE = MessageCatalogue(TRANSLATIONS)
+NUMBERS = re.compile(r"[,.0-9]*[,fd]")
+LETTERS = re.compile(r"[A-Za-zÀ-ÿ]")
+
+
+def test_every_message_is_translated() -> None:
+    assert [message for message in MESSAGES if not TRANSLATIONS.get(message)] == [], "make messages"
+
+
+def test_the_catalogue_is_that_of_the_source() -> None:
+    text = PO.read_text(encoding="utf-8")
+    assert text == po_text(MESSAGES, TRANSLATIONS), "make messages"
+    assert "fuzzy" not in text
+    assert MO.read_bytes() == mo_bytes(TRANSLATIONS), "make messages"
+
+
+def test_translations_have_the_places_of_their_messages() -> None:
+    assert [m for m, translation in TRANSLATIONS.items() if wrong_places(m, translation)] == []
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    parts = ((words, values[name] if name else "") for words, name, _, _ in Formatter().parse(text))
+    return "".join(words + value for words, value in parts)
+
+
+def test_messages_with_values_are_found_again() -> None:
+    """No other message takes its place, the values are where they belong, numbers as Brazil writes them."""
+    for message, place in MESSAGES.items():
+        if "{" not in message or place == "click":
+            continue
+        english: dict[str, str] = {}
+        portuguese: dict[str, str] = {}
+        for number, (_, name, spec, _) in enumerate(Formatter().parse(message), start=1):
+            if name and name not in english:
+                is_number = bool(spec and NUMBERS.fullmatch(spec))
+                english[name] = f"{number},234.5" if is_number else f"value{number}"
+                portuguese[name] = f"{number}.234,5" if is_number else f"value{number}"
+        expected = filled(TRANSLATIONS[message], portuguese)
+        assert CATALOGUE.translated(filled(message, english)) == expected, message
+
+
+def test_values_and_sentences_are_translated_too() -> None:
+    told = CATALOGUE.translated("/dev/ttyACM0 is absent; ports here: none at all")
+    assert told == "/dev/ttyACM0 não existe; portas nesta placa: nenhuma"
+    assert CATALOGUE.translated(
+        "/etc/d.toml:4: [camera] fps: expected a whole number from 1 to 120, found a string"
+    ) == ("/etc/d.toml:4: [camera] fps: esperado um número inteiro de 1 a 120, encontrado um texto")
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", "{0}", "gate-7", "a; b", "x: y", "unknown; words: here", "\n"]
+)
+def test_a_text_that_is_no_message_stays(text: str) -> None:
+    assert CATALOGUE.translated(text) == text
+
+
+def test_a_long_text_costs_little() -> None:
+    begun = os.times().user
+    for text in ("expected " * 100_000, "; " * 5_000, ": " * 5_000, "\n" * 5_000, "x" * 999 + "; is absent"):
+        CATALOGUE.translated(text)
+    assert os.times().user - begun < 5
+
+
+def test_a_form_names_its_numbers() -> None:
+    form = MessageForm("{left:,} MiB of {name}", "")
+    assert form.numbers == {"left"}
+    assert form.values("1,024 MiB of /srv") == {"left": "1,024", "name": "/srv"}
+    assert form.values("many MiB of /srv") is None
+
+
+def shell(*words: str, config: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """`palmctl` as a login on a Brazilian board has it."""
+    language = {"LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"}
+    env = {name: value for name, value in os.environ.items() if name not in language} | environment
+    place = ["--config", str(config)] if config else []
+    command = [str(Path(sys.executable).with_name("palmctl")), *words, *place]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
+    return make_device(tmp_path_factory.mktemp("language"))
+
+
+def test_doctor_and_status_of_a_serving_device(device: Device) -> None:
+    config = device.board.config_path
+    with device.running():
+        told = {
+            (command, language): shell(command, config=config, LANG=language)
+            for command in ("doctor", "status")
+            for language in ("pt_BR.UTF-8", "en_US.UTF-8")
+        }
+        objects = [
+            json.loads(shell("doctor", "--json", config=config, LANG=name).stdout) for name in ("pt_BR", "C")
+        ]
+    lines = told["doctor", "pt_BR.UTF-8"].stdout.splitlines()
+    assert [line.split()[1] for line in lines if line[:1] in "✓!✗·" and line] == list(CHECKS)
+    assert "palmd usa" in "\n".join(lines) and "em ordem" in lines[-1]
+    for command in ("doctor", "status"):
+        portuguese, english = (told[command, name] for name in ("pt_BR.UTF-8", "en_US.UTF-8"))
+        assert portuguese.returncode == english.returncode
+        same = set(portuguese.stdout.splitlines()) & set(english.stdout.splitlines())
+        assert not {line for line in same if re.search(r"[a-z]{3} [a-z]{3}", line)}, same
+    assert "  galeria   " in told["status", "pt_BR.UTF-8"].stdout
+    named = [[(finding["name"], finding["result"]) for finding in found["findings"]] for found in objects]
+    assert named[0] == named[1]
+    assert not {"não", "está", "usa"} & set(re.findall(r"\w+", json.dumps(objects[0], ensure_ascii=False)))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LANG": "pt_BR.UTF-8"},
+        {"LC_ALL": "pt_BR.UTF-8", "LANG": "C"},
+        {"LC_MESSAGES": "pt_BR.UTF-8", "LANG": "en_US.UTF-8"},
+        {"LANGUAGE": "pt_BR:en", "LC_ALL": "en_US.UTF-8"},
+    ],
+    ids=str,
+)
+def test_the_variables_of_gettext(environment: dict[str, str]) -> None:
+    assert shell("--help", **environment).stdout.startswith("Uso: palmctl")
+
+
+@pytest.mark.parametrize("environment", [{}, {"LANG": "C.UTF-8"}, {"LANG": "de_DE.UTF-8"}], ids=str)
+def test_english_everywhere_else(environment: dict[str, str]) -> None:
+    assert shell("--help", **environment).stdout.startswith("Usage: palmctl")
+
+
+def test_the_option_is_above_the_variables() -> None:
+    assert "Opções:" in shell("--lang", "pt-BR", "provision", "--help", LANG="C.UTF-8").stdout
+    assert "Opções:" in shell("--lang=pt-BR", "provision", "--help").stdout
+    assert "Options:" in shell("--lang", "en", "provision", "--help", LANG="pt_BR.UTF-8").stdout
+    assert shell("--lang", "xx", "status").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("provision",), "esperado um modo de se tornar um dispositivo"),
+        (("status", "--nothing"), "Não existe a opção '--nothing'."),
+        (("statuss",), "Não existe o comando 'statuss'. Você quis dizer 'status'?"),
+        (("doctor", "lamp"), "nenhuma verificação se chama lamp"),
+        (("status", "--every", "0"), "não está no intervalo"),
+        (("enrol", "--language", "fr"), "'fr' não é um destes"),
+        (("config", "check", "--config", "/nonexistent/d.toml"), "não é possível ler (não existe)"),
+    ],
+    ids=" ".join,
+)
+def test_errors_of_the_command_line(words: tuple[str, ...], said: str) -> None:
+    portuguese, english = shell(*words, LANG="pt_BR.UTF-8"), shell(*words, LANG="C.UTF-8")
+    assert said in portuguese.stderr
+    assert portuguese.returncode == english.returncode != 0
+    in_json = [shell(*words, "--json", LANG=name).stdout for name in ("pt_BR.UTF-8", "C.UTF-8")]
+    assert in_json[0] == in_json[1] and json.loads(in_json[0])["error"]["message"]
+
+
+def test_json_is_the_same_in_every_language(device: Device) -> None:
+    config = device.board.config_path
+    for words in (("config", "show"), ("config", "check"), ("model", "check"), ("status",)):
+        place = None if words[0] == "model" else config
+        told = [shell(*words, "--json", config=place, LANG=name) for name in ("pt_BR.UTF-8", "C.UTF-8")]
+        assert (told[0].stdout, told[0].returncode) == (told[1].stdout, told[1].returncode)
+
+
+def test_a_catalogue_is_read_in_no_time() -> None:
+    begun = os.times().user
+    for _ in range(20):
+        read_catalogue(FOLDER / "pt_BR/LC_MESSAGES/palmctl.mo")
+    assert (os.times().user - begun) / 20 < 0.05  # 3 ms on a quiet machine
+
+
+def test_a_status_has_no_english_line_left() -> None:
+    from tools.palmctl import language
+    from tools.palmctl.commands.status import lines
+
+    english = lines(some_status())
+    try:
+        language.choose_language("pt-BR", as_json=False)
+        portuguese = lines(some_status())
+    finally:
+        language.choose_language("en", as_json=False)
+    assert len(portuguese) == len(english)
+    assert all(LETTERS.search(line) for line in portuguese)
+    assert portuguese[0] != english[0] and not any("  gallery " in line for line in portuguese)
