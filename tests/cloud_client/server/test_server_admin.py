@@ -1,5 +1,6 @@
 """The admin bind: health, metrics, the reference page, and the operator's page without a browser."""
 
+import ast
 import re
 import socket
 from pathlib import Path
@@ -8,14 +9,19 @@ from typing import Any
 import httpx
 import pytest
 
+from cloud_client.reference_server.contract.words import Reconciliation, SessionStatus
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
 from cloud_client.reference_server.store import health
 from cloud_client.reference_server.web.access_log import ServedRequest
+from cloud_client.reference_server.web.admin import operator_page
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.bind import AdminBind
 from cloud_client.reference_server.web.admin.metrics import Metrics, ServiceFigures
+from cloud_client.reference_server.web.admin.operator_page.languages import language_of, templates
+from cloud_client.reference_server.web.admin.operator_page.portuguese import PORTUGUESE
+from cloud_client.reference_server.web.admin.operator_page.routes import SECTIONS
 from cloud_client.reference_server.web.admin.operator_page.visits import IDLE_S, LONGEST_S, Visits
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operations import OPERATIONS
@@ -340,3 +346,88 @@ def test_a_taken_port_matters_to_whoever_asked_for_it(cloud: Cloud, caplog: pyte
             cloud.run(listen(AdminBind(port=port, asked=True)))
     assert cloud.run(listen(None)) is None
     assert cloud.run(listen(AdminBind(port=0))).startswith("http://127.0.0.1:")
+
+
+def test_the_operators_language(desk: Desk, tenant: Tenant, partner: Partner) -> None:
+    device = tenant.device("gate-1")
+    device.upload({"signed_verdict": device.verdict()})
+    partner.session(partner.person()["subject_id"])
+    brazil = {"Accept-Language": "pt-BR,pt;q=0.9,en;q=0.5"}
+    door = desk.get("/operator/sign-in", headers=brazil)
+    assert "Entre com uma chave de API" in door.text and '<html lang="pt-BR">' in door.text
+    assert door.headers["content-language"] == "pt-BR" and door.headers["vary"] == "Accept-Language"
+    desk.sign_in(partner.api_key)
+    words = re.compile(r">[^<>]*\b(the|and|of|yet|ago|no|device|verdict|person|page|in)\b[^<>]*<")
+    for name in (
+        "",
+        "/devices",
+        "/verdicts",
+        "/verdicts?reconciliation=conflict",
+        "/enrollment",
+        "/erasures",
+    ):
+        shown = desk.get(f"/operator{name}", headers=brazil).text
+        assert not words.search(re.sub(r"<(code|script)\b.*?</\1>", "", shown)), shown
+    assert "sem galeria" in shown or "Ninguém foi excluído" in shown
+    assert "Dispositivos" in desk.get("/operator", headers=brazil).text
+
+
+def test_a_chosen_language_stays(desk: Desk, partner: Partner) -> None:
+    desk.sign_in(partner.api_key)
+    assert "Visão geral" in desk.page("/operator?language=pt-BR")
+    assert "Visão geral" in desk.page("/operator/devices")
+    assert "Overview" in desk.page("/operator/devices?language=en")
+    assert "Overview" in desk.get("/operator", headers={"Accept-Language": "pt-BR"}).text
+    for odd in ("fr", "", "x" * 5000, "pt-BR\r\nSet-Cookie: a=b"):
+        assert "Overview" in desk.get("/operator", params={"language": odd}).text
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        (None, "en"),
+        ("", "en"),
+        ("*", "en"),
+        ("pt", "pt-BR"),
+        ("PT-br", "pt-BR"),
+        ("en-GB, pt-BR", "en"),
+        ("en;q=0.2, pt;q=0.9", "pt-BR"),
+        ("pt;q=x, en", "en"),
+        (";;,,q=" * 10_000, "en"),
+    ],
+)
+def test_what_a_browser_accepts(accepted: str | None, language: str) -> None:
+    assert language_of(None, accepted) == language
+
+
+def test_every_word_of_the_page_is_translated() -> None:
+    page = Path(operator_page.__file__).parent
+    found = [
+        message
+        for path in (page / "templates").glob("*.html")
+        for _line, _function, message in templates("en").extract_translations(path.read_text())
+    ]
+    # A word that comes from the views is None here.
+    asked = {text for message in found for text in ([message] if isinstance(message, str) else message or ())}
+    asked = {text for text in asked if text}
+    asked |= {section.title for section in SECTIONS} | {"just now", "%s ago", "in %s"}
+    asked |= {word.value.replace("_", " ") for word in (*SessionStatus, *Reconciliation)}
+    assert asked <= PORTUGUESE.keys(), asked - PORTUGUESE.keys()
+    sources_of_views = (page / "views.py").read_text()
+    sources = sources_of_views + (page / "routes.py").read_text()
+    said = PORTUGUESE.keys() & set(re.findall(r'"((?:[^"\\]|\\.)*)"', sources))
+    assert PORTUGUESE.keys() == asked | said
+    functions = [node for node in ast.walk(ast.parse(sources_of_views)) if isinstance(node, ast.FunctionDef)]
+    shown = [name for name in functions if name.name in ("_device_state", "_gallery_words", "_why")]
+    returned = {
+        text.value
+        for function in shown
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value is not None
+        for text in ast.walk(node.value)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and text.value
+    }
+    assert len(shown) == 3 and returned - PORTUGUESE.keys() == {"good", "warn", "bad", "quiet"}
+    for english, portuguese in PORTUGUESE.items():
+        assert re.findall(r"%(?:\(\w+\))?s", english) == re.findall(r"%(?:\(\w+\))?s", portuguese)
+        assert re.findall(r"<[^>]+>", english) == re.findall(r"<[^>]+>", portuguese)

@@ -19,7 +19,8 @@ from cloud_client.reference_server.domain.call import Service
 from cloud_client.reference_server.errors import StoreUnavailable
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.web.admin.metrics import Metrics, standing
-from cloud_client.reference_server.web.admin.operator_page.routes import HOME, OperatorPage, templates
+from cloud_client.reference_server.web.admin.operator_page.languages import templates
+from cloud_client.reference_server.web.admin.operator_page.routes import HOME, OperatorPage
 from cloud_client.reference_server.web.admin.reference import chapters
 from cloud_client.reference_server.web.api.openapi import document
 from cloud_client.reference_server.web.api.operation import Operation
@@ -70,7 +71,7 @@ def make_admin_app(
         page = metrics.page(found, waiters=service.waiters.count, queued=store.queued)
         return Response(page, media_type=_METRICS_TYPE)
 
-    reference = templates().get_template("reference.html")
+    reference = templates("en").get_template("reference.html")
     rendered: list[str] = []
 
     async def docs(_request: Request) -> Response:

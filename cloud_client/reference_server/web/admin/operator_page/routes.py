@@ -1,4 +1,4 @@
-"""The operator's page over HTTP: signing in and out, five lists, and one device.
+"""The operator's page over HTTP: signing in and out, five lists, and one device; in English or Portuguese.
 
 Nothing here changes anything. A page is one read of the store; what a key's scopes do not cover is not
 shown. Forms carry proof that they come from this page: the browser's own word on where a request started
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-import jinja2
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,11 +26,14 @@ from cloud_client.reference_server.domain.tenancy.callers import PartnerCaller
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web import auth
-from cloud_client.reference_server.web.admin.operator_page import fleet_views, views, words
+from cloud_client.reference_server.web.admin.operator_page import fleet_views, views
+from cloud_client.reference_server.web.admin.operator_page.languages import LANGUAGES, language_of, templates
 from cloud_client.reference_server.web.admin.operator_page.visits import COOKIE, Visit, Visits, key_of
 
 HOME: Final = "/operator"
 SIGN_IN: Final = f"{HOME}/sign-in"
+LANGUAGE_COOKIE: Final = "palm_operator_language"
+_A_YEAR_S: Final = 365 * 24 * 3600
 _HERE = Path(__file__).parent
 _ASSETS: Final = {"admin.css": "text/css", "live.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _MAX_FORM_BYTES = 4096
@@ -95,19 +97,6 @@ SECTIONS: Final = (
 )
 
 
-def templates() -> jinja2.Environment:
-    """The templates of every page on the admin bind; whatever a template leaves open is an error."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {name: getattr(words, name) for name in ("clock", "iso", "ago", "until", "plural")}
-    return environment
-
-
 class OperatorPage:
     """The handlers, over one service and its store."""
 
@@ -123,7 +112,7 @@ class OperatorPage:
         self._store = store
         self._secure = secure
         self._visits = Visits(monotonic_s)
-        self._templates = templates()
+        self._templates = {language: templates(language) for language in LANGUAGES}
 
     def routes(self) -> list[BaseRoute]:
         """Everything below ``/operator``."""
@@ -215,26 +204,28 @@ class OperatorPage:
             "needs": scope,
         } | shown
         if not shown.get("allowed"):
-            return self._html("refused.html", context, 403)
-        return self._html(f"{name}.html", context, 200 if shown.get("found", True) else 404)
+            return self._html(request, "refused.html", context, 403)
+        return self._html(request, f"{name}.html", context, 200 if shown.get("found", True) else 404)
 
     async def _sign_in_form(self, request: Request) -> Response:
         if self._visits.find(_cookie(request)) is not None:
             return RedirectResponse(HOME, 303)
-        return self._html("sign_in.html", {"title": "Sign in", "error": ""})
+        return self._html(request, "sign_in.html", {"title": "Sign in", "error": ""})
 
     async def _sign_in(self, request: Request) -> Response:
         context = {"title": "Sign in"}
         if not came_from_here(request):
             error = "The form came from another site. Open this page again and sign in here."
-            return self._html("sign_in.html", context | {"error": error}, 403)
+            return self._html(request, "sign_in.html", context | {"error": error}, 403)
         form = await _form(request)
         api_key = form.get("api_key", "").strip()
         try:
             await self._store.read_aside(lambda tx: auth.authenticate_key(tx, [f"Bearer {api_key}"]))
         except Problem:
             # As on the API: no word on what is wrong with it.
-            return self._html("sign_in.html", context | {"error": "This API key is not accepted."}, 401)
+            return self._html(
+                request, "sign_in.html", context | {"error": "This API key is not accepted."}, 401
+            )
         response = RedirectResponse(HOME, 303)
         response.set_cookie(
             COOKIE,
@@ -259,8 +250,25 @@ class OperatorPage:
             response.delete_cookie(COOKIE, path=HOME, secure=self._secure, httponly=True, samesite="strict")
         return response
 
-    def _html(self, template: str, context: dict[str, Any], status: int = 200) -> Response:
-        return HTMLResponse(self._templates.get_template(template).render(context), status)
+    def _html(self, request: Request, template: str, context: dict[str, Any], status: int = 200) -> Response:
+        chosen = request.query_params.get("language")
+        kept = _cookie(request, LANGUAGE_COOKIE)
+        language = language_of(
+            chosen if chosen in LANGUAGES else kept, request.headers.get("accept-language")
+        )
+        page = self._templates[language].get_template(template).render(context)
+        response = HTMLResponse(page, status, {"Vary": "Accept-Language", "Content-Language": language})
+        if language == chosen != kept:
+            response.set_cookie(
+                LANGUAGE_COOKIE,
+                language,
+                max_age=_A_YEAR_S,
+                path=HOME,
+                secure=self._secure,
+                httponly=True,
+                samesite="strict",
+            )
+        return response
 
 
 def came_from_here(request: Request) -> bool:
@@ -294,8 +302,8 @@ async def _form(request: Request) -> dict[str, str]:
     return {name: values[0] for name, values in fields.items()}
 
 
-def _cookie(request: Request) -> str | None:
-    found = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
+def _cookie(request: Request, name: str = COOKIE) -> str | None:
+    found = SimpleCookie(request.headers.get("cookie", "")).get(name)
     return None if found is None else found.value
 
 

@@ -72,7 +72,7 @@ class SessionLine:
     subject_id: str
     status: str
     tone: str
-    hands: str
+    hands: list[str]
     device_id: str | None
     failure_code: str | None
     created_ms: int
@@ -186,7 +186,7 @@ def _gallery_words(lag: int | None, row: Row) -> str:
         return "none yet"
     if lag is None:
         return "in an earlier epoch"
-    return "in step" if lag == 0 else f"{lag:,} behind"
+    return "in step" if lag == 0 else "behind"
 
 
 def verdicts(
@@ -287,7 +287,7 @@ def _session_line(row: Row, now_ms: int) -> SessionLine:
         subject_id=row["subject_id"],
         status=status.value,
         tone=_SESSION_TONES.get(status, "quiet"),
-        hands=" and ".join({"L": "left", "R": "right"}[hand] for hand in json.loads(row["hands_required"])),
+        hands=[{"L": "left", "R": "right"}[hand] for hand in json.loads(row["hands_required"])],
         device_id=row["completed_by_device_id"] or row["device_id"],
         failure_code=row["failure_code"],
         created_ms=row["created_ms"],

@@ -1,10 +1,14 @@
-"""How the page says times and lengths of time. Pure; the templates' filters."""
+"""How the page says times, lengths of time and numbers. Pure; the templates' filters."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+Say = Callable[[str], str]
+"""From English into the page's language."""
 
 
 def clock(at_ms: int) -> str:
-    """``2026-11-20 14:03:07 UTC``: the whole instant, for tooltips and headings."""
+    """``2026-11-20 14:03:07 UTC``: the whole instant; the page's script shows it in the reader's zone."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -27,16 +31,11 @@ def length(ms: int) -> str:
     return f"{hours // 24} d"
 
 
-def ago(at_ms: int, now_ms: int) -> str:
+def ago(at_ms: int, now_ms: int, say: Say = str) -> str:
     """``4 min ago``; ``just now`` below two seconds and for clocks that are a little ahead."""
-    return "just now" if now_ms - at_ms < 2000 else f"{length(now_ms - at_ms)} ago"
+    return say("just now") if now_ms - at_ms < 2000 else say("%s ago") % length(now_ms - at_ms)
 
 
-def until(at_ms: int, now_ms: int) -> str:
+def until(at_ms: int, now_ms: int, say: Say = str) -> str:
     """``in 4 min``, or how long ago it was."""
-    return f"in {length(at_ms - now_ms)}" if at_ms > now_ms else ago(at_ms, now_ms)
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """``1 device``, ``1,204 devices``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return say("in %s") % length(at_ms - now_ms) if at_ms > now_ms else ago(at_ms, now_ms, say)

@@ -2,6 +2,15 @@
 // Without script the page reloads itself.
 const EVERY_MS = 5000;
 
+// Times arrive in UTC, and are shown in the reader's own zone.
+function localize() {
+  const language = document.documentElement.lang;
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    const shown = new Date(time.dateTime).toLocaleString(language, { dateStyle: "short", timeStyle: "long" });
+    if (time.className === "clock") time.textContent = shown; else time.title = shown;
+  }
+}
+
 async function refresh() {
   if (document.hidden || getSelection().toString()) return;
   try {
@@ -12,11 +21,13 @@ async function refresh() {
     const old = document.querySelector("main");
     if (old.contains(document.activeElement) && document.activeElement !== old) return;
     old.replaceWith(fresh.querySelector("main"));
+    localize();
     document.body.classList.remove("stale");
   } catch {
     document.body.classList.add("stale");
   }
 }
 
+localize();
 setInterval(refresh, EVERY_MS);
 document.addEventListener("visibilitychange", refresh);

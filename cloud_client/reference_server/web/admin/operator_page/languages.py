@@ -1,0 +1,72 @@
+"""The language of the page: chosen by a link, else the browser's."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import jinja2
+
+from cloud_client.reference_server.web.admin.operator_page import words
+from cloud_client.reference_server.web.admin.operator_page.portuguese import PORTUGUESE
+
+LANGUAGES: Final[Mapping[str, Mapping[str, str]]] = {"en": {}, "pt-BR": PORTUGUESE}
+_LONGEST_HEADER = 1000
+
+
+def templates(language: str) -> jinja2.Environment:
+    """The templates of every page on the admin bind; whatever a template leaves open is an error.
+
+    `language`: one of LANGUAGES.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
+    )
+    say = partial(_said, LANGUAGES[language])
+    environment.install_gettext_callables(say, _no_plurals, newstyle=True)  # type: ignore[attr-defined]
+    environment.globals["language"] = language
+    environment.filters |= {
+        "clock": words.clock,
+        "iso": words.iso,
+        "ago": partial(words.ago, say=say),
+        "until": partial(words.until, say=say),
+        "number": lambda value: f"{value:,}".replace(",", "." if language == "pt-BR" else ","),
+        "translated": say,
+    }
+    return environment
+
+
+def _said(known: Mapping[str, str], text: str) -> str:
+    return known.get(text, text)
+
+
+def _no_plurals(one: str, _many: str, _count: int) -> str:
+    raise NotImplementedError(f"{one}: the pages have no message in two numbers")
+
+
+def language_of(chosen: str | None, accepted: str | None) -> str:
+    """The language for a reader: `chosen` earlier, else the first that `accepted` (RFC 9110 §12.5.4) names.
+
+    >>> language_of(None, "fr;q=0.9, pt;q=0.8, en;q=0.1")
+    'pt-BR'
+    >>> language_of("en", "pt-BR")
+    'en'
+    """
+    if chosen in LANGUAGES:
+        return str(chosen)
+    weighed = []
+    for part in (accepted or "")[:_LONGEST_HEADER].split(","):
+        name, _, weight = part.partition(";q=")
+        known = {word.partition("-")[0]: word for word in LANGUAGES}.get(
+            name.strip().partition("-")[0].lower()
+        )
+        try:
+            weighed.append((-float(weight or 1), known))
+        except ValueError:
+            continue
+    return next((known for _, known in sorted(weighed, key=lambda item: item[0]) if known), "en")
