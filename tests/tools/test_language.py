@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from string import Formatter
+from typing import Any
 
 import pytest
 
@@ -132,12 +133,12 @@ def test_doctor_and_status_of_a_serving_device(device: Device) -> None:
     ],
     ids=str,
 )
-def test_the_variables_of_gettext(environment: dict[str, str]) -> None:
+def test_the_variables_of_gettext(environment: dict[str, Any]) -> None:
     assert shell("--help", **environment).stdout.startswith("Uso: palmctl")
 
 
 @pytest.mark.parametrize("environment", [{}, {"LANG": "C.UTF-8"}, {"LANG": "de_DE.UTF-8"}], ids=str)
-def test_english_everywhere_else(environment: dict[str, str]) -> None:
+def test_english_everywhere_else(environment: dict[str, Any]) -> None:
     assert shell("--help", **environment).stdout.startswith("Usage: palmctl")
 
 

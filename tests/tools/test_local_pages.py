@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ import pytest
 from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
 from tests.device.status_makers import some_status
+from tools.palmctl import pages
 from tools.palmctl.enrolment_words import WORDS
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
 from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
 
+STATIC = Path(pages.__file__).parent / "static"
 JPEG = b"\xff\xd8 a picture \xff\xd9"
 PICTURE = {"number": 7, "width": 640, "height": 480, "hand": None}
 
@@ -201,3 +205,20 @@ def test_both_languages_say_everything() -> None:
     for words in others:
         assert words.keys() == first.keys()
     assert all(text for words in WORDS.values() for text in words.values())
+
+
+def test_every_word_of_the_preview_is_in_portuguese_too() -> None:
+    """The script looks each text of the page up in its own table."""
+    script, page = ((STATIC / name).read_text() for name in ("preview.js", "preview.html"))
+    table = re.search(r"const PORTUGUESE = (\{.*?\n\});", script, re.DOTALL)
+    assert table is not None
+    words = json.loads(table[1])
+    body = re.sub(r"<(script|noscript|svg)\b.*?</\1>", "", page, flags=re.DOTALL)
+    texts = {text.strip() for text in re.findall(r">([^<]+)<", body)}
+    texts |= set(re.findall(r'(?:alt|aria-label)="([^"]+)"', body))
+    hints = re.search(r"const HINTS = \{(.*?)\};", script, re.DOTALL)
+    parts = re.search(r"const PARTS = (\[.*?\]);", script)
+    assert hints is not None and parts is not None
+    texts |= set(re.findall(r'"([^"]+)"', hints[1])) | set(json.loads(parts[1]))
+    texts |= set(re.findall(r'(?:say|chip|end)\("([^"]+)"', script))
+    assert {text for text in texts if re.search("[a-z]", text)} <= words.keys()

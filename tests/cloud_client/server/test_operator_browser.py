@@ -117,3 +117,19 @@ def test_every_text_can_be_read(scheme: int) -> None:
     for text, ground in pairs:
         dark, light = sorted((luminance(colours[text]), luminance(colours[ground])))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+def test_portuguese_and_the_readers_own_zone(tab: Tab, staged: tuple[str, str]) -> None:
+    url, api_key = staged
+    tab.show(width=1280, height=900, script=True)
+    sign_in(tab, url, api_key)
+    tab.open(f"{url}/operator/devices?language=pt-BR")
+    assert "1.876 atrás" in text_of(tab) and "Dispositivos" in text_of(tab, "h1")
+    local = """
+        const time = document.querySelector("time.clock");
+        const options = { dateStyle: "short", timeStyle: "long" };
+        time.textContent === new Date(time.dateTime).toLocaleString("pt-BR", options)
+    """
+    assert tab.value(f"(() => {{ {local.replace('time.textContent', 'return time.textContent')} }})()")
+    tab.open(f"{url}/operator?language=en")
+    assert "Devices that need a look" in text_of(tab)

@@ -7,11 +7,62 @@ const HINTS = {
   center: "Move the hand to the middle", open_hand: "Open the hand, fingers apart", hold_still: "Hold still",
   remove_hand: "Take the hand away", thanks: "Thank you",
 };
+const PORTUGUESE = {
+  "Camera preview": "Prévia da câmera",
+  "connecting": "conectando",
+  "Camera picture": "Imagem da câmera",
+  "What the camera sees now": "O que a câmera vê agora",
+  "no picture from the camera yet": "ainda sem imagem da câmera",
+  "Quality": "Qualidade",
+  "Liveness": "Prova de vida",
+  "Time a frame": "Tempo por imagem",
+  "Camera": "Câmera",
+  "enough for a passage": "basta para uma passagem",
+  "enough to enrol": "basta para cadastrar",
+  "Live only.": "Só ao vivo.",
+  "Pictures are made in memory when this page asks for one, at most eight a second, and stored nowhere, here or on the device. Close the page to end it.":
+    "As imagens são feitas na memória quando esta página pede, no máximo oito por segundo, e não são guardadas, nem aqui nem no dispositivo. Feche a página para encerrar.",
+  "Show a palm to the camera": "Mostre a palma à câmera",
+  "Come a little closer": "Chegue um pouco mais perto",
+  "Move the hand a little back": "Afaste um pouco a mão",
+  "Move the hand to the middle": "Leve a mão para o centro",
+  "Open the hand, fingers apart": "Abra a mão e separe os dedos",
+  "Hold still": "Fique com a mão parada",
+  "Take the hand away": "Retire a mão",
+  "Thank you": "Obrigado",
+  "sharpness": "nitidez", "exposure": "exposição", "coverage": "cobertura", "pose": "posição", "motion": "movimento",
+  "of": "de", "at": "em",
+  "Left palm, good": "Palma esquerda, boa",
+  "Right palm, good": "Palma direita, boa",
+  "Left palm, not good enough yet": "Palma esquerda, ainda não basta",
+  "Right palm, not good enough yet": "Palma direita, ainda não basta",
+  "Something is there": "Há alguma coisa ali",
+  "live": "ao vivo",
+  "the core does not answer": "o núcleo não responde",
+  "this address is no longer good": "este endereço não vale mais",
+  "the preview has ended": "a prévia terminou",
+  "start it again with palmctl preview": "inicie de novo com palmctl preview"
+};
+const inPortuguese = /^pt\b/i.test(navigator.language);
+const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
 let shown = 0, over = false, ratio = "";
+
+function translatePage() {
+  document.documentElement.lang = inPortuguese ? "pt-BR" : "en";
+  document.title = say(document.title);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode.data.trim();
+    if (text) texts.currentNode.data = texts.currentNode.data.replace(text, () => say(text));
+  }
+  for (const name of ["alt", "aria-label"]) {
+    for (const element of document.querySelectorAll(`[${name}]`)) element.setAttribute(name, say(element.getAttribute(name)));
+  }
+}
 
 function makeRows() {
   for (const part of PARTS) {
-    const row = [["dt", "", part], ["dd", "bar", ""], ["dd", "number", "–"]].map(([tag, name, text]) => {
+    const row = [["dt", "", say(part)], ["dd", "bar", ""], ["dd", "number", "–"]].map(([tag, name, text]) => {
       const cell = document.createElement(tag);
       cell.className = name; cell.textContent = text;
       return cell;
@@ -57,7 +108,7 @@ function drawFacts(told) {
     drawBar($("bar-" + part), quality ? quality[part] : null, floors, 100);
     $("number-" + part).textContent = quality ? quality[part] : "–";
   }
-  $("quality").textContent = quality ? quality.quality_q + " of 100" : "–";
+  $("quality").textContent = quality ? `${quality.quality_q} ${say("of")} 100` : "–";
   $("frame").classList.toggle("poor", !!quality && quality.quality_q < floors[0]);
   const pad = told.pad;
   $("pad").textContent = pad ? `${pad.res} ${Math.round(pad.score_q / 100)} %` : "–";
@@ -74,12 +125,12 @@ function drawFacts(told) {
   }));
   const hand = told.hand;
   const enough = quality && quality.quality_q >= floors[0] ? ", good" : ", not good enough yet";
-  const said = hand && hand.side ? (hand.side === "L" ? "Left palm" : "Right palm") + enough : "Something is there";
-  const hint = told.hint ? HINTS[told.hint] || told.hint : hand ? said : HINTS.show_hand;
+  const said = say(hand && hand.side ? (hand.side === "L" ? "Left palm" : "Right palm") + enough : "Something is there");
+  const hint = told.hint ? say(HINTS[told.hint] || told.hint) : hand ? said : say(HINTS.show_hand);
   if ($("hint").textContent !== hint) $("hint").textContent = hint;
 }
 
-function chip(text, name) { $("state").textContent = text; $("state").className = "chip " + name; }
+function chip(text, name) { $("state").textContent = say(text); $("state").className = "chip " + name; }
 
 async function frames() {
   while (!over) {
@@ -101,7 +152,7 @@ async function frames() {
 
 function end(text) {
   over = true; chip(text, "away"); $("frame").classList.remove("seen"); $("picture").removeAttribute("src");
-  $("lost").textContent = text + "; start it again with palmctl preview";
+  $("lost").textContent = `${say(text)}; ${say("start it again with palmctl preview")}`;
 }
 
 async function facts() {
@@ -109,7 +160,7 @@ async function facts() {
     try {
       const told = await (await fetch("status")).json();
       if (told.camera) {
-        $("device").textContent = `${told.device_id} at ${told.gate_id}`;
+        $("device").textContent = `${told.device_id} ${say("at")} ${told.gate_id}`;
         $("camera").textContent = `${told.camera.condition} · ${told.camera.message || told.camera.description}`;
       }
     } catch { /* the other loop says so */ }
@@ -122,4 +173,4 @@ function pause(ms) { return new Promise((done) => setTimeout(done, ms)); }
 addEventListener("pagehide", () => {
   fetch("bye", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}", keepalive: true });
 });
-makeRows(); frames(); facts();
+translatePage(); makeRows(); frames(); facts();
