@@ -20,7 +20,7 @@ from tools.rig.messages import MO, PO, collected, mo_bytes, po_text, read_po, wr
 MESSAGES = collected()
 TRANSLATIONS = read_po(PO.read_text(encoding="utf-8"))
 CATALOGUE = MessageCatalogue(TRANSLATIONS)
-NUMBERS = re.compile(r"[,.0-9]*[,fd]")
+NUMBERS = re.compile(r"[,.0-9]*[,dfg]")
 LETTERS = re.compile(r"[A-Za-zÀ-ÿ]")
 
 

@@ -28,7 +28,7 @@ _LONGEST = 1000
 """Characters of a text that is compared with messages: matching takes more than linear time."""
 _FEWEST_LETTERS = 6
 _MOST_PLACES = 4
-_NUMERIC = re.compile(r"[,.0-9]*[,fd]")
+_NUMERIC = re.compile(r"[,.0-9]*[,dfg]")
 _SWAPPED = str.maketrans(",.", ".,")
 
 
@@ -150,6 +150,11 @@ def choose_language(wanted: str | None, *, as_json: bool) -> None:
 def translated(text: str) -> str:
     """`text` in the language of this process."""
     return text if _in_force is None else _in_force.translated(text)
+
+
+def is_english() -> bool:
+    """Whether nothing is translated in this process."""
+    return _in_force is None
 
 
 def marked(text: str) -> str:

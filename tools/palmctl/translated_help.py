@@ -5,7 +5,7 @@ import inspect
 
 import click
 
-from tools.palmctl.language import translated
+from tools.palmctl.language import is_english, translated
 
 
 def paragraphs(text: str) -> list[str]:
@@ -15,7 +15,9 @@ def paragraphs(text: str) -> list[str]:
 
 
 def in_language(command: click.Command) -> click.Command:
-    """A copy of `command` and all below it, with translated help texts."""
+    """A copy of `command` and all below it, with translated help texts; in English `command` itself."""
+    if is_english():
+        return command
     shown = copy.copy(command)
     if command.help:
         shown.help = "\n\n".join(translated(part) for part in paragraphs(command.help))

@@ -61,7 +61,7 @@ ERRORS: Final = (
 )
 """Here the strings of several words in a `raise` are messages."""
 
-MARKED: Final = "tools/palmctl"
+MARKED: Final = ("tools/palmctl", "tools/rig/reference_pages.py")
 """Here the arguments of `_` and `marked` are messages."""
 
 CLICK: Final = (
@@ -114,7 +114,7 @@ _ENTRY = re.compile(
 def collected() -> dict[str, str]:
     """{message: the file it is from}, in the order of the files and their lines."""
     found: dict[str, str] = {}
-    for path in _files((*PROSE, *ERRORS, MARKED)):
+    for path in _files((*PROSE, *ERRORS, *MARKED)):
         place = path.relative_to(ROOT).as_posix()
         for message in _messages_of(ast.parse(path.read_text(encoding="utf-8")), place):
             found.setdefault(message, place)

@@ -18,10 +18,13 @@ import click
 from device.config.config import describe_members, is_required
 from device.config.doc import SAYS, defaults_text
 from device.health import ADVICE, NOT_SERVING, HealthWord
+from tools.palmctl.language import DOMAIN, FOLDER, marked, read_catalogue
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 FIGURES: Final = DOCS / "figures" / "benches.json"
 FIELD_CARD: Final = DOCS / "howto" / "FIELD.md"
+FIELD_CARD_PORTUGUESE: Final = DOCS / "pt-BR" / "FIELD.md"
+HEALTH_HEAD: Final = (marked("word"), marked("means"), marked("do"))
 _GENERATED: Final = "\nThis page is generated from the code by `make reference`.\n"
 _BLOCK: Final = re.compile(r"(<!-- generated: health -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -35,7 +38,10 @@ def pages() -> dict[Path, Callable[[], str]]:
         reference / "HEALTH.md": health_words,
         reference / "METRICS.md": metrics,
         reference / "FIGURES.md": lambda: figures(json.loads(FIGURES.read_text(encoding="utf-8"))),
-        FIELD_CARD: lambda: with_health_table(FIELD_CARD.read_text(encoding="utf-8")),
+        FIELD_CARD: lambda: with_health_table(FIELD_CARD.read_text(encoding="utf-8"), str),
+        FIELD_CARD_PORTUGUESE: lambda: with_health_table(
+            FIELD_CARD_PORTUGUESE.read_text(encoding="utf-8"), _in_portuguese
+        ),
     }
 
 
@@ -139,14 +145,18 @@ words it does not know. What a technician does about each is on the
     )
 
 
-def with_health_table(page: str) -> str:
-    """The field card with its table of health words."""
-    return _BLOCK.sub(lambda found: found[1] + _health_table() + found[2], page)
+def with_health_table(page: str, say: Callable[[str], str]) -> str:
+    """The field card with its table of health words. `say`: from English into the card's language."""
+    return _BLOCK.sub(lambda found: found[1] + _health_table(say) + found[2], page)
 
 
-def _health_table() -> str:
-    rows = ((_marked(word), advice.means, advice.do) for word, advice in ADVICE.items())
-    return _table(("word", "means", "do"), rows)
+def _health_table(say: Callable[[str], str]) -> str:
+    rows = ((_marked(word), say(advice.means), say(advice.do)) for word, advice in ADVICE.items())
+    return _table(tuple(map(say, HEALTH_HEAD)), rows)
+
+
+def _in_portuguese(text: str) -> str:
+    return read_catalogue(FOLDER / "pt_BR" / "LC_MESSAGES" / f"{DOMAIN}.mo").translated(text)
 
 
 def _marked(word: HealthWord) -> str:
