@@ -161,7 +161,7 @@ lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml --group train -o $(PACKAGING)/lock/train.txt
 	$(LOCK) --group convert -o $(PACKAGING)/lock/convert.txt
 	$(LOCK) $(PROJECTS) --group dev $(OWN) -o $(PACKAGING)/lock/dev.txt
-	$(LOCK) $(PROJECTS) $(OWN) --no-emit-package pip -c $(PACKAGING)/lock/dev.txt -o $(PACKAGING)/lock/palmctl.txt
+	$(LOCK) $(PROJECTS) $(OWN) -c $(PACKAGING)/lock/dev.txt -o $(PACKAGING)/lock/palmctl.txt
 	$(BIN)/python -m tools.rig.packaging.release.base
 
 clean: ## remove what was made here

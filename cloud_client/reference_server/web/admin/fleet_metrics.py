@@ -24,7 +24,7 @@ _BOUNDS: Final = {"0.05": "50", "0.1": "100", "0.2": "200", "0.5": "500", "1.0":
 """Bucket bounds in seconds, and in the names of the reported counters."""
 _COUNTERS: Final = (
     ("palm_fleet_frames", "frames", "Frames that devices have examined."),
-    ("palm_fleet_spoof_frames", "pad.fail", "Frames that liveness refused."),
+    ("palm_fleet_pad_failures", "pad.fail", "Captures that liveness refused."),
     ("palm_fleet_cable_resets", "cable.resets", "Sessions with a validator that were reset."),
     ("palm_fleet_uploads_failed", "uploads.failed", "Uploads of verdicts that failed."),
     ("palm_fleet_bad_evidence", "evidence.bad_signature", "Messages of validators with a bad signature."),
