@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from cloud_client.reference_server.contract.words import Reconciliation, SessionStatus
+from cloud_client.reference_server.domain.devices import fleet, rollouts
 from cloud_client.reference_server.errors import OperatorError, StoreUnavailable
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops.serve import DataDirectory, ServeOptions
@@ -415,7 +416,8 @@ def test_every_word_of_the_page_is_translated() -> None:
     asked |= {word.value.replace("_", " ") for word in (*SessionStatus, *Reconciliation)}
     assert asked <= PORTUGUESE.keys(), asked - PORTUGUESE.keys()
     sources_of_views = (page / "views.py").read_text()
-    sources = sources_of_views + (page / "routes.py").read_text()
+    sources = "".join((page / f"{name}.py").read_text() for name in ("views", "fleet_views", "routes"))
+    sources += Path(fleet.__file__).read_text() + Path(rollouts.__file__).read_text()
     said = PORTUGUESE.keys() & set(re.findall(r'"((?:[^"\\]|\\.)*)"', sources))
     assert PORTUGUESE.keys() == asked | said
     functions = [node for node in ast.walk(ast.parse(sources_of_views)) if isinstance(node, ast.FunctionDef)]

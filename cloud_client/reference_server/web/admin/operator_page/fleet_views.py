@@ -31,7 +31,8 @@ class HourLine:
 class LatencyLine:
     """How many verdicts took at most so long, and longer than the bar before; ``percent`` of all."""
 
-    words: str
+    upto_ms: int | None
+    """None: longer than every bound."""
     count: int
     percent: float
 
@@ -121,8 +122,8 @@ def _latencies(counters: dict[str, int]) -> list[LatencyLine]:
     total, below, lines = counters.get("latency_ms.le_inf", 0), 0, []
     for bound in _BOUNDS:
         upto = counters.get(f"latency_ms.le_{bound}", 0)
-        words = "over 1,000 ms" if bound == "inf" else f"up to {int(bound):,} ms"
-        lines.append(LatencyLine(words, upto - below, 100 * (upto - below) / total if total else 0.0))
+        upto_ms = None if bound == "inf" else int(bound)
+        lines.append(LatencyLine(upto_ms, upto - below, 100 * (upto - below) / total if total else 0.0))
         below = upto
     return lines if total else []
 
@@ -138,16 +139,3 @@ def rollout_list(tx: Tx, environment: Environment, now_ms: int) -> list[dict[str
         rollouts.status(tx, environment, row["release_seq"], now_ms) | {"started_ms": row["started_ms"]}
         for row in rows
     ]
-
-
-def board_words(day: DeviceDay) -> str:
-    """The board's values of the newest report, in words."""
-    if day.report is None:
-        return ""
-    board = day.report["board"]
-    words = [
-        None if board["temperature_c"] is None else f"{board['temperature_c']} °C",
-        None if board["storage_free_mib"] is None else f"{board['storage_free_mib']:,} MiB of storage free",
-        None if board["memory_free_mib"] is None else f"{board['memory_free_mib']:,} MiB of memory free",
-    ]
-    return ", ".join(word for word in words if word) or "no values"

@@ -153,7 +153,6 @@ class OperatorPage:
                 "name": "devices",
                 "title": device_id if day is not None else "No such device",
                 "day": day,
-                "board": "" if day is None else fleet_views.board_words(day),
                 "found": day is not None,
             }
 
