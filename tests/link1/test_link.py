@@ -189,6 +189,29 @@ def test_a_message_of_any_size_goes_in_full_slices(size: int) -> None:
     assert b"".join(frame.payload for frame in frames) == message
 
 
+def test_a_link_is_idle_when_nothing_waits_and_nothing_is_in_flight() -> None:
+    link, script = up()
+    script.auto_ack = False
+    assert link.idle
+    link.send(CONTROL, Outgoing("x", b"waits"))
+    assert not link.idle
+    script.pump()
+    assert not link.idle
+    script.say(Frame(FrameKind.ACK, CONTROL, script.peer_tag[0], 0))
+    assert link.idle
+
+
+def test_a_message_that_the_port_does_not_take_is_repeated_once() -> None:
+    """Its next timer starts when it has left again."""
+    link, script = up()
+    script.auto_ack = False
+    link.send(CONTROL, Outgoing("x", b"x"))
+    script.pump()
+    for after_ms in (200, 300, 400):
+        link.tick(script.now_ms + after_ms)
+    assert link.retransmissions == 1
+
+
 @pytest.mark.parametrize("size", [0, 4097])
 def test_a_message_that_fits_no_four_fragments_is_refused_at_its_source(size: int) -> None:
     with pytest.raises(FormatError):

@@ -728,6 +728,13 @@ def test_new_settings_hold_from_the_next_attempt_on(bench: EngineBench) -> None:
     assert verdicts(bench.see(good_sighting(score=0.1)))
 
 
+def test_a_new_time_for_decisions_holds_from_the_next_verdict_on(bench: EngineBench) -> None:
+    bench.engine.configure(replace(SETTINGS, decision_timeout_ms=2_000))
+    pass_one(bench, "a")
+    assert unknowns(bench.wait(1_999)) == []
+    assert unknowns(bench.wait(1)) == [bench.stored("a").ref]
+
+
 def test_the_table_leads_everywhere_and_nothing_leads_out_of_an_end() -> None:
     reached = {State.ARMED, *TRANSITIONS.values()}
     assert reached == set(State)

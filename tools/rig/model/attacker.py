@@ -240,8 +240,8 @@ class _Rules:
     def _greetings(self, me: CableParty) -> Iterator[Greeting]:
         """Hellos that `me` takes: ids are as it expects them, key and nonce are the attacker's choice."""
         begun = [EndSession(ATTACKER, 1)]
-        latest = [state.session for state in self._world.devices]
-        latest += [state.session for state in self._world.validators]
+        latest = [device.session for device in self._world.devices]
+        latest += [validator.session for validator in self._world.validators]
         for party, last in zip((*DEVICES, *VALIDATORS), latest, strict=True):
             begun += [EndSession(party.who, number) for number in range(1, last + 1)]
         for key in self._counting_keys(me):
