@@ -192,13 +192,13 @@ def test_a_message_of_any_size_goes_in_full_slices(size: int) -> None:
 def test_a_link_is_idle_when_nothing_waits_and_nothing_is_in_flight() -> None:
     link, script = up()
     script.auto_ack = False
-    assert link.idle
+    seen = [link.idle]
     link.send(CONTROL, Outgoing("x", b"waits"))
-    assert not link.idle
+    seen.append(link.idle)
     script.pump()
-    assert not link.idle
+    seen.append(link.idle)
     script.say(Frame(FrameKind.ACK, CONTROL, script.peer_tag[0], 0))
-    assert link.idle
+    assert [*seen, link.idle] == [True, False, False, True]
 
 
 def test_a_message_that_the_port_does_not_take_is_repeated_once() -> None:
