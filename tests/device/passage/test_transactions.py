@@ -8,6 +8,7 @@ import pytest
 from device.passage.after_verdict import MAX_OPEN, MAX_RECENT
 from device.passage.effects import (
     Effect,
+    ListOpen,
     RecordDecision,
     RecordDisowned,
     RecordEvidence,
@@ -726,6 +727,15 @@ def test_new_settings_hold_from_the_next_attempt_on(bench: EngineBench) -> None:
     bench.engine.configure(replace(SETTINGS, attempts=1))
     bench.ask("a")
     assert verdicts(bench.see(good_sighting(score=0.1)))
+
+
+def test_a_question_of_an_ended_session_is_not_repeated(bench: EngineBench) -> None:
+    pass_one(bench, "a")
+    bench.lose_link()
+    assert resolved(bench.prove()) == [(bench.stored("a").ref,)]
+    bench.lose_link()
+    asked = [effect for effect in bench.wait(5_000) if isinstance(effect, ListOpen)]
+    assert asked == []
 
 
 def test_a_new_time_for_decisions_holds_from_the_next_verdict_on(bench: EngineBench) -> None:
