@@ -133,6 +133,8 @@ class History:
     uploads_accepted: set[str] = field(default_factory=set)
     wiped: bool = False
     revoked: bool = False
+    slow_s: float = 0.0
+    """The longest that the disk takes for one piece of work."""
     wall_wrong: bool = False
     """Whether any clock was set wrong."""
 

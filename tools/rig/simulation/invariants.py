@@ -283,7 +283,7 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
         return None
     at = verdict.body["gallery"]
     old_s = history.superseded_at_s(at["epoch"], at["seq"])
-    slack_s = CLOCK_SLACK_S if history.wall_wrong else FRESHNESS_SLACK_S
+    slack_s = (CLOCK_SLACK_S if history.wall_wrong else FRESHNESS_SLACK_S) + 3 * history.slow_s
     since_s = min(history.newest_head_at_s, old_s if old_s is not None else history.newest_head_at_s)
     age_s = verdict.at_s - since_s
     return (

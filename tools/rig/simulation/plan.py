@@ -142,7 +142,7 @@ def _operators(chance: random.Random, until_s: float) -> list[PlannedAct]:
     ]
 
 
-def _trouble(  # noqa: PLR0911 - one line a kind
+def _trouble(  # noqa: C901, PLR0911 - one line a kind
     chance: random.Random, act: Act, at_s: float, until_s: float
 ) -> PlannedAct:
     for_s = chance.choice((0.2, 1.0, 3.0, 10.0, 30.0)) * chance.uniform(0.5, 1.5)
@@ -150,8 +150,10 @@ def _trouble(  # noqa: PLR0911 - one line a kind
     match act:
         case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY | Act.GALLERY_REPLAYED:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))
-        case Act.CABLE_LATE | Act.DISK_SLOW:
+        case Act.CABLE_LATE:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.05, 0.8))
+        case Act.DISK_SLOW:
+            return PlannedAct(at_s, act, for_s, chance.choice((0.05, 0.5, 4.0)))
         case Act.NETWORK_SLOW:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.5, 15.0))
         case Act.CORE_KILLED | Act.CARRIER_KILLED | Act.VALIDATOR_KILLED:

@@ -360,6 +360,7 @@ class SimulatedWorld:
             case Act.DISK_FULL | Act.SYNC_FAILS:
                 self._for(act, lambda on: self._trouble_disk(act.act) if on else self._mend_disk())
             case Act.DISK_SLOW:
+                self.history.slow_s = max(self.history.slow_s, act.size)
                 self._for(act, lambda on: setattr(self, "slow_disk_s", act.size if on else 0.0))
 
     def _for(self, act: PlannedAct, switch: Callable[[bool], object]) -> None:
@@ -427,12 +428,15 @@ class SimulatedWorld:
         else:
             self._arm(act)
             await asyncio.sleep(chance.choice((0.05, 0.5, 0.5, act.size / 1000)) * chance.random())
-            if act.act is Act.CANCELLED and chance.random() < 0.5:
+            if act.act is Act.CANCELLED and chance.random() < 0.2:
                 self.validator.do(lambda desk: desk.cancel())
             if not self._show(person, chance):
                 return
         visit = self._visits
-        await asyncio.sleep(act.for_s * chance.random())
+        if act.act in (Act.CANCELLED, Act.REPLACED) and chance.random() < 0.7:
+            await self._wait_for_outcome(act.for_s)
+        else:
+            await asyncio.sleep(act.for_s * chance.random())
         if act.act is Act.CANCELLED:
             self.validator.do(lambda desk: desk.cancel())
         if act.act is Act.REPLACED:
@@ -440,6 +444,15 @@ class SimulatedWorld:
         await asyncio.sleep(act.for_s * chance.random())
         if self.history.visit == visit:
             self.device.visitor = None
+
+    async def _wait_for_outcome(self, most_s: float) -> None:
+        """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
+        until_s = self.loop.now_s + most_s
+        while self.loop.now_s < until_s:
+            palmd = self.device.palmd
+            if palmd is None or palmd.gate.open_txn_id is None:
+                return
+            await asyncio.sleep(0.002)
 
     def _show(self, person: int | None, chance: random.Random) -> bool:
         if self.device.visitor is not None:
