@@ -96,9 +96,12 @@ class ChannelSender:
             self.waiting.append(message)
         return True
 
-    def withdraw_waiting(self) -> None:
-        """Drop everything that has not begun to go out."""
-        self.waiting.clear()
+    def withdraw_waiting(self, name: str | None = None) -> bool:
+        """Drop what has not begun to go out, of all or of one name; whether there was any."""
+        kept = deque(other for other in self.waiting if name is not None and other.name != name)
+        dropped = len(kept) < len(self.waiting)
+        self.waiting = kept
+        return dropped
 
     def _drop_oldest(self, name: str) -> bool:
         for place, other in enumerate(self.waiting):

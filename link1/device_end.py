@@ -51,7 +51,7 @@ from link1.keys import PublicKey, SigningKey
 from link1.link import RandomSource
 from link1.link_states import MessageLeft
 from link1.members import HEX32
-from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, Passage, Request
+from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, LastVerdict, Passage, Request
 from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
 from link1.signed import Kind, object_ref, sign_object, signer_kid_of, verify_object
 
@@ -93,6 +93,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         self._complained: OrderedDict[str, None] = OrderedDict()
         self._held_verdicts: OrderedDict[str, JsonObject] = OrderedDict()
         self._held_status: DeviceStatus | None = None
+        self._newest_status: DeviceStatus | None = None
         self._held_resolve: list[str] = []
 
     def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
@@ -115,6 +116,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         peer = self._session.peer
         if peer is None:
             return False
+        self._newest_status = status
         signed = replace(status, nonce_b64=peer.nonce_b64, device_id=self._device_id)
         sent = self._session.send(MessageType.STATUS, sign_object(Kind.STATUS, signed.to_obj(), self._key))
         self._held_status = None if sent else status
@@ -128,7 +130,7 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
         if not self.proven:
             return False
         ref = object_ref(wrapper)
-        if self._session.send(MessageType.VERDICT, wrapper, token=ref):
+        if self._queue_verdict(ref, wrapper):
             self._held_verdicts.pop(ref, None)
             return True
         self._held_verdicts[ref] = wrapper
@@ -136,11 +138,24 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
             self._held_verdicts.popitem(last=False)
         return True
 
+    def _queue_verdict(self, ref: str, wrapper: JsonObject) -> bool:
+        """Queue a verdict; a status that it overtakes is signed again, or it would arrive after the verdict
+        and name an older one as the last."""
+        if not self._session.send(MessageType.VERDICT, wrapper, token=ref):
+            return False
+        status, seq = self._newest_status, wrapper["verdict"]["verdict_seq"]
+        if status is not None and (status.last is None or status.last.verdict_seq < seq):
+            self._newest_status = replace(status, last=LastVerdict(seq, ref))
+        waited = self._session.withdraw_waiting_status() or self._held_status is not None
+        if waited and self._newest_status is not None:
+            self.send_status(self._newest_status)
+        return True
+
     def _send_held(self) -> None:
         """Send what found no room, as far as there is some now."""
         while self._held_verdicts:
             ref, wrapper = next(iter(self._held_verdicts.items()))
-            if not self._session.send(MessageType.VERDICT, wrapper, token=ref):
+            if not self._queue_verdict(ref, wrapper):
                 return
             del self._held_verdicts[ref]
         if self._held_status is not None:
@@ -208,7 +223,8 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
                     events.append(Proven(peer.kid, peer.nonce_b64))
                 case SessionEnded(reason, proven):
                     self._held_verdicts.clear()
-                    self._held_status, self._held_resolve = None, []
+                    self._held_status = self._newest_status = None
+                    self._held_resolve = []
                     events.append(Down(reason, proven))
                 case PeerError(error):
                     events.append(ErrorReceived(error.code, error.about, error.txn_id))

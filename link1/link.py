@@ -210,9 +210,10 @@ class Link:
         """Queue a message of 1..4096 bytes; False without a session or without room."""
         return self._state is LinkState.UP and self._senders[channel].queue(message)
 
-    def withdraw_waiting(self, channel: Channel) -> None:
-        """Drop what waits on a channel and has not begun to go out."""
-        self._senders[channel].withdraw_waiting()
+    def withdraw_waiting(self, channel: Channel, name: str | None = None) -> bool:
+        """Drop what waits on a channel and has not begun to go out, of all or of one name; whether there was
+        any."""
+        return self._senders[channel].withdraw_waiting(name)
 
     def send_hint(self, data: bytes) -> None:
         """Let one hint go out; a newer one takes the place of one still here. Raises FormatError."""

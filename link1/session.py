@@ -169,6 +169,10 @@ class Session:
     def withdraw_waiting_mail(self) -> None:
         self.link.withdraw_waiting(Channel.MAIL)
 
+    def withdraw_waiting_status(self) -> bool:
+        """Drop a status that has not begun to go out; whether there was one."""
+        return self.link.withdraw_waiting(Channel.CONTROL, MessageType.STATUS.value)
+
     # ---- what the link says
 
     def _follow(self, link_events: list[LinkEvent], now_ms: int) -> list[SessionEvent]:

@@ -86,6 +86,24 @@ def test_the_newest_status_and_the_newest_resolve_go_out() -> None:
     assert said[1][1] == {"verdict_refs": ["b" * 32]}
 
 
+def test_a_status_that_a_verdict_overtakes_knows_the_verdict() -> None:
+    """It was signed before; as it was, it would tell the validator of a device whose storage went back."""
+    script = proven()
+    script.auto_ack = False
+    end_of(script).send_error(ErrorCode.EXPIRED, MessageType.REQUEST)
+    script.pump()
+    end_of(script).send_status(device_status(last=None))
+    end_of(script).send_verdict(signed_verdict(2))
+    end_of(script).send_verdict(signed_verdict(1))  # asked for again
+    acknowledge(script)
+    said = [(type_, body) for type_, body in script.take_messages() if type_ != "error"]
+    assert [type_ for type_, _ in said] == ["verdict", "verdict", "status"]
+    assert said[-1][1]["status_obj"]["last"] == {
+        "verdict_seq": 2,
+        "verdict_ref": object_ref(signed_verdict(2)),
+    }
+
+
 def test_nothing_of_it_goes_into_another_session() -> None:
     script = full()
     end_of(script).send_verdict(signed_verdict(1))
