@@ -17,6 +17,8 @@ EXPOSURE = {
     "palm-update.service": 1.5,
     "palm-update-recover.service": 0.8,
     "palm-usb-gadget.service": 1.2,
+    "palm-totem.service": 1.3,
+    "palm-kiosk.service": 3.5,
 }
 """At most, by `systemd-analyze security`: from 0 to 10."""
 

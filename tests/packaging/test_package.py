@@ -10,7 +10,7 @@ from click import Group
 from models.hand_landmarks import WEIGHTS_FOLDER, installed_landmarks, open_landmarks, weights_folder
 from tools.palmctl.added_commands import ExtendedGroup
 from tools.rig.packaging import documents
-from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, Build, build
+from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, SYSTEM_FILES, Build, build
 from tools.rig.packaging.debian_package import RELEASES
 from tools.rig.packaging.interpreters import minor_version
 from tools.rig.packaging.release.sbom import components_of, contents_of
@@ -96,6 +96,7 @@ def test_what_runs_can_run(listing: dict[str, str]) -> None:
         f"{INSIDE}/bin/palmd",
         f"{INSIDE}/bin/palm-syncd",
         "./usr/sbin/palm-access-rollback",
+        "./usr/libexec/palm-access/palm-kiosk",
         "./usr/libexec/palm-access/usb-gadget",
     }
     for name in ("palmctl", "palmd", "palm-syncd"):
@@ -111,10 +112,13 @@ def test_no_code_of_the_server_the_kit_or_the_rig_is_in_it(listing: dict[str, st
 
 
 def test_every_unit_and_rule_is_in_it(listing: dict[str, str]) -> None:
-    names = {Path(path).name for path in listing}
-    for file in (SOURCE / "systemd").iterdir():
-        shown = {"palm-access.sysusers", "palm-access.tmpfiles", "palm-access.modules-load"}
-        assert (f"{PACKAGE}.conf" if file.name in shown else file.name) in names, file.name
+    files = {
+        str(file.relative_to(SOURCE / "systemd"))
+        for file in (SOURCE / "systemd").rglob("*")
+        if file.is_file()
+    }
+    assert files == SYSTEM_FILES.keys()
+    assert {f".{place}" for place in SYSTEM_FILES.values()} <= listing.keys()
 
 
 def test_byte_code_comes_with_it_and_names_its_place_on_the_board(package: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_store
+from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.store.base import Tx
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def bundle() -> None:
     """Registrations that come and go as files."""
 

@@ -13,9 +13,10 @@ from tools.cloud.mail import config, factory_ca, mail
 from tools.cloud.port_database import port_db
 from tools.cloud.release import release
 from tools.cloud.store import Work, environment_of, of_environment, of_tenant, on_data, on_store, reported
+from tools.palmctl.whole_help import WholeHelpGroup
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_store
+from tools.palmctl.whole_help import WholeHelpGroup
 
 _Q = click.IntRange(0, 10_000)
 _QUALITY = click.IntRange(0, 100)
@@ -13,7 +14,7 @@ _WAIT = click.IntRange(1, 600_000)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def mail() -> None:
     """Sealed records for devices."""
 
@@ -49,7 +50,7 @@ def mail_bundle(*, tenant: str, mode: str) -> Work:
     return lambda tx, vault, now_ms: sending.trust_bundle(tx, vault, environment_of(tenant, mode), now_ms)
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def config() -> None:
     """The signed configuration that devices follow."""
 
@@ -87,7 +88,7 @@ def config_set(*, tenant: str, mode: str, **given: Any) -> Work:
     )
 
 
-@click.group("factory-ca")
+@click.group("factory-ca", cls=WholeHelpGroup)
 def factory_ca() -> None:
     """Certificate authorities of device makers."""
 

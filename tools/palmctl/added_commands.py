@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 
+from tools.palmctl.whole_help import WholeHelpGroup
+
 SERVER, KIT, RIG = "the reference server", "the validator kit", "the test rig"
 """The parts of the project that a device's package leaves out."""
 
 
-class ExtendedGroup(click.Group):
+class ExtendedGroup(WholeHelpGroup):
     """A group of commands to which other distributions add more.
 
     `added_by`: the part of the project that each added command belongs to; a command that is not named there

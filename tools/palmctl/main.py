@@ -19,6 +19,7 @@ from tools.palmctl.translated_help import in_language
 # name: (module of tools.palmctl.commands, one line of help). The line is here so that --help imports nothing.
 COMMANDS = {
     "bench": ("bench", "Measure this machine: verdict latency stage by stage, start with a large gallery."),
+    "commands": ("commands", "List every command that is installed here."),
     "config": ("config", "Show, check and change the configuration file of this device."),
     "enrol": ("enrol", "Enrol a person here: code, consent on this terminal, both palms."),
     "doctor": ("doctor", "Look at everything that a gate needs, and say what to do about what is wrong."),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tools.palmctl.whole_help import WholeHelpGroup
+
 if TYPE_CHECKING:
     from link1.keys import SigningKey
     from tools.kit.simulate.mail_carrier import OfficeAccess
@@ -22,7 +24,7 @@ FAULTS = (
 """The words of tools.kit.simulate.faults.Fault, here again so that --help imports nothing."""
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def dbd() -> None:
     """A validator (DBD) for the other end of the cable."""
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from tools.palmctl.whole_help import WholeHelpGroup
 
-@click.group()
+
+@click.group(cls=WholeHelpGroup)
 def link() -> None:
     """The cable: a virtual pair, a monitor."""
 

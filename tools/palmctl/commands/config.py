@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from tools.palmctl.whole_help import WholeHelpGroup
 
 from tools.palmctl.language import translated as _
 
@@ -14,9 +17,22 @@ _CONFIG = click.option(
 )
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def config() -> None:
     """Show, check and change the configuration file of this device."""
+
+
+def _members_like(_context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell's completion: the members of the configuration, each with what it is for."""
+    from device.config.config import describe_members
+    from device.config.doc import SAYS
+
+    names = [
+        (f"{section}.{name}", SAYS[section].get(name))
+        for section, each in describe_members().items()
+        for name in each
+    ]
+    return [CompletionItem(name, help=says) for name, says in names if name.startswith(begun)]
 
 
 @config.command()
@@ -71,7 +87,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
 
 
 @config.command("set")
-@click.argument("member", metavar="SECTION.MEMBER")
+@click.argument("member", metavar="SECTION.MEMBER", shell_complete=_members_like)
 @click.argument("value")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_CONFIG

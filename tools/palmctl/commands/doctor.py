@@ -32,9 +32,36 @@ _NOT_ROOT = marked(
     "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
 )
 
+CHECK_NAMES = (
+    "configuration",
+    "provisioned",
+    "ownership",
+    "daemon",
+    "storage",
+    "wear",
+    "camera",
+    "picture",
+    "cable",
+    "validator",
+    "server",
+    "clock",
+    "gallery",
+    "model",
+    "temperature",
+    "memory",
+    "sandbox",
+    "telemetry",
+)
+"""Those of device.doctor.examine, which is not imported while a shell completes a word."""
+
+
+def _checks_like(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
+    given = context.params.get("checks") or ()
+    return [name for name in CHECK_NAMES if name.startswith(begun) and name not in given]
+
 
 @click.command()
-@click.argument("checks", nargs=-1, metavar="[CHECK]…")
+@click.argument("checks", nargs=-1, metavar="[CHECK]…", shell_complete=_checks_like)
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON object.")
 def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from tools.palmctl.language import translated as _
+from tools.palmctl.whole_help import WholeHelpGroup
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def keys() -> None:
     """Where the keys of this device lie."""
 

@@ -8,9 +8,10 @@ import click
 
 from tools.palmctl.commands.update import in_json, lines, take, with_config
 from tools.palmctl.language import translated as _
+from tools.palmctl.whole_help import WholeHelpGroup
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def model() -> None:
     """The palm model: look at one, install a signed one."""
 

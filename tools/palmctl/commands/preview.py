@@ -11,7 +11,10 @@ from tools.palmctl.language import translated as _
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port of the page, for example the one that ssh -L forwards; default: a free one.",
 )
 @click.option(
     "--minutes",
@@ -24,8 +27,13 @@ from tools.palmctl.language import translated as _
 def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) -> None:
     """Show the camera's picture with the hand's outline, the crop and the quality, as a page on this machine.
 
-    The page is for a browser on this machine alone (from afar: ssh -L PORT:127.0.0.1:PORT). Its pictures are
-    made on request, in memory, and stored nowhere; they stop when the page is closed or its time is over.
+    The page is for a browser on this machine alone. Its pictures are made on request, in memory, and stored
+    nowhere; they stop when the page is closed or its time is over. From afar, on your own machine:
+
+    \b
+    ssh -L 8800:127.0.0.1:8800 USER@DEVICE palmctl preview --port 8800
+
+    and open the address that it prints.
 
     Exit code 0: the page was closed or its time is over. 3: no daemon answers. 4: this user may not
     see it.

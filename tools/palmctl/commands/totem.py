@@ -2,8 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from tools.palmctl.pages.server import Answer, Reply
 
 
 @click.command()
@@ -21,13 +25,15 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
     """Serve the enrolment screen: code, terms to read and accept, guidance, result; Portuguese and English.
 
     It runs until it is interrupted, and waits for a core that is not there yet. Start the browser with:
-    chromium --kiosk "$(cat URL-FILE)".
+    chromium --kiosk "$(cat URL-FILE)". On an appliance, systemctl enable --now palm-totem starts both, and
+    starts them again when the browser hangs.
 
     Exit code 0 or 130: ended. 1: the port or the file cannot be used. 4: this user may not ask the core.
     """
     from functools import partial
 
     from device.errors import IpcError, IpcNotPermitted
+    from device.platform import sd_notify
     from device.platform.control import ask_core
     from device.platform.files import replace_synced
     from tools.palmctl.control_sockets import totem_socket_of
@@ -41,12 +47,25 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
         raise  # the page would be out of service for ever
     except IpcError:
         pass  # not there yet, or busy: the page goes on asking
-    page = LocalPage(totem_routes(ask), port=port)
+    routes = totem_routes(ask)
+    page = LocalPage(routes | {"GET state": _feeding(routes["GET state"])}, port=port)
     try:
         if url_file is not None:
             replace_synced(url_file, page.url.encode(), mode=0o600)
         click.echo(json.dumps({"url": page.url}) if as_json else page.url)
+        sd_notify.ready("waiting for a browser")
         page.serve()
     finally:
         if url_file is not None:
             url_file.unlink(missing_ok=True)
+
+
+def _feeding(state: "Answer") -> "Answer":
+    """The page asks for the state every ten seconds at least: while it does, browser and script are alive."""
+    from device.platform import sd_notify
+
+    def answer(members: dict[str, Any]) -> "Reply":
+        sd_notify.watchdog()
+        return state(members)
+
+    return answer

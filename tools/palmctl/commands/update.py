@@ -9,6 +9,7 @@ import click
 
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
+from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from device.platform.ipc import Packet
@@ -24,7 +25,7 @@ with_config = click.option(
 in_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def update() -> None:
     """Releases of software and models on this device."""
 

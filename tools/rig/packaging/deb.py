@@ -34,6 +34,11 @@ SYSTEM_FILES = {
     "palm-update.service": "/lib/systemd/system/palm-update.service",
     "palm-update-recover.service": "/lib/systemd/system/palm-update-recover.service",
     "palm-usb-gadget.service": "/lib/systemd/system/palm-usb-gadget.service",
+    "palm-totem.service": "/lib/systemd/system/palm-totem.service",
+    "palm-kiosk.service": "/lib/systemd/system/palm-kiosk.service",
+    "kiosk/palm-kiosk": "/usr/libexec/palm-access/palm-kiosk",
+    "kiosk/policies.json": "/usr/share/palm-access/kiosk/chromium/policies/managed/palm-kiosk.json",
+    "kiosk/keyboard.xkb": "/usr/share/palm-access/kiosk/xkb/symbols/palm-kiosk",
     "usb-gadget": "/usr/libexec/palm-access/usb-gadget",
     "70-palm-access.rules": "/lib/udev/rules.d/70-palm-access.rules",
     "palm-access.sysusers": "/usr/lib/sysusers.d/palm-access.conf",
@@ -47,7 +52,11 @@ DEBIAN_FILES = {
     "lintian-overrides": f"/usr/share/lintian/overrides/{PACKAGE}",
 }
 EXECUTABLES = frozenset(
-    {Path("/usr/sbin/palm-access-rollback"), Path("/usr/libexec/palm-access/usb-gadget")}
+    {
+        Path("/usr/sbin/palm-access-rollback"),
+        Path("/usr/libexec/palm-access/palm-kiosk"),
+        Path("/usr/libexec/palm-access/usb-gadget"),
+    }
 ) | {tree.PREFIX / "package" / "bin" / name for name in tree.PROGRAMS}
 MAINTAINER_SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
@@ -60,6 +69,7 @@ Maintainer: {maintainer}
 Installed-Size: @KIB@
 Depends: {depends}
 Recommends: ca-certificates
+Suggests: cage, chromium, seatd, xwayland
 Section: embedded
 Priority: optional
 Description: palm-recognition access device: core, carrier and command line
