@@ -1,6 +1,7 @@
 """The manual pages as a reader meets them."""
 
 import argparse
+import re
 import shutil
 import subprocess
 
@@ -68,3 +69,13 @@ def test_every_page_is_sound() -> None:
     names = documents.manual_pages("1.0-1", EPOCH)
     joined = "\n".join(names.values())
     shown(joined)
+
+
+def test_the_pages_in_portuguese() -> None:
+    portuguese = documents.portuguese_pages("1.0-1", EPOCH)
+    english = documents.manual_pages("1.0-1", EPOCH)
+    assert portuguese.keys() == {name for name in english if name.startswith("palmctl")}
+    page = shown(portuguese["palmctl-doctor.1"])
+    assert "CÓDIGOS DE SAÍDA" in page and "Mostra todos os resultados como um objeto JSON." in page
+    assert not re.search(r"\b(the|of|is)\b", page)
+    assert "Print all findings as one JSON object." in shown(english["palmctl-doctor.1"])

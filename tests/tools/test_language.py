@@ -111,7 +111,7 @@ def test_doctor_and_status_of_a_serving_device(device: Device) -> None:
         status = {name: shell("status", config=config, LANG=name) for name in (brazil, "C.UTF-8")}
     lines = doctor.stdout.splitlines()
     assert [line.split()[1] for line in lines if line[:1] in "✓!✗·" and line] == list(CHECKS)
-    assert "está atendendo" in doctor.stdout and "em ordem" in lines[-1]
+    assert "em operação" in doctor.stdout and "em ordem" in lines[-1]
     assert not re.search(r"\b(the|is|may|not|run|see)\b", doctor.stdout), doctor.stdout
     findings = json.loads(in_json.stdout)["findings"]
     assert [finding["name"] for finding in findings] == ["provisioned", "cable"]

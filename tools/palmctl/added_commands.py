@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
+from tools.palmctl.language import marked
 from tools.palmctl.whole_help import WholeHelpGroup
 
-SERVER, KIT, RIG = "the reference server", "the validator kit", "the test rig"
+SERVER, KIT, RIG = marked("the reference server"), marked("the validator kit"), marked("the test rig")
 """The parts of the project that a device's package leaves out."""
 
 

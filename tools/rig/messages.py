@@ -61,7 +61,7 @@ ERRORS: Final = (
 )
 """Here the strings of several words in a `raise` are messages."""
 
-MARKED: Final = ("tools/palmctl", "tools/rig/reference_pages.py")
+MARKED: Final = ("tools/palmctl", "tools/rig/packaging/manual.py", "tools/rig/reference_pages.py")
 """Here the arguments of `_` and `marked` are messages."""
 
 CLICK: Final = (

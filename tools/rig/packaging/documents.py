@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.hand_landmarks import WEIGHTS_FOLDER
+from tools.palmctl.language import choose_language
 from tools.rig.packaging import manual
 from tools.rig.packaging.debian_package import gzipped
 from tools.rig.packaging.errors import PackagingError
@@ -54,6 +56,8 @@ def write_all(root: Path, about: About) -> None:
     documents = Path("/usr/share/doc") / about.package
     for name, text in manual_pages(about.version, about.epoch).items():
         _write(root, Path("/usr/share/man/man1") / f"{name}.gz", gzipped(text))
+    for name, text in portuguese_pages(about.version, about.epoch).items():
+        _write(root, Path("/usr/share/man/pt_BR/man1") / f"{name}.gz", gzipped(text))
     _write(
         root,
         Path("/usr/share/man/man8/palm-access-rollback.8.gz"),
@@ -98,6 +102,19 @@ def manual_pages(version: str, epoch: int) -> Mapping[str, str]:
         **manual.of_argparse(palmd.parser(), version, epoch),
         **manual.of_argparse(syncd.parser(), version, epoch),
     }
+
+
+def portuguese_pages(version: str, epoch: int) -> Mapping[str, str]:
+    """{file name: text} of every command, in Portuguese."""
+    before = os.environ.get("LANGUAGE")
+    choose_language("pt-BR", as_json=False)
+    try:
+        return manual.of_click(command_line(), "palmctl", version, epoch)
+    finally:
+        choose_language(None, as_json=True)
+        os.environ.pop("LANGUAGE")
+        if before is not None:
+            os.environ["LANGUAGE"] = before
 
 
 def completion(shell: str) -> str:

@@ -9,22 +9,25 @@ from datetime import UTC, datetime
 import click
 
 from tools.palmctl.added_commands import ExtendedGroup
+from tools.palmctl.language import marked
+from tools.palmctl.language import translated as _
+from tools.palmctl.translated_help import in_language
 
 _EXIT_STATUS = (
-    ("0", "done"),
-    ("1", "failed; the last line says what to do next"),
-    ("2", "wrong usage"),
-    ("3", "not provisioned, or not reachable"),
-    ("4", "not permitted to this user"),
+    ("0", marked("done")),
+    ("1", marked("failed; the last line says what to do next")),
+    ("2", marked("wrong usage")),
+    ("3", marked("not provisioned, or not reachable")),
+    ("4", marked("not permitted to this user")),
 )
 _FILES = (
-    ("/etc/palm-access/device.toml", "the configuration"),
-    ("/var/lib/palm-access", "keys, gallery and journal of this device"),
-    ("/run/palm-access", "sockets of the daemons"),
+    ("/etc/palm-access/device.toml", marked("the configuration")),
+    ("/var/lib/palm-access", marked("keys, gallery and journal of this device")),
+    ("/run/palm-access", marked("sockets of the daemons")),
 )
 _ENVIRONMENT = (
-    ("PALM_ACCESS_CONFIG", "the configuration file, where --config does not name one"),
-    ("NO_COLOR", "when it is not empty, text alone: no colours, no line that is written over"),
+    ("PALM_ACCESS_CONFIG", marked("the configuration file, where --config does not name one")),
+    ("NO_COLOR", marked("when it is not empty, text alone: no colours, no line that is written over")),
 )
 # An option in the help of argparse: its name, then, after two spaces or on the next lines, what it does.
 _OPTION = re.compile(r"^  (-\S.*?)(?:  +|\n {10,})(.*(?:\n {10,}.*)*)", re.MULTILINE)
@@ -34,18 +37,19 @@ _BESIDE = ("palmctl", "palmd", "palm-syncd")
 
 def of_click(command: click.Command, name: str, version: str, epoch: int) -> dict[str, str]:
     """Pages of `command` and everything below it: {"palmctl-cloud-serve.1": text, …}."""
-    return dict(_pages(command, click.Context(command, info_name=name), version, epoch))
+    shown = in_language(command)
+    return dict(_pages(shown, click.Context(command, info_name=name), version, epoch))
 
 
 def _pages(command: click.Command, ctx: click.Context, version: str, epoch: int) -> Iterator[tuple[str, str]]:
     name = ctx.command_path.replace(" ", "-")
     page = _Page(name, command.get_short_help_str(200), version, epoch)
     synopsis = f"{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}"
-    page.section("SYNOPSIS", _bold(synopsis))
-    page.section("DESCRIPTION", _prose(command.help or ""))
+    page.section(_("SYNOPSIS"), _bold(synopsis))
+    page.section(_("DESCRIPTION"), _prose(command.help or ""))
     options = [record for parameter in command.get_params(ctx) if (record := parameter.get_help_record(ctx))]
     if options:
-        page.section("OPTIONS", _list(options))
+        page.section(_("OPTIONS"), _list(options))
     children = []
     if isinstance(command, click.Group):
         added = command.added_commands() if isinstance(command, ExtendedGroup) else ()
@@ -56,7 +60,7 @@ def _pages(command: click.Command, ctx: click.Context, version: str, epoch: int)
             if child is not None and not child.hidden:
                 children.append((child_name, child))
         page.section(
-            "COMMANDS",
+            _("COMMANDS"),
             _list([(f"{name}-{word}(1)", child.get_short_help_str(200)) for word, child in children]),
         )
     page.end(name)
@@ -69,9 +73,11 @@ def of_argparse(parser: argparse.ArgumentParser, version: str, epoch: int) -> di
     """The one page of a daemon."""
     page = _Page(parser.prog, (parser.description or "").rstrip("."), version, epoch)
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
-    page.section("SYNOPSIS", _bold(usage))
-    page.section("DESCRIPTION", _prose(f"{parser.description}\n\nsystemd starts it ({parser.prog}.service)."))
-    page.section("OPTIONS", _list(_OPTION.findall(parser.format_help())))
+    page.section(_("SYNOPSIS"), _bold(usage))
+    page.section(
+        _("DESCRIPTION"), _prose(f"{parser.description}\n\nsystemd starts it ({parser.prog}.service).")
+    )
+    page.section(_("OPTIONS"), _list(_OPTION.findall(parser.format_help())))
     page.end(parser.prog)
     return {f"{parser.prog}.1": page.text}
 
@@ -82,20 +88,20 @@ class _Page:
     def __init__(self, name: str, summary: str, version: str, epoch: int) -> None:
         date = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d")
         self.text = f'.TH "{name.upper()}" "1" "{date}" "palm-access {version}" "Palm access device"\n'
-        self.section("NAME", f"{name} \\- {_escape(summary.rstrip('.'))}\n")
+        self.section(_("NAME"), f"{name} \\- {_escape(summary.rstrip('.'))}\n")
 
     def section(self, title: str, body: str) -> None:
         self.text += f".SH {title}\n{body}"
 
     def end(self, name: str) -> None:
         """What every page ends with."""
-        self.section("EXIT STATUS", _list(_EXIT_STATUS))
-        self.section("ENVIRONMENT", _list(_ENVIRONMENT))
-        self.section("FILES", _list(_FILES))
+        self.section(_("EXIT STATUS"), _list((term, _(text)) for term, text in _EXIT_STATUS))
+        self.section(_("ENVIRONMENT"), _list((term, _(text)) for term, text in _ENVIRONMENT))
+        self.section(_("FILES"), _list((term, _(text)) for term, text in _FILES))
         words = [word for word in _BESIDE if word != name]
         if name.startswith("palmctl-"):
             words = [name.rpartition("-")[0], *words[1:]]
-        self.section("SEE ALSO", "".join(f".BR {_escape(word)} (1)\n" for word in words))
+        self.section(_("SEE ALSO"), "".join(f".BR {_escape(word)} (1)\n" for word in words))
 
 
 def _escape(text: str) -> str:

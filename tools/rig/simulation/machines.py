@@ -30,13 +30,14 @@ from device.values.wire import WireObject
 from device.vision.capture import CameraCondition, CameraState
 from device.vision.recognition import Interest, Look
 from gallery.errors import StoreError
-from link1.events import DeviceProven
+
 from link1.keys import PublicKey
 from link1.link_states import DownReason
 from link1.objects import GalleryMark, Pad
 from link1.transport.pump import CablePump
 from link1.validator.desk import DeskEvent, ValidatorDesk, accept_all
 from link1.validator.end import ValidatorEnd
+from link1.validator.events import DeviceProven
 from link1.validator.mail import InboxSettled, MailUnsupported, OutboxCollected, ValidatorMail
 from link1.validator.memory import DeskMemory
 from models.embedding import Embedder
