@@ -40,6 +40,7 @@ PROSE: Final = (
     "device/core/update_watch.py",
     "device/doctor",
     "device/health.py",
+    "device/journal/opening.py",
     "device/provisioning",
     "device/syncd/policy.py",
     "device/wipe",
@@ -51,12 +52,19 @@ PROSE: Final = (
 ERRORS: Final = (
     "cloud_client/client.py",
     "device/config",
+    "device/core/control_api.py",
+    "device/core/people_operations.py",
+    "device/enrolment",
+    "device/journal/rows.py",
+    "device/journal/witness.py",
     "device/platform",
-    "device/trust/credentials.py",
-    "device/trust/keystore.py",
-    "device/updates/desk.py",
+    "device/trust",
+    "device/updates",
+    "device/vision/capture.py",
+    "gallery/store.py",
     "link1/plain_file.py",
     "models/manifest.py",
+    "models/pad_network.py",
     "tools/palmctl",
 )
 """Here the strings of several words in a `raise` are messages."""
@@ -100,7 +108,7 @@ SYSTEM_MORE: Final = (errno.ENETUNREACH, errno.ENOENT, errno.ENOSPC, errno.ENOTD
 """Errors of the system whose texts are part of messages."""
 
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
-_PROSE = re.compile(r"(?!SELECT|%).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL)
+_PROSE = re.compile(r"(?!(?:SELECT|PRAGMA|INSERT|BEGIN|%)).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL)
 _HEADER = (
     "Content-Type: text/plain; charset=UTF-8\nLanguage: pt_BR\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
 )
