@@ -108,7 +108,9 @@ SYSTEM_MORE: Final = (errno.ENETUNREACH, errno.ENOENT, errno.ENOSPC, errno.ENOTD
 """Errors of the system whose texts are part of messages."""
 
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
-_PROSE = re.compile(r"(?!(?:SELECT|PRAGMA|INSERT|BEGIN|%)).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL)
+_PROSE = re.compile(
+    r"(?!(?:SELECT|PRAGMA|INSERT|BEGIN|%)).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL
+)
 _HEADER = (
     "Content-Type: text/plain; charset=UTF-8\nLanguage: pt_BR\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
 )

@@ -30,7 +30,6 @@ from device.values.wire import WireObject
 from device.vision.capture import CameraCondition, CameraState
 from device.vision.recognition import Interest, Look
 from gallery.errors import StoreError
-
 from link1.keys import PublicKey
 from link1.link_states import DownReason
 from link1.objects import GalleryMark, Pad
