@@ -27,9 +27,7 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     ends = min(one.not_valid_after_utc for one in chain.certificates)
     days = (ends - datetime.fromtimestamp(case.clock.wall_ms() / 1000, UTC)).days
     if days < 0:
-        return fail(
-            NAME, f"a certificate of the chain expired on {ends:%Y-%m-%d}", "have the factory renew it"
-        )
+        return fail(NAME, f"a certificate of the chain expired on {ends.date()}", "have the factory renew it")
     if case.keys is None:
         return not_checked(NAME, f"chain good for {days} days; whether the service took it needs the keys")
     at_ms = read_attested(case.settings.device.state_dir, case.keys)
@@ -40,7 +38,7 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             "journalctl -u palm-syncd -u palmd; is the CA known there? `palmctl cloud factory-ca list`",
         )
     verified = datetime.fromtimestamp(at_ms / 1000, UTC)
-    detail = f"verified by the service on {verified:%Y-%m-%d}, chain good for {days} days"
+    detail = f"verified by the service on {verified.date()}, chain good for {days} days"
     if days < _SOON_DAYS:
         return warn(NAME, detail, "have the factory renew the certificate")
     return ok(NAME, detail)

@@ -175,7 +175,7 @@ def release_rollout(
     """Offer a release to the devices of an environment, wave by wave."""
     from cloud_client.reference_server.domain.devices import rollouts
 
-    rollouts.start(tx, environment, release_seq, rollouts.Plan(**plan), now_ms)
+    rollouts.start(tx, environment, release_seq, rollouts.RolloutPlan(**plan), now_ms)
 
 
 @release.command("status")

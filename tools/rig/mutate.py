@@ -57,7 +57,7 @@ _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlantedFault:
+class PlantedMutant:
     """A file with one fault: the whole text, and the line that differs."""
 
     file: str
@@ -65,7 +65,7 @@ class PlantedFault:
     line: str
 
 
-def faults_of(file: str, source: str) -> Iterator[PlantedFault]:
+def faults_of(file: str, source: str) -> Iterator[PlantedMutant]:
     """Every fault that can be planted in a module, one at a time; `source` is its text."""
     tree = ast.parse(source)
     plain = ast.unparse(tree)
@@ -77,7 +77,7 @@ def faults_of(file: str, source: str) -> Iterator[PlantedFault]:
             if text != plain:
                 different = difflib.ndiff(plain.splitlines(), text.splitlines())
                 line = " → ".join(one[2:].strip() for one in different if one[:1] in "+-")
-                yield PlantedFault(file, text, line)
+                yield PlantedMutant(file, text, line)
 
 
 def _kinds(node: ast.AST) -> int:
@@ -126,7 +126,7 @@ def _plant(node: ast.AST, kind: int) -> None:
             pass
 
 
-def is_found(place: Path, fault: PlantedFault) -> bool:
+def is_found(place: Path, fault: PlantedMutant) -> bool:
     """Whether the tests of the file fail with the fault in the copy `place`, whole again after it."""
     file = place / fault.file
     sound = file.read_text(encoding="utf-8")

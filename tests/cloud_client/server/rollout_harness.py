@@ -63,7 +63,7 @@ class Rolled:
         )
 
     def start(self, **plan: Any) -> Any:
-        made = rollouts.Plan(**plan)
+        made = rollouts.RolloutPlan(**plan)
         return self._moved(
             lambda tx, _, now: rollouts.start(tx, self.environment, self.release_seq, made, now)
         )

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cloud_client.reference_server.domain.devices.fleet import SILENT_BY_MAIL_MS, SILENT_MS
-from cloud_client.reference_server.domain.devices.rollouts import Plan, start
+from cloud_client.reference_server.domain.devices.rollouts import RolloutPlan, start
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.metrics import Metrics
 from cloud_client.reference_server.web.api.operations import OPERATIONS
@@ -161,7 +161,7 @@ def test_rollouts_are_listed_wave_by_wave(own_cloud: Cloud, tenant: Tenant) -> N
     for number in range(4):
         sent(tenant.device(f"gate-{number}"))
     rolled = Rolled(tenant)
-    plan = Plan(waves=(50, 100), soak_s=60, silence_s=900, mail_after_s=3600)
+    plan = RolloutPlan(waves=(50, 100), soak_s=60, silence_s=900, mail_after_s=3600)
     own_cloud.operate(lambda tx, _, now: start(tx, rolled.environment, rolled.release_seq, plan, now))
     page = browser.get("/operator/rollouts").text
     for text in (f"release {rolled.release_seq}", "running", "50 %", "100 %", "wave 1 of 2"):

@@ -41,7 +41,7 @@ _HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """How a release is to be rolled out."""
 
     waves: tuple[int, ...] = (1, 10, 50, 100)
@@ -58,7 +58,7 @@ class Plan:
             raise OperatorError("--soak-s, --silence-s and --mail-after-s are not negative")
 
 
-def start(tx: Tx, environment: Environment, release_seq: int, plan: Plan, now_ms: int) -> None:
+def start(tx: Tx, environment: Environment, release_seq: int, plan: RolloutPlan, now_ms: int) -> None:
     """Open the first wave of a release. OperatorError when that must not be."""
     plan.check()
     release = tx.one(
