@@ -2,15 +2,7 @@
 
 import threading
 
-import pytest
-
-from device.platform import bulk_turn
 from device.platform.bulk_turn import BulkTurn
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_turn, "LONGEST_WAIT_S", 60)
 
 
 def test_without_a_hand_bulk_work_begins_at_once() -> None:
@@ -18,7 +10,7 @@ def test_without_a_hand_bulk_work_begins_at_once() -> None:
 
 
 def test_it_begins_when_the_hand_has_gone() -> None:
-    turn = BulkTurn()
+    turn = BulkTurn(longest_wait_s=60)
     turn.hand_seen(True)
     waiting = threading.Thread(target=turn.wait)
     waiting.start()
@@ -30,7 +22,7 @@ def test_it_begins_when_the_hand_has_gone() -> None:
 
 
 def test_it_waits_for_the_frame_that_is_examined() -> None:
-    turn = BulkTurn()
+    turn = BulkTurn(longest_wait_s=60)
     waiting = threading.Thread(target=turn.wait)
     with turn.examining():
         waiting.start()
@@ -40,8 +32,7 @@ def test_it_waits_for_the_frame_that_is_examined() -> None:
     assert not waiting.is_alive()
 
 
-def test_a_hand_that_stays_does_not_stop_the_gallery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_turn, "LONGEST_WAIT_S", 0.01)
-    turn = BulkTurn()
+def test_a_hand_that_stays_does_not_stop_the_gallery() -> None:
+    turn = BulkTurn(longest_wait_s=0.01)
     turn.hand_seen(True)
     turn.wait()
