@@ -188,6 +188,7 @@ class SimulatedWorld:
         self._gone: set[int] = set()
         self._log_seq = (0, 0)
         self._visits = 0
+        self._under_way: list[asyncio.Task[None]] = []
         self._opened_last: bool | None = None
 
     def _chance(self, name: str) -> random.Random:
@@ -248,6 +249,7 @@ class SimulatedWorld:
             self._do(act)
         await self._sleep_until(self.plan.until_s)
         self._heal()
+        await asyncio.gather(*self._under_way)
         await self._rest()
         await self._last_passage()
         await self._rest()
@@ -304,7 +306,7 @@ class SimulatedWorld:
         cable, net, device = self.cable.troubles, self.network.troubles, self.device
         match act.act:
             case Act.PASSAGE | Act.HAND_FIRST | Act.CANCELLED | Act.REPLACED:
-                self.loop.create_task(self._passage(act))
+                self._under_way.append(self.loop.create_task(self._passage(act)))
             case Act.ENROL:
                 self.loop.create_task(self._enrol(act.extra))
             case Act.ERASE | Act.BLOCK | Act.UNBLOCK | Act.EPOCH | Act.REVOKE:
