@@ -32,6 +32,7 @@ class On(StrEnum):
     MAIL_ACK_SENT = "mail_ack sent"
     DECISION_SENT = "decision sent"
     PASSAGE_SENT = "passage sent"
+    UNKNOWN_SENT = "unknown sent"
     ACTUATED = "actuated"
     CORE_STARTED = "core started"
     VALIDATOR_STARTED = "validator started"
@@ -412,6 +413,12 @@ def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | N
     return (
         f"two decisions on {wrapper['decision_obj']['verdict_ref']}" if known not in (None, wrapper) else None
     )
+
+
+@holds(On.UNKNOWN_SENT, "LINK §5: unknown is for those that you know you have not acted on and never will.")
+def what_was_acted_on_is_not_unknown(history: History, refs: list[str]) -> str | None:
+    acted_on = [ref for ref in refs if ref in history.actuated]
+    return f"unknown, and the turnstile opened for it: {acted_on}" if acted_on else None
 
 
 @holds(

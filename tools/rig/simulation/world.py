@@ -747,6 +747,9 @@ class SimulatedWorld:
                 history.decisions.setdefault(obj["verdict_ref"], body)
                 history.decision_at.setdefault(obj["decision_seq"], object_ref(body))
                 history.say("validator", f"→ decision {obj['decision_seq']} {obj['outcome']} {obj['reason']}")
+            case "validator", "unknown":
+                check(On.UNKNOWN_SENT, body["verdict_refs"])
+                history.say("validator", f"→ unknown {len(body['verdict_refs'])}")
             case "validator", "passage":
                 check(On.PASSAGE_SENT, body)
                 history.passage_at.setdefault(body["passage"]["dbd_event_seq"], object_ref(body))
