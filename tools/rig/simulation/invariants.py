@@ -18,6 +18,8 @@ from tools.rig.simulation.service import TTL_MS
 
 FRESHNESS_SLACK_S: Final = 3.0
 """The core looks at the gallery's age every second, and a verdict may be on its way to the disk."""
+_DESTROYED: Final = ("keys/verdict", "keys/seal", "keys/data", "gallery/", "journal.db")
+"""By a wipe. The http key goes when the service has confirmed it."""
 CLOCK_SLACK_S: Final = 125.0
 """Where a wall clock was set wrong: what `gallery.freshness` tolerates of it after a restart."""
 
@@ -610,5 +612,5 @@ def an_honest_disk_never_halts_the_journal(_history: History, end: AtTheEnd) -> 
 def a_revoked_device_ends_wiped(history: History, end: AtTheEnd) -> str | None:
     if not history.revoked:
         return None
-    left = sorted(name for name in end.state_files if name.startswith(("keys/", "gallery/", "journal.db")))
+    left = sorted(name for name in end.state_files if name.startswith(_DESTROYED))
     return f"left behind: {left}" if left else None

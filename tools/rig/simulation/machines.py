@@ -29,6 +29,7 @@ from device.values.recognition import MatchedPerson, Sighting
 from device.values.wire import WireObject
 from device.vision.capture import CameraCondition, CameraState
 from device.vision.recognition import Interest, Look
+from device.wipe.wipe import finish_wipe
 from gallery.errors import StoreError
 from link1.keys import PublicKey
 from link1.link_states import DownReason
@@ -205,7 +206,9 @@ class DeviceMachine:
 
     async def _live(self) -> None:
         try:
-            ended = await self._serve()
+            # What a wiped device still does (`device.core.wiped_device`) is not simulated.
+            wiped = finish_wipe(self.disk.state) is not None
+            ended = wiped or await self._serve()
         except Exception as error:  # noqa: BLE001 - a program's end, judged below
             ended = False
             if not (isinstance(error, DeviceError | OSError) and self.may_fail()):

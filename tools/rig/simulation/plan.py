@@ -105,7 +105,7 @@ def plan_of(seed: int) -> Plan:
     acts = [*people, *_operators(chance, until_s)]
     for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0):
         # Half of the troubles come in the middle of a passage, where there is most to go wrong.
-        near = chance.choice(people).at_s + chance.uniform(0, 2.5)
+        near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
         at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
         acts.append(_trouble(chance, chance.choice(allowed), at_s, until_s))
     if until_s >= LONG_S and (lasting := [act for act in allowed if act in _LASTING]):

@@ -285,14 +285,6 @@ def _as_if_fresh(right: Any) -> Any:
     return look
 
 
-def _open_in_time(right: Any) -> Any:
-    def why_not(self: Any, verdict: Any, now_ms: int) -> Any:
-        found = right(self, verdict, now_ms)
-        return None if found == "late" else found
-
-    return why_not
-
-
 def _outcome_of_known_dropped(right: Any) -> Any:
     def take(batch: Any, verdict_id: str, item: Any) -> Any:
         row = batch.tx.one("SELECT received_ms FROM verdicts WHERE verdict_id = :id", id=verdict_id)
@@ -326,7 +318,6 @@ FAULTS: Final = (
     ),
     PlantedFault("a verdict that has its decision is not found again", memory.DeskMemory, "find", _nothing),
     PlantedFault("a cancelled request still opens", desk.ValidatorDesk, "cancel", _cancelled_stays_open),
-    PlantedFault("a verdict after ttl + 2 s still opens", desk.ValidatorDesk, "_why_not", _open_in_time),
     PlantedFault("the time for a verdict is a minute too long", desk, "LATE_AFTER_TTL_MS", _constant(62_000)),
     PlantedFault("a decision_seq is given twice", memory.DeskMemory, "with_decision", _same_decision_seq),
     PlantedFault(
