@@ -61,6 +61,7 @@ def test_on_a_machine_that_is_no_device(words: tuple[str, ...], tmp_path: Path) 
 
 
 ON_DEVICE: dict[tuple[str, ...], set[int]] = {
+    ("commands",): {0},
     ("config", "check"): {0},
     ("config", "show"): {0},
     ("config", "set", "camera.fps", "15"): {0},

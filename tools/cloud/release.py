@@ -71,9 +71,12 @@ def release_create(
     from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
     from tools.cloud.pack_release import chunk_bodies, manifest_obj
+    from tools.palmctl.live_terminal import live_line
     from tools.palmctl.release_file import write_release
 
-    payload, own_name, own_version = _packed(kind, folder)
+    with live_line() as tell:
+        tell(f"packing {folder} …")
+        payload, own_name, own_version = _packed(kind, folder)
 
     def work(tx: Any, vault: Any, now_ms: int) -> dict[str, Any]:
         environment = environment_of(tenant, mode)
@@ -98,15 +101,17 @@ def release_create(
                 tx, vault, environment, device_id, ("svc.update.manifest", content), now_ms=now_ms
             )
             last = first
-            for body in chunk_bodies(payload, obj["release_seq"]):
-                last = sending.send(
-                    tx,
-                    vault,
-                    environment,
-                    device_id,
-                    ("svc.update.chunk", canonical_bytes(body)),
-                    now_ms=now_ms,
-                )
+            with live_line() as tell:
+                for number, body in enumerate(chunk_bodies(payload, obj["release_seq"]), 1):
+                    tell(f"{device_id}: chunk {number} of {obj['chunk_count']}")
+                    last = sending.send(
+                        tx,
+                        vault,
+                        environment,
+                        device_id,
+                        ("svc.update.chunk", canonical_bytes(body)),
+                        now_ms=now_ms,
+                    )
             devices.append({"device_id": device_id, "first_seq": first["seq"], "last_seq": last["seq"]})
         told = {key: obj[key] for key in ("kind", "name", "version", "size", "sha256", "chunk_count")}
         return {"release_seq": obj["release_seq"], **told, "devices": devices, "out": out and str(out)}

@@ -198,7 +198,7 @@ def conform(  # noqa: C901 (options, one after the other)
 ) -> None:
     """Test another implementation's end of the cable, rule by rule.
 
-    Exit codes: 0 every rule passed, 1 one failed, 2 wrong usage, 3 no answer, 4 none failed and some
+    Exit code 0: every rule passed. 1: one failed. 2: wrong usage. 3: no answer. 4: none failed and some
     could not be tried; each untried rule says what it needs.
     """
     from link1.envelope import Role

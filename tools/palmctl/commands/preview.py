@@ -31,7 +31,7 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     nowhere; they stop when the page is closed or its time is over. From afar, on your own machine:
 
     \b
-    ssh -L 8800:127.0.0.1:8800 USER@DEVICE palmctl preview --port 8800
+    ssh -t -L 8800:127.0.0.1:8800 USER@DEVICE palmctl preview --port 8800
 
     and open the address that it prints.
 
