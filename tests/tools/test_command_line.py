@@ -134,7 +134,8 @@ def released(folder: Path, terminal: int | None) -> tuple[str, str]:
     """Standard output and error of a release that is packed; `terminal` takes standard error."""
     done = subprocess.run(
         [*PALMCTL, "cloud", "release", "--data", str(folder / "data"), "--tenant", folder.name,
-         "--mode", "test", "--kind", "model", "--from", str(shipped_model_dir()), "--out", str(folder / "release")],
+         "--mode", "test", "--kind", "model", "--from", str(shipped_model_dir()),
+         "--out", str(folder / "release")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal,
         env={**os.environ, "TERM": "xterm", "NO_COLOR": ""}, text=True, timeout=WITHIN_S, check=True,
     )  # fmt: skip

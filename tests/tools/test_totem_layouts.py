@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +38,8 @@ def capturing(step: str, hint: str | None = None, captured: int = 1) -> Enrolmen
 
 
 def longest_hint(language: str) -> str:
-    hints = [*GuideHint, *CaptureHint]
-    return str(max(hints, key=lambda hint: len(WORDS[language].get(f"hint_{hint.value}", ""))).value)
+    hints = [str(hint) for hint in (*GuideHint, *CaptureHint)]
+    return max(hints, key=lambda hint: len(WORDS[language].get(f"hint_{hint}", "")))
 
 
 def longest_reason(language: str) -> str:
@@ -173,7 +174,8 @@ def held_up(seed: int, hand: Handedness) -> NDArray[np.bool_]:
     setting, rng = Setting(noise=0.0), np.random.default_rng(seed)
     with_hand = render_frame(make_person(seed), hand, Pose(), "rgb", rng, setting=setting)
     without = render_frame(None, None, Pose(), "rgb", rng, setting=setting)
-    return np.asarray(np.abs(with_hand.astype(np.int16) - without).max(axis=2) > 25)
+    changed: NDArray[np.bool_] = np.abs(with_hand.astype(np.int16) - without).max(axis=2) > 25
+    return changed
 
 
 def overlap(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
@@ -202,7 +204,7 @@ def test_the_drawn_palm_is_the_mirror_image_of_the_hand_that_is_asked_for(screen
     hands: tuple[Handedness, ...] = ("L", "R")
     for hand in hands:
         screen.put(EnrolmentShown("show_hand", capture=CaptureShown(HANDS, hand, None, 0, 3)))
-        until(lambda: tab.value(f"document.body.dataset.hand === '{hand}'"))  # noqa: B023 - called here
+        until(partial(tab.value, f"document.body.dataset.hand === '{hand}'"))
         drawn = np.array(tab.value(DRAWN))
         for seed in range(41, 46):
             seen = held_up(seed, hand)

@@ -91,7 +91,7 @@ def command_line() -> str:
     """Every command of palmctl with its options."""
     from tools.palmctl.main import main
 
-    context = click.Context(main, info_name="palmctl")
+    context = click.Context(main, info_name="palmctl", **main.context_settings)
     parts = [
         """\
 # The command line

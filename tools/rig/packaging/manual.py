@@ -38,7 +38,7 @@ _BESIDE = ("palmctl", "palmd", "palm-syncd")
 def of_click(command: click.Command, name: str, version: str, epoch: int) -> dict[str, str]:
     """Pages of `command` and everything below it: {"palmctl-cloud-serve.1": text, …}."""
     shown = in_language(command)
-    return dict(_pages(shown, click.Context(command, info_name=name), version, epoch))
+    return dict(_pages(shown, click.Context(shown, info_name=name, **shown.context_settings), version, epoch))
 
 
 def _pages(command: click.Command, ctx: click.Context, version: str, epoch: int) -> Iterator[tuple[str, str]]:
