@@ -102,8 +102,4 @@ def test_links_lead_to_the_same_pages(english: Path, portuguese: Path) -> None:
 def test_the_same_commands_and_words_of_programs(english: Path, portuguese: Path) -> None:
     named = [set(re.findall(r"`([^`\n]+)`", prose(page))) for page in (english, portuguese)]
     assert named[0] - named[1] <= {"waiting 0 items to upload"}
-    assert named[1] - named[0] <= {
-        "LANG=pt_BR.UTF-8",
-        "palmctl --lang pt-BR",
-        "na fila    0 itens a enviar",
-    }
+    assert named[1] - named[0] == ({"na fila    0 itens a enviar"} if named[0] - named[1] else set())

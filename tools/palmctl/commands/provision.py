@@ -347,7 +347,7 @@ def _secret(what: str) -> str:
     from tools.palmctl.standard_input import secret_line
 
     if sys.stdin.isatty():
-        return str(click.prompt(_(what.capitalize()), hide_input=True, err=True)).strip()
+        return str(click.prompt(_(what).capitalize(), hide_input=True, err=True)).strip()
     secret = secret_line(what)
     if not secret:
         word = what.rpartition(" ")[2]
