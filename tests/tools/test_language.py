@@ -1,7 +1,9 @@
 """The Portuguese of `palmctl`: nothing is missing, only words change, and a shell's language counts."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -198,3 +200,38 @@ def test_a_status_has_no_english_line_left() -> None:
     assert len(portuguese) == len(english)
     assert all(LETTERS.search(line) for line in portuguese)
     assert portuguese[0] != english[0] and not any("  gallery " in line for line in portuguese)
+
+
+def test_provision_writes_its_request_in_portuguese(tmp_path: Path) -> None:
+    words = ["provision", "--offline-bundle", str(tmp_path / "reg.json"), "--device-id", "gate-7"]
+    words += ["--gate-id", "g7", "--dbd-id", "d7", "--state-dir", str(tmp_path / "state")]
+    words += ["--runtime-dir", str(tmp_path / "run"), "--config", str(tmp_path / "device.toml")]
+    done = shell(*words, LANG="pt_BR.UTF-8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("gate-7 pediu para ser registrado.\n  pedido          /")
+    assert "(dê esta chave ao validador)" in done.stdout and "\n  código da chave " in done.stdout
+    assert done.stderr.endswith("Depois, aqui: palmctl provision --offline-bundle FILE --root-kid KID\n")
+    again = [shell(*words, "--json", LANG=name) for name in ("pt_BR.UTF-8", "C.UTF-8")]
+    assert again[0].stdout == again[1].stdout and json.loads(again[0].stdout)["keys_made"] is False
+
+
+def test_provision_asks_on_a_terminal_in_portuguese(tmp_path: Path) -> None:
+    inner, outer = pty.openpty()
+    env = os.environ | {"LANGUAGE": "pt_BR", "PALM_ACCESS_CONFIG": str(tmp_path / "device.toml")}
+    command = [str(Path(sys.executable).with_name("palmctl")), "provision", "--string-stdin"]
+    process = subprocess.Popen(
+        command, stdin=outer, stdout=outer, stderr=outer, env=env, start_new_session=True
+    )
+    os.close(outer)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's word for the end of a terminal
+        while more := os.read(inner, 4096):
+            shown += more
+            if shown.endswith(b": "):
+                os.write(inner, b"not a string\n")
+    os.close(inner)
+    assert process.wait(60) == 1
+    said = shown.decode()
+    assert "String de provisionamento: " in said
+    assert "palmctl: esperada uma string de provisionamento, que começa com " in said
+    assert "encontrada nenhuma; copie de novo por inteiro" in said
