@@ -69,7 +69,7 @@ Maintainer: {maintainer}
 Installed-Size: @KIB@
 Depends: {depends}
 Recommends: ca-certificates
-Suggests: cage, chromium, seatd, xwayland
+Suggests: cage, chromium, fonts-dejavu-core, seatd, xwayland
 Section: embedded
 Priority: optional
 Description: palm-recognition access device: core, carrier and command line
