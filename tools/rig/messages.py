@@ -43,6 +43,7 @@ PROSE: Final = (
     "device/journal/opening.py",
     "device/provisioning",
     "device/syncd/policy.py",
+    "device/vision/hand_weights.py",
     "device/wipe",
     "link1/transport",
     "tools/palmctl/enrolment_terminal.py",

@@ -18,12 +18,15 @@ import click
 from device.config.config import describe_members, is_required
 from device.config.doc import SAYS, defaults_text
 from device.health import ADVICE, NOT_SERVING, HealthWord
-from tools.palmctl.language import DOMAIN, FOLDER, marked, read_catalogue
+from tools.palmctl.language import marked
+from tools.rig.portuguese_pages import in_portuguese, with_blocks
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 FIGURES: Final = DOCS / "figures" / "benches.json"
 FIELD_CARD: Final = DOCS / "howto" / "FIELD.md"
 FIELD_CARD_PORTUGUESE: Final = DOCS / "pt-BR" / "FIELD.md"
+INSTALL: Final = DOCS / "tutorials" / "INSTALL.md"
+INSTALL_PORTUGUESE: Final = DOCS / "pt-BR" / "INSTALL.md"
 HEALTH_HEAD: Final = (marked("word"), marked("means"), marked("do"))
 _GENERATED: Final = "\nThis page is generated from the code by `make reference`.\n"
 _BLOCK: Final = re.compile(r"(<!-- generated: health -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -40,8 +43,9 @@ def pages() -> dict[Path, Callable[[], str]]:
         reference / "FIGURES.md": lambda: figures(json.loads(FIGURES.read_text(encoding="utf-8"))),
         FIELD_CARD: lambda: with_health_table(FIELD_CARD.read_text(encoding="utf-8"), str),
         FIELD_CARD_PORTUGUESE: lambda: with_health_table(
-            FIELD_CARD_PORTUGUESE.read_text(encoding="utf-8"), _in_portuguese
+            _blocks_in_portuguese(FIELD_CARD_PORTUGUESE, FIELD_CARD), in_portuguese
         ),
+        INSTALL_PORTUGUESE: lambda: _blocks_in_portuguese(INSTALL_PORTUGUESE, INSTALL),
     }
 
 
@@ -155,8 +159,8 @@ def _health_table(say: Callable[[str], str]) -> str:
     return _table(tuple(map(say, HEALTH_HEAD)), rows)
 
 
-def _in_portuguese(text: str) -> str:
-    return read_catalogue(FOLDER / "pt_BR" / "LC_MESSAGES" / f"{DOMAIN}.mo").translated(text)
+def _blocks_in_portuguese(page: Path, english: Path) -> str:
+    return with_blocks(page.read_text(encoding="utf-8"), english.read_text(encoding="utf-8"))
 
 
 def _marked(word: HealthWord) -> str:
