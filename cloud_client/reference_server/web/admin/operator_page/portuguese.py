@@ -41,9 +41,9 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "outcome unknown": "resultado desconhecido",
     "awaiting decision": "à espera da decisão",
     "awaiting passage": "à espera da passagem",
-    "serving": "atendendo",
+    "serving": "em operação",
     "degraded": "degradado",
-    "silent": "em silêncio",
+    "silent": "sem sinal",
     "active": "ativo",
     "running": "em andamento",
     "paused": "pausada",
@@ -51,10 +51,10 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "done": "terminada",
     # fleet
     "%(count)s degraded": "%(count)s degradados",
-    "%(count)s silent": "%(count)s em silêncio",
+    "%(count)s silent": "%(count)s sem sinal",
     "Of %(all)s that report: %(serving)s serving, %(degraded)s degraded, %(silent)s silent.": (
-        "De %(all)s que enviam relatórios: %(serving)s atendendo, %(degraded)s degradados, "
-        "%(silent)s em silêncio."
+        "De %(all)s que enviam relatórios: %(serving)s em operação, %(degraded)s degradados, "
+        "%(silent)s sem sinal."
     ),
     "No such device": "Dispositivo inexistente",
     "This environment has no device of that name.": "Este ambiente não tem um dispositivo com esse nome.",
@@ -64,17 +64,17 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "model": "modelo",
     "%(mib)s MiB of storage free": "%(mib)s MiB livres no armazenamento",
     "No health word.": "Nenhum aviso de saúde.",
-    "release %(seq)s": "versão %(seq)s",
+    "release %(seq)s": "release %(seq)s",
     "Verdicts of 24 hours": "Vereditos de 24 horas",
-    "Hour from": "Hora desde",
+    "Hour from": "Hora a partir de",
     "Accept": "Aceitos",
     "Reject": "Rejeitados",
     "Abstain": "Sem decisão",
     "Not matched, by cause:": "Não reconhecidos, por causa:",
     "None was uploaded.": "Nenhum foi enviado.",
-    "Palm in view to verdict, since registration": "Da palma à vista até o veredito, desde o registro",
+    "Palm in view to verdict, since registration": "Da palma visível ao veredito, desde o registro",
     "Time": "Tempo",
-    "Share": "Parcela",
+    "Share": "Proporção",
     "up to %(ms)s ms": "até %(ms)s ms",
     "longer": "mais",
     "Totals since registration": "Totais desde o registro",
@@ -86,9 +86,9 @@ PORTUGUESE: Final[Mapping[str, str]] = {
     "Wave": "Onda",
     "Running it": "Em uso",
     "Failed": "Falharam",
-    "Silent": "Em silêncio",
+    "Silent": "Sem sinal",
     "No release has been rolled out: <code>palmctl cloud release rollout</code> begins.": (
-        "Nenhuma versão foi distribuída: <code>palmctl cloud release rollout</code> começa."
+        "Nenhuma release foi distribuída: <code>palmctl cloud release rollout</code> começa."
     ),
     # times
     "just now": "agora mesmo",
