@@ -1,6 +1,6 @@
 """The purpose of each configuration member, shown by `palmctl config show` and in docs/howto/FIELD.md."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from device.config.config import describe_members, is_required
@@ -47,14 +47,18 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def defaults_text() -> str:
-    """All members with their defaults and purposes; those without a default are commented out."""
+def defaults_text(say: Callable[[str], str] = str) -> str:
+    """All members with their defaults and purposes; those without a default are commented out.
+
+    `say`: from English into the reader's language.
+    """
     lines: list[str] = []
     for section, members in describe_members().items():
         lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
         for name, (parser, default) in members.items():
             kind = "required" if is_required(section, name) else "optional" if default is None else ""
             line = f"{name} = {default}" if default is not None else f"# {name} ="
-            says = "; ".join(part for part in (kind, SAYS[section].get(name, ""), parser.expected) if part)
+            parts = (kind, SAYS[section].get(name, ""), parser.expected)
+            says = "; ".join(say(part) for part in parts if part)
             lines.append(f"{line:<42}# {says}")
     return "\n".join(lines)

@@ -29,6 +29,7 @@ MO: Final = PO.with_suffix(".mo")
 PROSE: Final = (
     "device/camera",
     "device/config/config.py",
+    "device/config/doc.py",
     "device/config/text.py",
     "device/config/values.py",
     "device/core/hardware.py",
@@ -108,6 +109,9 @@ SYSTEM: Final = (errno.EACCES, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EIO
 SYSTEM_MORE: Final = (errno.ENETUNREACH, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 """Errors of the system whose texts are part of messages."""
 
+SINGLE: Final = ("optional",)
+"""Single words that these places show."""
+
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _PROSE = re.compile(
     r"(?!(?:SELECT|PRAGMA|INSERT|BEGIN|%)).*([A-Za-z]{2}[,;:.)]? +\S|\S +[(\[`]?[A-Za-z]{2})", re.DOTALL
@@ -133,6 +137,8 @@ def collected() -> dict[str, str]:
         found.setdefault(message, "help")
     for message in CLICK:
         found.setdefault(message, "click")
+    for word in SINGLE:
+        found.setdefault(word, "words")
     for number in (*SYSTEM, *SYSTEM_MORE):
         found.setdefault(os.strerror(number), "system")
     return found

@@ -44,7 +44,7 @@ def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
     from device.config.doc import defaults_text
 
     if defaults:
-        click.echo(json.dumps(_members()) if as_json else defaults_text())
+        click.echo(json.dumps(_members()) if as_json else defaults_text(_))
         return
     path = config_path(config)
     found = load_config(path)
