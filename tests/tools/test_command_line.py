@@ -83,7 +83,7 @@ def test_nothing_heavy_is_imported_for_an_answer_that_is_only_text(words: str) -
 
 
 def test_a_shell_completes_checks_and_members() -> None:
-    assert completed("doctor ") == list(CHECKS)
+    assert completed("doctor ") == sorted(CHECKS)
     assert completed("doctor camera ca") == ["cable"]
     members = [f"{section}.{name}" for section, names in describe_members().items() for name in names]
     assert completed("config set ") == members
@@ -124,7 +124,7 @@ def test_types_bounds_and_exit_codes_are_what_the_commands_say(
     }  # fmt: skip
     assert options["--json"]["type"] == "boolean"
     assert listed["doctor",]["arguments"][0]["repeated"] is True
-    assert listed["cloud", "release"]["options"][0]["choices"] == ["app", "model"]
+    assert listed["cloud", "release", "create"]["options"][0]["choices"] == ["app", "model"]
     assert listed["status",]["exit_codes"]["1"] == "running, but every verdict would abstain"
     assert listed["dbd", "conform"]["exit_codes"]["3"] == "no answer"
     assert listed["totem",]["exit_codes"]["130"] == "ended"
@@ -133,7 +133,7 @@ def test_types_bounds_and_exit_codes_are_what_the_commands_say(
 def released(folder: Path, terminal: int | None) -> tuple[str, str]:
     """Standard output and error of a release that is packed; `terminal` takes standard error."""
     done = subprocess.run(
-        [*PALMCTL, "cloud", "release", "--data", str(folder / "data"), "--tenant", folder.name,
+        [*PALMCTL, "cloud", "release", "create", "--data", str(folder / "data"), "--tenant", folder.name,
          "--mode", "test", "--kind", "model", "--from", str(shipped_model_dir()),
          "--out", str(folder / "release")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.store import Command, Work, environment_of, of_environment, on_store
+from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.domain.tenancy.callers import Environment
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _MAX_SEQ = 2**53 - 1
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def release() -> None:
     """Software and models for devices: make a release, and roll it out in waves."""
 

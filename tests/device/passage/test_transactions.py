@@ -334,9 +334,10 @@ def test_a_hand_stays_spent_through_resets_and_a_camera_that_fails(bench: Engine
     assert len(bench.verdicts) == 1
 
 
-def test_a_hand_that_is_there_at_the_start_has_answered(bench: EngineBench) -> None:
-    """The one before the restart may have given it a verdict."""
+def test_a_hand_that_is_there_after_a_restart_has_answered(bench: EngineBench) -> None:
+    """The engine before the restart may have given it a verdict."""
     bench.engine = TransactionEngine(SETTINGS, ALL_WELL)
+    bench.engine.restarted()
     bench.prove()
     bench.see(good_sighting())
     effects = bench.ask("a")
@@ -344,6 +345,13 @@ def test_a_hand_that_is_there_at_the_start_has_answered(bench: EngineBench) -> N
     assert not verdicts(bench.see(good_sighting()))
     bench.see(no_hand())
     assert verdicts(bench.see(good_sighting()))
+
+
+def test_a_hand_that_is_there_at_the_first_start_of_all_has_not(bench: EngineBench) -> None:
+    bench.engine = TransactionEngine(SETTINGS, ALL_WELL)
+    bench.prove()
+    bench.see(good_sighting())
+    assert verdicts(bench.ask("a")) or verdicts(bench.see(good_sighting()))
 
 
 def test_a_hand_that_was_not_used_may_answer_the_next_request(bench: EngineBench) -> None:

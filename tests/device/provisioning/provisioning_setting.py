@@ -134,7 +134,7 @@ def registrar(monkeypatch: pytest.MonkeyPatch) -> Registrar:
     real = httpx.AsyncClient
 
     def inside(**options: Any) -> httpx.AsyncClient:
-        return real(**options, transport=httpx.MockTransport(service))
+        return real(**options | {"transport": httpx.MockTransport(service)})
 
     monkeypatch.setattr("cloud_client.client.httpx.AsyncClient", inside)
     return service

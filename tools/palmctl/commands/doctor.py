@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,32 +33,14 @@ _NOT_ROOT = marked(
     "You are not root; what only root may see is marked · and not checked: sudo palmctl doctor\n"
 )
 
-CHECK_NAMES = (
-    "configuration",
-    "provisioned",
-    "ownership",
-    "daemon",
-    "storage",
-    "wear",
-    "camera",
-    "picture",
-    "cable",
-    "validator",
-    "server",
-    "clock",
-    "gallery",
-    "model",
-    "temperature",
-    "memory",
-    "sandbox",
-    "telemetry",
-)
-"""Those of device.doctor.examine, which is not imported while a shell completes a word."""
-
 
 def _checks_like(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
+    """Names of checks: read from the folder, because importing them all takes longer than a key press may."""
+    spec = find_spec("device.doctor")
+    folder = Path(*((spec and spec.submodule_search_locations) or ()))
+    names = sorted(path.stem for path in folder.glob("*.py") if "\nNAME = " in path.read_text())
     given = context.params.get("checks") or ()
-    return [name for name in CHECK_NAMES if name.startswith(begun) and name not in given]
+    return [name for name in names if name.startswith(begun) and name not in given]
 
 
 @click.command()
