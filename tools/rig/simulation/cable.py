@@ -26,6 +26,8 @@ class CableTroubles:
     late_s: float = 0.0
     silent: bool = False
     """Nothing arrives, and neither end notices anything, as on a UART."""
+    one_way: bool = False
+    """What the validator says is lost, as with one broken wire."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Cable:
     def carry(self, side: str, data: bytes, at_s: float) -> None:
         """Bytes leave `side` at a time; what arrives of them is decided now."""
         troubles, chance = self.troubles, self.chance
-        if troubles.silent or chance.random() < troubles.lose:
+        if troubles.silent or (troubles.one_way and side == "validator") or chance.random() < troubles.lose:
             return
         if chance.random() < troubles.cut_short:
             data = data[: chance.randrange(len(data))]

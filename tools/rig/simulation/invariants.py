@@ -52,7 +52,8 @@ class Started:
 
     last_seq: int
     last_ref: str
-    position: tuple[int, int]
+    position: tuple[int, int] | None
+    """None where the disk did not let it be opened."""
     head16: str
     in_applied_seq: int
     refs: dict[int, str]
@@ -485,15 +486,14 @@ def every_told_end_survives(history: History, started: Started) -> str | None:
 
 @holds(On.CORE_STARTED, "SURFACE: what was acknowledged was applied, and stays so.")
 def the_acknowledged_gallery_survives(history: History, started: Started) -> str | None:
-    return (
-        f"{started.position} after {history.acknowledged}"
-        if started.position < history.acknowledged
-        else None
-    )
+    lost = started.position is not None and started.position < history.acknowledged
+    return f"{started.position} after {history.acknowledged}" if lost else None
 
 
 @holds(On.CORE_STARTED, "GALLERY: after power loss a page is there whole, or not at all.")
 def the_gallery_is_one_of_the_services(history: History, started: Started) -> str | None:
+    if started.position is None:
+        return None
     step = history.step_at(*started.position)
     if started.position[1] == 0 or (step is not None and step.head16 == started.head16):
         return None

@@ -28,6 +28,7 @@ class Act(StrEnum):
     CABLE_NOISE = "cable noise"  # size: chance; for_s
     CABLE_PULLED = "cable pulled"  # for_s
     CABLE_SILENT = "cable silent"  # for_s
+    CABLE_ONE_WAY = "cable carries one way"  # for_s; what the validator says is lost
     CABLE_REPEATS = "cable repeats"  # size: chance; for_s
     CABLE_LATE = "cable late"  # size: seconds; for_s
     RESET = "session reset"
@@ -153,7 +154,7 @@ def _trouble(  # noqa: C901, PLR0911 - one line a kind
         case Act.CABLE_LATE:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.05, 0.8))
         case Act.DISK_SLOW:
-            return PlannedAct(at_s, act, for_s, chance.choice((0.05, 0.5, 4.0)))
+            return PlannedAct(at_s, act, for_s, chance.choice((0.05, 1.0, 4.0, 4.0)))
         case Act.NETWORK_SLOW:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.5, 15.0))
         case Act.CORE_KILLED | Act.CARRIER_KILLED | Act.VALIDATOR_KILLED:

@@ -275,6 +275,9 @@ class SimulatedWorld:
             self.server[0].kill_at_step = None
         self.device.clock.wall_off_ms = self.validator.clock.wall_off_ms = 0
         self._start_server()
+        if self.device.opened is not None and self.device.opened.gallery is None:
+            # A gallery that could not be opened is not tried again: a technician starts the device.
+            self.device.kill_core()
         self.device.start_core()
         self.device.start_carrier()
         self.validator.power_on()
@@ -322,6 +325,8 @@ class SimulatedWorld:
                 self._for(act, lambda on: setattr_all(cable, on, late_s=act.size))
             case Act.CABLE_SILENT:
                 self._for(act, lambda on: setattr(cable, "silent", on))
+            case Act.CABLE_ONE_WAY:
+                self._for(act, lambda on: setattr(cable, "one_way", on))
             case Act.CABLE_PULLED:
                 self._for(act, self._pull_cable)
             case Act.RESET:
@@ -661,19 +666,24 @@ class SimulatedWorld:
         last, gallery = opened.journal.last(), opened.gallery
         ended = {txn_id: opened.journal.find_txn(txn_id) for txn_id in history.ended}
         position = gallery.position if gallery is not None else None
+        if position is None:
+            history.say("device", f"starts without its gallery: {opened.gallery_fault}")
         started = Started(
             last_seq=last.verdict_seq if last else 0,
             last_ref=last.verdict_ref if last else "",
-            position=(position.epoch, position.seq) if position else (1, 0),
+            position=(position.epoch, position.seq) if position else None,
             head16=position.head16 if position else "",
             in_applied_seq=opened.mail.in_applied_seq,
             refs=refs,
             ended={txn_id: str(memory.ended) for txn_id, memory in ended.items() if memory and memory.ended},
         )
-        history.say("device", f"starts: last verdict {started.last_seq}, gallery {started.position}")
+        history.say(
+            "device", f"starts: last verdict {started.last_seq}, gallery {started.position or 'absent'}"
+        )
         self.checks.check(On.CORE_STARTED, started)
         history.durable_last = started.last_seq
-        history.position = started.position
+        if started.position is not None:
+            history.position = started.position
 
     def _journal_refs(self, opened: Opened) -> tuple[dict[int, str], dict[str, str]]:
         """verdict_seq to verdict_ref, and verdict_ref to the ref of its decision, of all that was ever
