@@ -7,6 +7,7 @@ and back office use the functions and routes that they have.
 
 import asyncio
 import json
+import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -223,12 +224,10 @@ class PartnerOffice:
             headers={"Authorization": f"Bearer {api_key}"},
             trust_env=False,
         )
-        self._keys = 0
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
-        self._keys += 1
         return _good(
-            await self._http.post(path, json=body, headers={"Idempotency-Key": f"office-{self._keys}"})
+            await self._http.post(path, json=body, headers={"Idempotency-Key": secrets.token_hex(16)})
         )
 
     async def delete(self, path: str) -> JsonObject:
