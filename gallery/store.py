@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -226,7 +226,8 @@ class Store:
         for suffix in ("", "-wal", "-shm", "-journal"):
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
         (self._folder / WITNESS_NAME).unlink(missing_ok=True)
-        _sync_names(self._folder)
+        with suppress(FileNotFoundError):  # a wipe of a full disk has removed the folder to make room
+            _sync_names(self._folder)
 
     def _unsealed(self, generation: int, rows: sqlite3.Cursor) -> Iterator[tuple[int, Template]]:
         table = template_table(generation)

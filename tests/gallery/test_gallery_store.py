@@ -205,6 +205,16 @@ def test_a_snapshot_leaves_nothing_of_what_it_replaced(tmp_path: Path) -> None:
     gallery.close()
 
 
+def test_what_is_gone_already_can_be_destroyed(tmp_path: Path) -> None:
+    """A wipe of a full disk removes the folder first, to make room for its own note."""
+    folder = tmp_path / "gallery"
+    service = filled(folder)
+    gallery = service.open(folder)
+    shutil.rmtree(folder)
+    gallery.destroy()
+    assert (gallery.count, folder.exists()) == (0, False)
+
+
 def test_destroyed_is_gone_and_finds_nobody(tmp_path: Path) -> None:
     service = filled(tmp_path)
     gallery = service.open(tmp_path)
