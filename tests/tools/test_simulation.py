@@ -14,7 +14,7 @@ from tools.rig.simulation.plan import Act, plan_of
 from tools.rig.simulation.shrink import ddmin
 from tools.rig.simulation.start import environment
 
-MISSED_MOST = 8
+MISSED_MOST = 10
 """Planted faults that a second safeguard hides, or that need a rarer coincidence."""
 
 

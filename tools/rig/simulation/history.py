@@ -30,6 +30,8 @@ class Tap:
         """The messages that `data` completes, `{type, body}`; repeats of a message are left out."""
         messages = []
         for frame in self._decoder.feed(data):
+            if frame.kind in (FrameKind.RST, FrameKind.RSTACK):
+                self._told.clear()  # numbers begin again
             if frame.kind is not FrameKind.DATA:
                 continue
             key = (frame.chan, frame.sess, frame.mid)
@@ -131,6 +133,9 @@ class History:
     visit: int = 0
     incarnation: int = 0
     uploads_accepted: set[str] = field(default_factory=set)
+    verdicts_said: int = 0
+    """Messages with a verdict that left the device, without what the link sent again."""
+    verdicts_heard: int = 0
     wiped: bool = False
     revoked: bool = False
     slow_s: float = 0.0

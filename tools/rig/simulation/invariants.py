@@ -35,6 +35,7 @@ class On(StrEnum):
     DECISION_SENT = "decision sent"
     PASSAGE_SENT = "passage sent"
     UNKNOWN_SENT = "unknown sent"
+    VERDICT_HEARD = "verdict heard"
     ACTUATED = "actuated"
     CORE_STARTED = "core started"
     VALIDATOR_STARTED = "validator started"
@@ -415,6 +416,15 @@ def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | N
     known = history.decisions.get(wrapper["decision_obj"]["verdict_ref"])
     return (
         f"two decisions on {wrapper['decision_obj']['verdict_ref']}" if known not in (None, wrapper) else None
+    )
+
+
+@holds(On.VERDICT_HEARD, "LINK §3: a mid already delivered: ACK again, do not deliver again.")
+def a_message_is_delivered_once(history: History, heard: int) -> str | None:
+    return (
+        f"{heard} verdicts arrived, {history.verdicts_said} were sent"
+        if heard > history.verdicts_said
+        else None
     )
 
 

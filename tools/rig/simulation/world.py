@@ -716,6 +716,7 @@ class SimulatedWorld:
         history, check, body = self.history, self.checks.check, message["body"]
         match side, message["type"]:
             case "device", "verdict":
+                history.verdicts_said += 1
                 verdict, new = history.see_verdict(body)
                 check(On.VERDICT_SENT, verdict)
                 history.verdict_at.setdefault(verdict.seq, verdict.ref)
@@ -799,6 +800,8 @@ class SimulatedWorld:
                 history.closed[txn_id] = why
                 history.say("validator", f"ends {short(txn_id)}: {why}")
             case VerdictAnswered(verdict, ref, choice, refused, _):
+                history.verdicts_heard += 1
+                self.checks.check(On.VERDICT_HEARD, history.verdicts_heard)
                 if choice.actuated and refused is None:
                     fact = {
                         "ref": ref,
