@@ -63,7 +63,7 @@ DEVICE_ID, GATE_ID, DBD_ID = "gate-7-left", "gate-7", "dbd-7"
 DBD_KEY: Final = SigningKey.from_seed(bytes([31]) * 32)
 PEOPLE: Final = 8
 ENROLLED_AT_START: Final = 5
-TTL_MS: Final = 180_000
+TTL_MS: Final = 90_000
 """The gallery's time to live as the service configures it here; six hours would be simulated by sleep
 alone."""
 DECISION_MS, PASSAGE_MS = 5_000, 10_000
