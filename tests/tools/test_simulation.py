@@ -45,6 +45,7 @@ def test_a_planted_fault_is_found() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_the_planted_faults_are_found() -> None:
     done = simulate("tools.rig.simulation.planted")
     assert done.returncode <= MISSED_MOST, done.stdout + done.stderr
