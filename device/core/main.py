@@ -77,6 +77,7 @@ from models.hand import HandFinder
 from models.liveness import LivenessCheck
 
 SWITCH_INTERVAL_S = 0.001
+GALLERY_AGAIN_S = 15.0
 """How long a thread that needs the interpreter waits for one that computes. With Python's default of 5 ms, a
 frame, which releases it thirty times, would be a fifth of a second late while a gallery page is applied."""
 _log = logging.getLogger(__name__)
@@ -193,9 +194,11 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
         renewing = asyncio.create_task(palmd.update_watch.run(), name="updates")
-        wiped, tasks = palmd.wipe.over, (cable, keeping, ending, renewing)
+        reopening = asyncio.create_task(_gallery_opens(opened, gallery_thread), name="gallery")
+        wiped, tasks = palmd.wipe.over, (cable, keeping, ending, renewing, reopening)
         await asyncio.wait((*tasks, palmd.broken, wiped), return_when=asyncio.FIRST_COMPLETED)
-        again = renewing.done() or (wiped.done() and wiped.result() is WipeEnd.CONFIRMED)
+        begins_again = renewing.done() or reopening.done()
+        again = begins_again or (wiped.done() and wiped.result() is WipeEnd.CONFIRMED)
         if not again:  # systemd would wait for this process to end, and kill it when it does not
             sd_notify.stopping()
         for task in tasks:
@@ -210,6 +213,19 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         await palmd.mail.finish()
         await palmd.core.finish()
     return again
+
+
+async def _gallery_opens(opened: Opened, gallery_thread: StoreThread) -> None:
+    """Return when a gallery that could not be opened at the start can be: the program then begins again.
+
+    A disk that was full or away for a moment must not close a gate until a technician restarts it.
+    """
+    if opened.gallery is not None or opened.trust.gallery is None:
+        await asyncio.Event().wait()
+    while True:
+        await asyncio.sleep(GALLERY_AGAIN_S)
+        if await gallery_thread.do(opened.gallery_opens):
+            return
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class Opened:
     model_fault: str
     gallery: Gallery | None
     gallery_fault: str
+    gallery_opens: Callable[[], bool]
+    """Whether a gallery that did not open at the start would open now; for the gallery's thread."""
     bulk_turn: BulkTurn
     updates: UpdateDesk
     pad_network: PadNetwork | None
@@ -120,8 +122,8 @@ async def open_device(
         at_ms = None if gallery is None else known_time_ms(gallery, clock)
         return pinned.trust.gallery_key(kid, at_ms)
 
-    gallery, gallery_fault = await gallery_thread.do(
-        lambda: _open_gallery(
+    def open_gallery() -> tuple[Gallery | None, str]:
+        return _open_gallery(
             config,
             trust,
             keys,
@@ -131,7 +133,14 @@ async def open_device(
             gallery_key=gallery_key,
             pause=bulk_turn.wait,
         )
-    )
+
+    def gallery_opens() -> bool:
+        again, _ = open_gallery()
+        if again is not None:
+            again.close()
+        return again is not None
+
+    gallery, gallery_fault = await gallery_thread.do(open_gallery)
     if gallery is not None:
         pinned.heard(gallery.newest_head_ms)
     return Opened(
@@ -148,6 +157,7 @@ async def open_device(
         model_fault="; ".join(filter(None, (model.fault, pad_fault))),
         gallery=gallery,
         gallery_fault=gallery_fault,
+        gallery_opens=gallery_opens,
         bulk_turn=bulk_turn,
         updates=UpdateDesk(
             UpdateParts(

@@ -126,6 +126,26 @@ async def serves_again(device: Device, gate: Gate, port: str) -> None:
         await gate.passes(validator)
 
 
+def test_a_gallery_that_is_away_at_the_start_is_served_when_it_is_back(tmp_path: Path) -> None:
+    device = make_device(tmp_path)
+    gate, folder = Gate(device), tmp_path / "state/gallery"
+    aside = folder.with_name("aside")
+
+    async def story(port: str) -> None:
+        await gate.hears("STORE_FAULT", stands=True)
+        folder.unlink()
+        aside.rename(folder)
+        await gate.hears("STORE_FAULT", stands=False)
+        await serves_again(device, gate, port)
+
+    with PtyPair() as pair:
+        port = device.plug(pair)
+        folder.rename(aside)
+        folder.write_text("no folder")
+        with device.running():
+            asyncio.run(story(port))
+
+
 def test_a_gallery_whose_rows_are_damaged(tmp_path: Path) -> None:
     """What cannot be scored exactly is not answered: NOT_READY, for as long as the rows do not open."""
     device = make_device(tmp_path)
