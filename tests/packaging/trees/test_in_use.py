@@ -159,7 +159,8 @@ def test_08_one_that_does_not_serve_is_put_back(gate: Gate, tmp_path: Path) -> N
     wait_until("the gate to serve", 90, lambda: gate.status().get("serving") is True)
     wait_until("palmd to tell it", 180, lambda: updates(gate)["failed"] is not None)
     gate.machine.run("palmctl", "update", "status", fails=True)
-    assert not (gate.machine.root / INSTALLED / "versions" / BROKEN).exists()
+    broken = gate.machine.root / INSTALLED / "versions" / BROKEN
+    wait_until("its folder to go", 60, lambda: not broken.exists())
     gate.pass_through()
 
 
