@@ -203,6 +203,12 @@ def block_subject(
     return subjects.subject_object(tx, vault, settled).plain()
 
 
+def reference_of(tx: Tx, environment: Environment, subject_id: str) -> str:
+    """The subject_ref by which gates know a person."""
+    reference: str = _subject(tx, environment, subject_id)["subject_ref"]
+    return reference
+
+
 def unblock_subject(
     tx: Tx, vault: Vault, environment: Environment, subject_id: str, *, now_ms: int
 ) -> Printed:
