@@ -30,7 +30,7 @@ from device.provisioning.online import RegistrationFacts, check_registration, re
 from device.trust.keystore import KeyStore
 from device.trust.policy import Policy, read_policy
 from device.trust.service_status import read_service_status
-from device.trust.trust import Trust, load_trust, save_trust, with_service_keys
+from device.trust.trust import load_trust, save_trust, with_service_keys
 from device.values.recognition import HandName, PalmCapture
 from device.values.report import HeldGallery, ReportedBoard, ReportedLink, ReportedQueues, SelfReport
 from device.values.status import AppStatus
@@ -399,7 +399,7 @@ class SimulatedGate:
         return dict(json.loads((await self._cloud.enroll(body, key)).body))
 
     def mail(self) -> JsonObject:
-        """The next record for the outbox: a sealed report, which a gate without a network hands its validator."""
+        """The next record for the outbox: a sealed report, which the validator carries."""
         with changing(self._place) as state:
             state.out_seq += 1
             palms = state.palms

@@ -1,0 +1,249 @@
+"""`palmctl cloud simulate` at the command line, against a server in another process."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.cloud_client.server.server_process import Running, new_account, post
+from tools.palmctl.main import main
+
+Json = dict[str, Any]
+
+
+class Site:
+    """A tenant of the server, its back office, and a folder of simulated gates."""
+
+    def __init__(self, running: Running, folder: Path) -> None:
+        self.running, self.folder = running, folder
+        self.tenant = str(running.palmctl("tenant", "create", "acme")["tenant_id"])
+        self.office = running.partner(self.tenant)
+
+    def tried(self, *words: str) -> Result:
+        return CliRunner().invoke(main, ["cloud", "simulate", *words, "--folder", str(self.folder), "--json"])
+
+    def done(self, *words: str) -> Json:
+        done = self.tried(*words)
+        assert done.exit_code == 0, done.stderr
+        printed: Json = json.loads(done.stdout)
+        return printed
+
+    def gate_words(self, device_id: str, *more: str, mode: str = "test") -> list[str]:
+        of = ["--tenant", self.tenant, "--mode", mode, "--url", self.running.url]
+        return ["gate", *self.running.where, *of, "--device-id", device_id, "--gate-id", "g1", *more]
+
+    def at_gate(self, command: str, *more: str, device_id: str = "gate-1") -> Json:
+        return self.done(command, "--device-id", device_id, *more)
+
+    def session(self, subject_id: str | None = None) -> Json:
+        if subject_id is None:
+            subject_id = post(self.office, "/v1/subjects", {"external_ref": new_account()}).json()[
+                "subject_id"
+            ]
+        opened: Json = post(self.office, "/v1/enrollment-sessions", {"subject_id": subject_id}).json()
+        return opened
+
+    def record(self, verdict_id: str) -> Json:
+        record: Json = self.office.get(f"/v1/verdicts/{verdict_id}").json()["record"]
+        return record
+
+    def revoke(self, device_id: str) -> None:
+        answer = post(self.office, f"/v1/devices/{device_id}/revoke", {"reason": "stolen"})
+        assert answer.status_code == 200, answer.text
+
+    def device(self, device_id: str) -> Json:
+        listed = self.office.get("/v1/devices").json()["data"]
+        (device,) = (each for each in listed if each["device_id"] == device_id)
+        return dict(device)
+
+
+@pytest.fixture
+def site(running: Running, tmp_path: Path) -> Iterator[Site]:
+    site = Site(running, tmp_path / "sim")
+    site.done(*site.gate_words("gate-1"))
+    with site.office:
+        yield site
+
+
+def test_a_gate_is_made_once_in_test_mode_and_in_private(site: Site) -> None:
+    assert site.device("gate-1")["status"] == "active"
+    assert stat.S_IMODE(site.folder.stat().st_mode) == 0o700
+    in_live = site.tried(*site.gate_words("gate-2", mode="live"))
+    assert in_live.exit_code == 2 and "test mode only" in in_live.stderr
+    again = site.tried(*site.gate_words("gate-1"))
+    assert again.exit_code == 1 and "is there already" in again.stderr
+    absent = site.tried("pass", "--device-id", "gate-7", "--stranger")
+    assert absent.exit_code == 1 and "palmctl cloud simulate gate" in absent.stderr
+
+
+def test_people_are_enrolled_recognized_and_blocked(site: Site) -> None:
+    session = site.session()
+    done = site.at_gate("enrol", "--short-code", session["short_code"])
+    assert (done["session_id"], done["status"]) == (session["session_id"], "completed")
+    person = ["--subject-id", session["subject_id"]]
+    accepted = site.at_gate("pass", *person)
+    assert (accepted["decision"], accepted["result"], accepted["outcome"]) == ("accept", "MATCH", "LIBERAR")
+    record = site.record(accepted["verdict_id"])
+    assert (record["subject_id"], record["reconciliation"]) == (session["subject_id"], "complete")
+
+    of = ["--tenant", site.tenant, "--mode", "test"]
+    site.running.palmctl("subject", "block", session["subject_id"], *of)
+    blocked = site.at_gate("pass", *person)
+    assert (blocked["verdict_seq"], blocked["result"], blocked["outcome"]) == (2, "NO_MATCH", "BLOQUEAR")
+    site.running.palmctl("subject", "unblock", session["subject_id"], *of)
+    barred = site.at_gate("pass", *person, "--outcome", "BLOQUEAR")
+    assert (barred["result"], barred["outcome"]) == ("MATCH", "BLOQUEAR")
+    assert site.record(barred["verdict_id"])["dbd"]["actuated"] is False
+
+    site.office.delete(f"/v1/subjects/{session['subject_id']}").raise_for_status()
+    assert site.at_gate("sync")["gallery"]["palms"] == 0
+    gone = site.tried("pass", "--device-id", "gate-1", *person)
+    assert gone.exit_code == 1 and "no such person" in gone.stderr
+
+
+def test_enrolments_fail_and_are_held_for_review(site: Site) -> None:
+    failing, first, second = site.session(), site.session(), site.session()
+    assert site.at_gate("enrol", "--qr-payload", failing["qr_payload"], "--fail")["status"] == "failed"
+    told = site.office.get(f"/v1/enrollment-sessions/{failing['session_id']}").json()
+    assert (told["status"], told["failure_code"]) == ("failed", "capture_rejected")
+    with_seed = [
+        site.at_gate("enrol", "--qr-payload", opened["qr_payload"], "--seed", "7")["status"]
+        for opened in (first, second)
+    ]
+    assert with_seed == ["completed", "review"]
+    for words in (
+        [],
+        ["--short-code", "?"],
+        ["--qr-payload", "SVC1"],
+        ["--short-code", "A", "--qr-payload", "B"],
+    ):
+        assert site.tried("enrol", "--device-id", "gate-1", *words).exit_code == 2
+    unknown = site.tried("enrol", "--device-id", "gate-1", "--short-code", "0000-0000")
+    assert unknown.exit_code == 1
+    assert json.loads(unknown.stdout)["error"]["code"] == "enrollment_session_invalid"
+
+
+def test_strangers_spoofs_lost_and_late_decisions(site: Site) -> None:
+    stranger = site.at_gate("pass", "--stranger", "--ago-s", "3600")
+    poor = site.at_gate("pass", "--poor-capture")
+    spoof = site.at_gate("pass", "--spoof", "--lost-decision")
+    late = site.at_gate("pass", "--stranger", "--late-s", "1")
+    told = [site.record(each["verdict_id"]) for each in (stranger, poor, spoof, late)]
+    assert [record["result"] for record in told] == ["NO_MATCH", "POOR_CAPTURE", "SPOOF", "NO_MATCH"]
+    assert [record["decision"] for record in told] == ["reject", "abstain", "reject", "reject"]
+    assert [record["verdict_seq"] for record in told] == [1, 2, 3, 4]
+    assert [record["reconciliation"] for record in told] == [
+        "complete",
+        "complete",
+        "outcome_unknown",
+        "complete",
+    ]
+    changes = site.office.get("/v1/verdict-changes").json()["data"]
+    assert [change["verdict_seq"] for change in changes] == [1, 2, 3, 4]
+    for words in ([], ["--stranger", "--spoof"], ["--stranger", "--lost-decision", "--outcome", "LIBERAR"]):
+        assert site.tried("pass", "--device-id", "gate-1", *words).exit_code == 2
+
+
+def test_a_decision_is_awaited_until_it_comes(site: Site) -> None:
+    """While the decision is late the verdict is there already, without it."""
+    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "pass", "--stranger"]
+    command += ["--late-s", "3600", "--folder", str(site.folder), "--device-id", "gate-1"]
+    waiting = subprocess.Popen(command)
+    try:
+        record = only_verdict(site.office)
+        assert record["reconciliation"] == "awaiting_decision" and "dbd" not in record
+    finally:
+        waiting.kill()
+        waiting.wait()
+    next_one = site.at_gate("pass", "--stranger")
+    assert site.record(next_one["verdict_id"])["reconciliation"] == "complete"
+
+
+def only_verdict(office: httpx.Client) -> Json:
+    deadline = time.monotonic() + 30
+    while not (data := office.get("/v1/verdicts").json()["data"]):
+        assert time.monotonic() < deadline
+    (record,) = data
+    return dict(record)
+
+
+def test_a_gate_with_a_turn_sensor(site: Site) -> None:
+    site.done(*site.gate_words("gate-9", "--passage-sensor"))
+    closed = site.at_gate("pass", "--stranger", device_id="gate-9")
+    assert site.record(closed["verdict_id"])["reconciliation"] == "complete"
+    made = site.at_gate("pass", "--stranger", "--outcome", "LIBERAR", device_id="gate-9")
+    assert site.record(made["verdict_id"])["reconciliation"] == "awaiting_passage"
+    site.at_gate("passage", "--not-passed", device_id="gate-9")
+    assert site.record(made["verdict_id"])["reconciliation"] == "complete"
+    assert site.tried("passage", "--device-id", "gate-1").exit_code == 1
+
+
+def test_mail_for_the_outbox(site: Site) -> None:
+    for seq in (1, 2):
+        record = site.at_gate("mail")["record"]
+        answer = post(site.office, "/v1/devices/gate-1/outbox", {"records": [record]}).json()
+        assert (answer["accepted"], answer["acked_upto_seq"]) == ([seq], seq)
+
+
+def test_verdicts_wait_for_a_server_that_is_away(site: Site) -> None:
+    """What could not be uploaded is kept, in its order, and the chain has no gap afterwards."""
+    process = site.running.process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        command = ["pass", "--device-id", "gate-1", "--stranger"]
+        words = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", *command]
+        cut_off = subprocess.Popen([*words, "--folder", str(site.folder)])
+        with pytest.raises(subprocess.TimeoutExpired):
+            cut_off.wait(2)
+        cut_off.kill()
+        cut_off.wait()
+    finally:
+        process.send_signal(signal.SIGCONT)
+    made = site.at_gate("pass", "--stranger")
+    records = site.office.get("/v1/verdicts").json()["data"]
+    assert len(records) == made["verdict_seq"]
+    assert {record["reconciliation"] for record in records} == {"complete"}
+
+
+def test_gates_live_until_they_are_wiped(site: Site) -> None:
+    """`run` follows the gallery, reports, and obeys a revocation; the keys are then gone."""
+    site.done(*site.gate_words("gate-2"))
+    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "run", "--json"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    living = subprocess.Popen(
+        [*command, "--folder", str(site.folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert living.stdout is not None
+    try:
+        events = (json.loads(line) for line in living.stdout)
+        assert {next(events)["device_id"], next(events)["device_id"]} == {"gate-1", "gate-2"}
+        session = site.session()
+        site.at_gate("enrol", "--short-code", session["short_code"])
+        told = next(event for event in events if event["device_id"] == "gate-2")
+        assert told["event"] == "gallery"
+        site.revoke("gate-1")
+        wiped = next(event for event in events if event["event"] == "wiped")
+        assert wiped["device_id"] == "gate-1" and "acknowledged wipe_id" in wiped["text"]
+        living.send_signal(signal.SIGINT)
+        assert living.wait(20) == 130
+    finally:
+        living.kill()
+        living.communicate()
+    assert (site.device("gate-1")["status"], site.device("gate-2")["status"]) == ("wiped", "active")
+    assert site.device("gate-2")["app"]["pkg"] == "palm-simulated-gate"
+    assert not any((site.folder / "gate-1.gate" / "keys").iterdir())
+    assert site.tried("pass", "--device-id", "gate-1", "--stranger").exit_code == 1
+    site.revoke("gate-2")
+    refused = site.tried("pass", "--device-id", "gate-2", "--stranger")
+    assert refused.exit_code == 1 and json.loads(refused.stdout)["error"]["code"] == "gate_wiped"
+    assert site.device("gate-2")["status"] == "wiped"
