@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ def _on_gate(work: Callable[..., Awaitable[dict[str, Any]]]) -> Command:
             async with SimulatedGate(place_of(folder, device_id)) as gate:
 
                 async def answered() -> None:
-                    _print({"device_id": device_id} | await work(gate, **given), as_json)
+                    _print(await work(gate, **given), as_json)
 
                 await gate.unless_revoked(answered())
 
@@ -196,11 +197,12 @@ async def sync(gate: "SimulatedGate") -> dict[str, Any]:
     try:
         await gate.obey()
     except GateWiped:
-        return {"wiped": gate.state.wiped}
+        return {"device_id": gate.device_id, "wiped": gate.state.wiped}
     await gate.follow(0)
     await gate.report()
     palms = gate.state.palms
-    return {"gallery": {"epoch": palms.epoch, "seq": palms.seq, "palms": len(palms.templates)}}
+    held = {"epoch": palms.epoch, "seq": palms.seq, "palms": len(palms.templates)}
+    return {"device_id": gate.device_id, "gallery": held}
 
 
 @simulate.command("pass")
@@ -231,8 +233,10 @@ async def one_pass(
 ) -> dict[str, Any]:
     """One person at the gate: a signed verdict, and the validator's decision, uploaded.
 
-    A person who is not enrolled, or is blocked, gets the verdict of a stranger, as at a real gate.
+    A person who is not enrolled, or is blocked, gets the verdict of a stranger, as at a real gate. Without a
+    server the gate decides all the same, and hands the verdict in with its next command.
     """
+    from cloud_client.errors import CloudUnreachable
     from link1.objects import VerdictResult
     from tools.cloud.simulation.gate import now_ms
 
@@ -248,21 +252,26 @@ async def one_pass(
     if lost_decision and (late_s or outcome):
         raise click.UsageError("a decision that is lost has no --outcome and is not late")
     subject_ref = None if subject_id is None else _reference(gate, subject_id)
-    await gate.follow(0)
+    with suppress(CloudUnreachable):
+        await gate.follow(0)
     verdict = gate.decide(results[0], subject_ref, now_ms() - ago_s * 1000)
     if late_s is not None:
         gate.hand_over()
-        await gate.deliver()
+        with suppress(CloudUnreachable):
+            await gate.deliver()
         await asyncio.sleep(late_s)
     decision = None if lost_decision else gate.answered(verdict, outcome)
     gate.hand_over(decision, unknown=lost_decision)
-    await gate.deliver()
+    with suppress(CloudUnreachable):
+        await gate.deliver()
     return {
+        "device_id": gate.device_id,
         "verdict_id": gate.state.last_ref,
         "verdict_seq": verdict.verdict_seq,
         "decision": str(verdict.decision),
         "result": str(verdict.result),
         "outcome": None if decision is None else decision["decision_obj"]["outcome"],
+        "delivered": not gate.state.unsent,
     }
 
 
@@ -288,7 +297,7 @@ async def passage(gate: "SimulatedGate", *, not_passed: bool) -> dict[str, Any]:
     """The passage of the gate's last verdict, from a validator with a turn sensor."""
     gate.turn(passed=not not_passed)
     await gate.deliver()
-    return {"verdict_id": gate.state.last_ref, "passed": not not_passed}
+    return {"device_id": gate.device_id, "verdict_id": gate.state.last_ref, "passed": not not_passed}
 
 
 @simulate.command("enrol")
@@ -306,7 +315,7 @@ async def enrol(
     different palms; --seed gives two people the same ones, which the server holds for review.
     """
     session = await _session(gate, qr_payload, short_code)
-    return {"session_id": session.session_id} | await gate.enrol(session, seed, fails=fail)
+    return {"device_id": gate.device_id} | await gate.enrol(session, seed, fails=fail)
 
 
 async def _session(
@@ -332,5 +341,5 @@ async def _session(
 @simulate.command("mail")
 @_on_gate
 async def mail(gate: "SimulatedGate") -> dict[str, Any]:
-    """A sealed record for the gate's outbox, as a gate without a network gives its validator: a report."""
-    return {"record": gate.mail()}
+    """A sealed report, as a gate without a network gives its validator: the body of a POST to its outbox."""
+    return {"records": [gate.mail()]}
