@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _REPORT_EVERY_S = 60
 _STATUS_EVERY_S = 5
 """A device asks once a minute; a developer waits for what a revocation does."""
-_AWAY_S = 5
+_AFTER_FAILURE_S = 5
+_POLL_AGAIN_S = 1
+"""Another command of the same gate ends its long poll at once."""
 
 _FOLDER = click.option(
     "--folder",
@@ -156,6 +158,8 @@ def _tell(device_id: str, event: str, text: str, as_json: bool) -> None:
 async def _live(gate: "SimulatedGate", as_json: bool) -> None:
     """One gate, until its wipe."""
     from cloud_client.contract import MAX_WAIT_S
+    from cloud_client.errors import CloudError
+    from gallery.errors import GalleryError
 
     def tell(event: str, text: str) -> None:
         _tell(gate.device_id, event, text, as_json)
@@ -168,22 +172,22 @@ async def _live(gate: "SimulatedGate", as_json: bool) -> None:
             tell("gallery", f"gallery at {palms.epoch}.{palms.seq}, {len(palms.templates)} palms")
 
     async def every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        from cloud_client.errors import CloudUnreachable
-
         while True:
             begun = time.monotonic()
             try:
                 await gate.unless_revoked(work())
-            except CloudUnreachable as error:
-                tell("away", str(error))
-                await asyncio.sleep(_AWAY_S)
+            except GateWiped:
+                raise
+            except (CloudError, GalleryError, SimulationError) as error:
+                tell("failed", str(error))
+                await asyncio.sleep(_AFTER_FAILURE_S)
             await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
 
     async with gate:
         tell("lives", "lives")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(every(0, follow))
+                tasks.create_task(every(_POLL_AGAIN_S, follow))
                 tasks.create_task(every(_REPORT_EVERY_S, gate.report))
                 tasks.create_task(every(_STATUS_EVERY_S, gate.obey))
         except* GateWiped as wiped:
