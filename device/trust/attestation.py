@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, unquote_to_bytes
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -30,6 +29,7 @@ from link1 import members
 from link1.canonical import b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError, reason_of
 from link1.plain_file import read_plain_file
+from link1.token_key import TokenKey
 
 PREFIX: Final = b"svc.device.attest.v1\x00"
 MAX_CHAIN: Final = 4
@@ -136,7 +136,10 @@ def _der(certificate: x509.Certificate) -> bytes:
 def _sign(signer: str, message: bytes, leaf: LeafKey, environ: Mapping[str, str]) -> bytes:
     scheme, _, rest = signer.partition(":")
     if scheme == "pkcs11":
-        return _sign_in_token(TokenKey.parse(signer), message, leaf)
+        try:
+            return _sign_in_token(TokenKey.parse(signer), message, leaf)
+        except FormatError as error:
+            raise AttestationError(f"[attest] signer: {error}") from None
     path = Path(rest)
     if scheme == "credential":
         folder = environ.get(_CREDENTIALS)
@@ -163,53 +166,6 @@ def _sign(signer: str, message: bytes, leaf: LeafKey, environ: Mapping[str, str]
             raise AttestationError(f"[attest] signer {path}: the key is not Ed25519, P-256 or P-384")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenKey:
-    """A private key in a PKCS#11 token: which one, the module that reaches it, and the file with its PIN."""
-
-    module: Path
-    pin_file: Path | None
-    token: str | None
-    serial: str | None
-    label: str | None
-    id: bytes | None
-
-    @classmethod
-    def parse(cls, uri: str) -> "TokenKey":
-        """Read a `pkcs11:` URI (RFC 7512). Raises AttestationError."""
-        path, _, query = uri.removeprefix("pkcs11:").partition("?")
-        found = _attributes(path, ";") | _attributes(query, "&")
-        unknown = found.keys() - {"token", "serial", "object", "id", "type", "module-path", "pin-source"}
-        if "pin-value" in unknown:
-            raise AttestationError(
-                "[attest] signer: every user may read the configuration; put the PIN into a file of mode "
-                "0600 and name it in pin-source"
-            )
-        if unknown or "module-path" not in found or not {"object", "id"} & found.keys():
-            raise AttestationError(
-                "[attest] signer: expected pkcs11:token=…;object=…?module-path=…&pin-source=file:… with "
-                f"token, serial, object, id and these two alone; found {', '.join(sorted(found)) or 'none'}"
-            )
-        pin = found.get("pin-source")
-        return cls(
-            module=Path(unquote(found["module-path"])),
-            pin_file=None if pin is None else Path(unquote(pin).removeprefix("file:")),
-            token=_text(found, "token"),
-            serial=_text(found, "serial"),
-            label=_text(found, "object"),
-            id=unquote_to_bytes(found["id"]) if "id" in found else None,
-        )
-
-
-def _attributes(text: str, between: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in text.split(between) if part)
-    return {name: value for name, _, value in pairs}
-
-
-def _text(found: Mapping[str, str], name: str) -> str | None:
-    return unquote(found[name]) if name in found else None
-
-
 def _sign_in_token(held: TokenKey, message: bytes, leaf: LeafKey) -> bytes:
     try:
         import pkcs11
@@ -219,7 +175,7 @@ def _sign_in_token(held: TokenKey, message: bytes, leaf: LeafKey) -> bytes:
             "[attest] signer is a pkcs11: URI, and python-pkcs11 is not installed here (the extra pkcs11)"
         ) from None
     try:
-        pin = None if held.pin_file is None else read_plain_file(held.pin_file, 1024).decode("utf-8").strip()
+        pin = held.pin()
         library = pkcs11.lib(str(held.module))
         serial = None if held.serial is None else held.serial.encode("utf-8")
         token = library.get_token(token_label=held.token, token_serial=serial)

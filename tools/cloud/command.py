@@ -12,6 +12,7 @@ from tools.cloud.device import device
 from tools.cloud.mail import config, factory_ca, mail
 from tools.cloud.port_database import port_db
 from tools.cloud.release import release
+from tools.cloud.secret import secret
 from tools.cloud.simulate import simulate
 from tools.cloud.store import Work, environment_of, of_environment, of_tenant, on_data, on_store, reported
 from tools.palmctl.whole_help import WholeHelpGroup
@@ -22,7 +23,7 @@ def cloud() -> None:
     """The reference server of the cloud: serve it, manage tenants, keys and devices."""
 
 
-for _command in (backup, bundle, device, mail, config, factory_ca, port_db, release, simulate):
+for _command in (backup, bundle, device, mail, config, factory_ca, port_db, release, secret, simulate):
     cloud.add_command(_command)
 
 

@@ -75,15 +75,19 @@ def on_store(command: Callable[..., Work]) -> Command:
     @reported
     @wraps(command)
     def run(*, data: Path, database: str | None, as_json: bool, **given: Any) -> None:
-        printed = on_this_store(data, database, command(**given))
-        if as_json:
-            click.echo(json.dumps(printed, ensure_ascii=False))
-            return
-        for name, value in printed.items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            click.echo(f"{name}: {text}")
+        echo(on_this_store(data, database, command(**given)), as_json=as_json)
 
     return run
+
+
+def echo(printed: dict[str, Any], *, as_json: bool) -> None:
+    """Print a command's result: one JSON object, or a line for each member."""
+    if as_json:
+        click.echo(json.dumps(printed, ensure_ascii=False))
+        return
+    for name, value in printed.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        click.echo(f"{name}: {text}")
 
 
 def on_this_store(data: Path, database: str | None, work: Work) -> dict[str, Any]:

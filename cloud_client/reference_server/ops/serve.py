@@ -28,7 +28,7 @@ from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import CloudStore, Database, Tx
 from cloud_client.reference_server.store.engines import open_store
 from cloud_client.reference_server.store.health import StoreHealth
-from cloud_client.reference_server.store.vault import Vault
+from cloud_client.reference_server.store.vault import Vault, key_in_force
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.app import make_admin_app
 from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, is_loopback, listening
@@ -49,6 +49,7 @@ SWEEP_EVERY_S = 3600.0
 Ready = Callable[[str, str | None], None]
 """Called with the base URL, and that of the admin bind where there is one."""
 _SHUTDOWN_S = 5
+_PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
 
 
@@ -130,6 +131,10 @@ def _check_keys(tx: Tx, vault: Vault) -> None:
         return
     try:
         vault.kms.unwrap(row["seed_ct"], row["kid"].encode())
+        key_id = key_in_force(tx)
+        vault.kms.unwrap(vault.kms.wrap_under(key_id, _PROBE, _PROBE), _PROBE)
+    except StoreUnavailable:
+        raise
     except ServerError:
         raise OperatorError(
             "the keys in secrets/ of --data are not those that this database was made with: "

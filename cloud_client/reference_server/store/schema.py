@@ -523,12 +523,19 @@ _FLEET = (
     "CREATE INDEX inbox_release ON inbox (tenant_id, release_seq) WHERE release_seq IS NOT NULL",
 )
 
+_WRAPPING = (
+    # The key-management keys of secrets/ since the first rotation: `next`, `in_force` or `retiring`.
+    "CREATE TABLE wrapping_keys (key_id TEXT PRIMARY KEY, state TEXT NOT NULL)",
+    "CREATE UNIQUE INDEX wrapping_keys_state ON wrapping_keys (state)",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
     _DBD_WINDOWS,
     _LISTS,
     _FLEET,
+    _WRAPPING,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

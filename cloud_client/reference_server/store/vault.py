@@ -1,9 +1,10 @@
 """Keys at rest: what the database alone cannot give away.
 
-Three 32-byte files of mode 0600 in ``secrets/`` of the data directory:
+Files of mode 0600 in ``secrets/`` of the data directory; a ``.key`` has 32 bytes:
 
-- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). It replaces an
-  operator's key-management service: ``KeyManagement`` is the interface where a real one goes.
+- ``kms.key`` wraps every other stored key (tenant keys, person keys, signer seeds). A rotation replaces it by
+  ``kms-ID.key``, or by ``kms-ID.uri``, which names a key in a PKCS#11 token. ID is 16 hex digits. What such a
+  key wraps begins with the 8 bytes of its ID; what ``kms.key`` wraps begins with the nonce.
 - ``server.key`` is the origin of MACs and of the keys that recorded answers are sealed under.
 - ``root.key`` is the Ed25519 root that devices pin. It is needed only to issue signer certificates.
 
@@ -14,6 +15,7 @@ under it, wherever copies of the ciphertext without the row may still be. (A bac
 import hashlib
 import hmac
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,10 +23,16 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cloud_client.reference_server.errors import OperatorError, ServerError
+from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.key_token import KeyToken
 from link1.keys import SigningKey
 
 _NONCE_BYTES = 12
 KEY_BYTES = 32
+KEY_ID_BYTES = 8
+FIRST_KEY = ""
+"""The id of ``kms.key``."""
+_URI_BYTES = 4096
 
 
 class KeyManagement(Protocol):
@@ -48,12 +56,65 @@ class KeyFile:
         return _unseal(self._cipher, wrapped, context)
 
 
+class KeyRing:
+    """Every key-management key in ``secrets/``: the one in force wraps, each opens what it has wrapped.
+
+    The database says which is in force (``wrapping_keys``), so that all processes change over with one
+    commit. A key that another process has made is looked for when it is first met.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._keys = _key_management(directory)
+
+    def wrap(self, tx: Tx, secret: bytes, context: bytes) -> bytes:
+        """Wrap under the key in force in this transaction. ServerError when ``secrets/`` lacks it."""
+        return self.wrap_under(key_in_force(tx), secret, context)
+
+    def wrap_under(self, key_id: str, secret: bytes, context: bytes) -> bytes:
+        """Wrap under the key named. ServerError when ``secrets/`` lacks it."""
+        if key_id not in self._keys:
+            self._keys = _key_management(self.directory)
+        if key_id not in self._keys:
+            raise ServerError(
+                f"secrets/ lacks the key-management key {key_id}, which a rotation has put in force: "
+                "copy it from the machine on which `palmctl cloud secret rotate` was called"
+            )
+        return bytes.fromhex(key_id) + self._keys[key_id].wrap(secret, context)
+
+    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """What ``wrap`` was given. ServerError when no key here opens it."""
+        key_id = wrapped[:KEY_ID_BYTES].hex()
+        if key_id not in self._keys:
+            if FIRST_KEY in self._keys:
+                try:
+                    return self._keys[FIRST_KEY].unwrap(wrapped, context)
+                except ServerError:
+                    pass
+            self._keys = _key_management(self.directory)
+        if key_id not in self._keys:
+            raise ServerError("a stored ciphertext does not open: wrong key file or damaged database")
+        return self._keys[key_id].unwrap(wrapped[KEY_ID_BYTES:], context)
+
+
+def key_in_force(tx: Tx) -> str:
+    """The id of the key that wraps."""
+    return tx.scalar("SELECT key_id FROM wrapping_keys WHERE state = 'in_force'") or FIRST_KEY
+
+
+def key_file(directory: Path, key_id: str, *, in_token: bool = False) -> Path:
+    """Where ``secrets/`` has a key-management key, or the URI of one in a token."""
+    if key_id == FIRST_KEY:
+        return directory / "kms.key"
+    return directory / f"kms-{key_id}.{'uri' if in_token else 'key'}"
+
+
 class Vault:
     """The keys of one data directory."""
 
-    def __init__(self, root: SigningKey, key_management: KeyManagement, server_key: bytes) -> None:
+    def __init__(self, root: SigningKey, key_ring: KeyRing, server_key: bytes) -> None:
         self.root = root
-        self.kms = key_management
+        self.kms = key_ring
         self._mac_keys: dict[str, bytes] = {}
         self._server_key = server_key
         self._signing_keys: dict[str, SigningKey] = {}
@@ -62,8 +123,10 @@ class Vault:
     def open(cls, directory: Path) -> "Vault":
         """Load the keys, made on first use. OperatorError when a file is unusable."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        root, kms, server = (_load_or_make(directory / f"{name}.key") for name in ("root", "kms", "server"))
-        return cls(SigningKey.from_seed(root), KeyFile(kms), server)
+        root, server = (load_or_make(directory / f"{name}.key", new_key) for name in ("root", "server"))
+        if not any(directory.glob("kms-*")):
+            load_or_make(key_file(directory, FIRST_KEY), new_key)
+        return cls(SigningKey.from_seed(root), KeyRing(directory), server)
 
     def mac(self, purpose: str, *parts: bytes) -> bytes:
         """HMAC-SHA256 under a separate key for each ``purpose``; parts are delimited by their lengths."""
@@ -114,29 +177,68 @@ def token_hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _load_or_make(path: Path) -> bytes:
+def new_key() -> bytes:
+    """A random key."""
+    return os.urandom(KEY_BYTES)
+
+
+def load_or_make(path: Path, new: Callable[[], bytes]) -> bytes:
+    """The content of a file, which is made with mode 0600 where it is missing.
+
+    OperatorError when it cannot be read, or is a key of another length.
+    """
     try:
-        key = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
-        key = os.urandom(KEY_BYTES)
+        content = new()
         # Two first commands at once: the first to link its file wins, the other reads it.
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(key)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         try:
             os.link(temporary, path)
         except FileExistsError:
-            key = path.read_bytes()
+            content = path.read_bytes()
         finally:
             temporary.unlink()
-        directory = os.open(path.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        sync_directory(path.parent)
     except OSError as error:
         raise OperatorError(f"{path} cannot be read ({error.strerror}): check its owner and mode") from error
-    if len(key) != KEY_BYTES:
-        raise OperatorError(f"{path} holds {len(key)} bytes, expected {KEY_BYTES}: restore it from a backup")
-    return key
+    if path.suffix == ".key" and len(content) != KEY_BYTES:
+        raise OperatorError(
+            f"{path} holds {len(content)} bytes, expected {KEY_BYTES}: restore it from a backup"
+        )
+    return content
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in a directory survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def _key_management(directory: Path) -> dict[str, KeyManagement]:
+    keys: dict[str, KeyManagement] = {}
+    for path in (*directory.glob("kms.key"), *directory.glob("kms-*.key"), *directory.glob("kms-*.uri")):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue  # a rotation has just destroyed it: nothing is wrapped under it
+        except OSError as error:
+            raise OperatorError(
+                f"{path} cannot be read ({error.strerror}): check its owner and mode"
+            ) from error
+        key_id = path.stem.removeprefix("kms").removeprefix("-")
+        if path.suffix == ".uri":
+            keys[key_id] = KeyToken(content[:_URI_BYTES].decode("utf-8", "replace").strip())
+        elif len(content) == KEY_BYTES:
+            keys[key_id] = KeyFile(content)
+        else:
+            raise OperatorError(
+                f"{path} holds {len(content)} bytes, expected {KEY_BYTES}: restore it from a backup"
+            )
+    return keys

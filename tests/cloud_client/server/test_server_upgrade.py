@@ -18,6 +18,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP TABLE wrapping_keys",
     *(
         f"DROP TABLE {table}"
         for table in (
@@ -79,7 +80,7 @@ def as_of_version_2(tx: Tx, vault: Vault) -> None:
         cpf = unseal(persons.key_of_row(vault, row), row["cpf_ct"], context)
         tx.run(
             "UPDATE subjects SET cpf_ct = :ct WHERE subject_id = :id",
-            ct=vault.kms.wrap(cpf, context),
+            ct=vault.kms.wrap(tx, cpf, context),
             id=row["subject_id"],
         )
     tx.run("UPDATE verdicts SET reconciliation = 'outcome_unknown' WHERE outcome_unknown = 1")

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from device.errors import AttestationError
 from device.trust.attestation import (
     GOOD_FOR_MS,
-    TokenKey,
     attestation_body,
     is_attested,
     note_attested,
@@ -23,6 +22,8 @@ from device.trust.attestation import (
 )
 from device.trust.keystore import KeyStore
 from link1.canonical import b64_decode
+from link1.errors import FormatError
+from link1.token_key import TokenKey
 from tests.device.factory import make_board, make_ca
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
@@ -124,12 +125,12 @@ def test_a_token_signs_with_a_key_that_does_not_leave_it(
     ["pkcs11:", "pkcs11:object=a", "pkcs11:token=a?module-path=/m", "pkcs11:object=a;new=b?module-path=/m"],
 )
 def test_a_uri_that_names_no_key_is_refused(uri: str) -> None:
-    with pytest.raises(AttestationError, match="expected pkcs11:"):
+    with pytest.raises(FormatError, match="expected pkcs11:"):
         TokenKey.parse(uri)
 
 
 def test_a_pin_is_never_in_the_configuration() -> None:
-    with pytest.raises(AttestationError, match="pin-source"):
+    with pytest.raises(FormatError, match="pin-source"):
         TokenKey.parse("pkcs11:object=a?module-path=/m&pin-value=1234")
 
 

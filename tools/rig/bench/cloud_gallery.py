@@ -195,7 +195,7 @@ def _insert_person(
 ) -> persons.SubjectIdentity:
     tenant = tenants.load(tx, vault, environment.tenant_id)
     subject_id = f"00000000-0000-4000-8000-{number:012x}"
-    key, key_ct = persons.new_key(vault, subject_id)
+    key, key_ct = persons.new_key(tx, vault, subject_id)
     name = f"filled-{number}"
     person = persons.SubjectIdentity(
         subject_id, tenant.subject_ref(subject_id), key, name, None, suspended=False

@@ -47,7 +47,7 @@ def create_subject(call: Call, tx: Tx) -> ApiAnswer:
     ):
         raise Problem(ProblemCode.CPF_CONFLICT)
     subject_id = str(uuid.uuid4())
-    key, key_ct = persons.new_key(vault, subject_id)
+    key, key_ct = persons.new_key(tx, vault, subject_id)
     row = tx.row(
         """INSERT INTO subjects (subject_id, tenant_id, livemode, subject_ref, status, external_ref_mac,
                                  cpf_mac, cpf_ct, person_key_ct, refs_ct, has_onboard_ref, created_ms,

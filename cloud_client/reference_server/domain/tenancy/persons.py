@@ -35,10 +35,10 @@ class SubjectIdentity:
         )
 
 
-def new_key(vault: Vault, subject_id: str) -> tuple[bytes, bytes]:
+def new_key(tx: Tx, vault: Vault, subject_id: str) -> tuple[bytes, bytes]:
     """A person's key and its wrapped form."""
     key = os.urandom(KEY_BYTES)
-    return key, vault.kms.wrap(key, subject_id.encode())
+    return key, vault.kms.wrap(tx, key, subject_id.encode())
 
 
 def key_of_row(vault: Vault, row: Row) -> bytes:

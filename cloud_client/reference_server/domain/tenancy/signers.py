@@ -129,7 +129,7 @@ def _insert(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> str:
         kid=key.kid,
         use=use,
         pub=key.public.raw,
-        seed_ct=vault.kms.wrap(key.seed, key.kid.encode()),
+        seed_ct=vault.kms.wrap(tx, key.seed, key.kid.encode()),
         not_before_ms=not_before_ms,
     )
     return key.kid

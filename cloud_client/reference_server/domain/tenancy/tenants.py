@@ -40,7 +40,7 @@ def create(tx: Tx, vault: Vault, tenant_id: str, name: str, now_ms: int) -> None
            VALUES (:tenant_id, :name, :key_ct, :terms_version, :duplicate_cosine, :now_ms)""",
         tenant_id=tenant_id,
         name=name,
-        key_ct=vault.kms.wrap(os.urandom(KEY_BYTES), tenant_id.encode()),
+        key_ct=vault.kms.wrap(tx, os.urandom(KEY_BYTES), tenant_id.encode()),
         terms_version=DEFAULT_TERMS_VERSION,
         duplicate_cosine=DEFAULT_DUPLICATE_COSINE,
         now_ms=now_ms,

@@ -1,0 +1,66 @@
+"""`palmctl cloud secret`: the key-management key, which every stored key is wrapped under."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tools.cloud.store import echo, on_data, reported
+
+if TYPE_CHECKING:
+    from cloud_client.reference_server.ops.key_rotation import SecretRotation
+    from cloud_client.reference_server.store.base import CloudStore
+    from cloud_client.reference_server.store.vault import Vault
+
+_to = click.option(
+    "--to",
+    "uri",
+    metavar="URI",
+    help="Make the key in a PKCS#11 token: pkcs11:token=T;object=NEW?module-path=M&pin-source=file:PIN.  "
+    "[default: a file in secrets/]",
+)
+
+
+@click.group()
+def secret() -> None:
+    """The key in secrets/ that every stored key is wrapped under."""
+
+
+@secret.command("prepare")
+@_to
+@on_data
+@reported
+def secret_prepare(*, uri: str | None, data: Path, database: str | None, as_json: bool) -> None:
+    """Make the next key without using it: copy secrets/ to the other servers, then rotate."""
+    from cloud_client.reference_server.ops.key_rotation import prepare
+
+    _do(data, database, lambda store, vault: prepare(store, vault, uri), as_json=as_json)
+
+
+@secret.command("rotate")
+@_to
+@on_data
+@reported
+def secret_rotate(*, uri: str | None, data: Path, database: str | None, as_json: bool) -> None:
+    """Wrap every stored key under a new key and destroy the old one, while servers run.
+
+    Interrupted or killed, it goes on when it is called again.
+    """
+    from cloud_client.reference_server.ops.key_rotation import rotate
+
+    _do(data, database, lambda store, vault: rotate(store, vault, uri), as_json=as_json)
+
+
+def _do(
+    data: Path, database: str | None, work: "Callable[[CloudStore, Vault], SecretRotation]", *, as_json: bool
+) -> None:
+    from cloud_client.reference_server.contract.times import system_now_ms
+    from cloud_client.reference_server.ops.serve import DataDirectory
+
+    store, vault = DataDirectory.of(data, database).open(system_now_ms())
+    try:
+        echo(asdict(work(store, vault)), as_json=as_json)
+    finally:
+        store.close()
