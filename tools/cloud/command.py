@@ -324,6 +324,28 @@ def signer_rotate(*, use: str, in_s: int) -> Work:
     return lambda tx, vault, now_ms: operator.rotate_signer(tx, vault, use, in_s, now_ms)
 
 
+@signer.command("drill")
+@click.option("--in-s", type=click.IntRange(min=0), default=86400, show_default=True)
+@on_store
+def signer_drill(*, in_s: int) -> Work:
+    """Publish a new key for every use at once, and print which devices follow.
+
+    A use whose newest key is still to begin keeps it: the drill may be repeated.
+    """
+    from cloud_client.reference_server.ops.signer_drill import drill
+
+    return lambda tx, vault, now_ms: drill(tx, vault, in_s, now_ms)
+
+
+@signer.command("status")
+@on_store
+def signer_status() -> Work:
+    """Print the newest key of every use, and which active devices are known to follow it."""
+    from cloud_client.reference_server.ops.signer_drill import report
+
+    return lambda tx, _, __: report(tx)
+
+
 @cloud.group()
 def root() -> None:
     """The root key that devices pin."""

@@ -263,7 +263,7 @@ def rotate_signer(tx: Tx, vault: Vault, use: str, in_s: int, now_ms: int) -> Pri
     """``signer rotate``: published now, signing from ``in_s`` seconds on."""
     if use not in signers.USES:
         raise OperatorError(f"--use is one of {', '.join(signers.USES)}")
-    row = signers.rotate(tx, vault, use, now_ms + in_s * 1000)
+    row = signers.rotate(tx, vault, use, now_ms + in_s * 1000, now_ms)
     return {"kid": row["kid"], "not_before": rfc3339(row["not_before_ms"])}
 
 

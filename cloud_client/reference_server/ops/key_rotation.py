@@ -33,7 +33,7 @@ from cloud_client.reference_server.store.vault import (
     sync_directory,
 )
 
-_ROWS: Final = 200
+ROWS: Final = 200
 Rewrapped = tuple[str, bytes, bytes]
 """A row's id, its wrapped key until now, and the same key under the key in force."""
 _PROBE: Final = b"does this key open what it wraps?"
@@ -200,7 +200,7 @@ def _under_another(tx: Tx, each: WrappedColumn, key_id: str, after: str) -> list
         after=after,
         length=KEY_ID_BYTES,
         prefix=bytes.fromhex(key_id),
-        rows=_ROWS,
+        rows=ROWS,
     )
     return [(row["id"], bytes(row["wrapped"])) for row in rows]
 

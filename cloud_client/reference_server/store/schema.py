@@ -527,6 +527,8 @@ _WRAPPING = (
     # The key-management keys of secrets/ since the first rotation: `next`, `in_force` or `retiring`.
     "CREATE TABLE wrapping_keys (key_id TEXT PRIMARY KEY, state TEXT NOT NULL)",
     "CREATE UNIQUE INDEX wrapping_keys_state ON wrapping_keys (state)",
+    # When a signing key was made, and published from then on; NULL for keys of before.
+    "ALTER TABLE signers ADD COLUMN published_ms BIGINT",
 )
 
 MIGRATIONS: Final = (

@@ -97,7 +97,7 @@ def wrapped_rows(store: CloudStore) -> list[tuple[str, bytes]]:
 def test_a_rotation_killed_at_every_step_goes_on_while_a_server_serves(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_rotation, "_ROWS", 3)
+    monkeypatch.setattr(key_rotation, "ROWS", 3)
     partner = Partner(running)
     for _ in range(7):
         partner.add()

@@ -1,5 +1,6 @@
 """docs/howto/OPERATIONS.md, rehearsed: the marked commands are run unchanged."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from tests import REPOSITORY
 from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
 
+SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 _PAGE = REPOSITORY / "docs" / "howto" / "OPERATIONS.md"
 _BLOCK = re.compile(r"^( *)<!-- rehearsed: (\S+) -->\n\1```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -130,3 +132,28 @@ def test_rewriting_leaves_no_key_in_the_tables_files(postgresql: Cluster, tmp_pa
     postgresql.execute("CHECKPOINT")
     for path in (postgresql.directory / "data" / "base").rglob("*"):
         assert not path.is_file() or wrapped_key not in path.read_bytes()
+
+
+def test_the_key_management_key_moves_into_a_token_and_the_signers_are_drilled(tmp_path: Path) -> None:
+    if not SOFTHSM.exists():
+        pytest.skip(f"{SOFTHSM} is not installed (package softhsm2)")
+    data, tokens, pin = tmp_path / "data", tmp_path / "tokens", tmp_path / "pin"
+    cloud = Cloud(data, database=f"sqlite:///{data / 'cloud.db'}")
+    cloud.new_tenant().partner().person("kept")
+    cloud.close()
+    counts = {"signers": 7, "tenants": 1, "people": 1}
+    printed = json.loads(rehearse("rotate-secret", DATA=data, WHERE=""))
+    assert (printed["rewrapped"], printed["destroyed"]) == (counts, ["kms.key"])
+    tokens.mkdir()
+    configuration = tmp_path / "softhsm2.conf"
+    configuration.write_text(f"directories.tokendir = {tokens}\nobjectstore.backend = file\n")
+    pin.write_text("1234\n")
+    words = "softhsm2-util --init-token --free --label service --so-pin 5678 --pin 1234"
+    where = {"SOFTHSM2_CONF": str(configuration)}
+    subprocess.run(words.split(), env=os.environ | where, check=True, capture_output=True)
+    token = {"TOKEN": "service", "MODULE": SOFTHSM, "PIN": pin, **where}
+    moved = json.loads(rehearse("secret-to-token", DATA=data, WHERE="", **token))
+    assert (moved["rewrapped"], moved["in_token"]) == (counts, True)
+    drilled, status = rehearse("drill", DATA=data, WHERE="", **where).splitlines()
+    assert drilled == status
+    assert all(key["kid_before"] != key["kid"] for key in json.loads(drilled)["keys"])

@@ -19,6 +19,7 @@ from tests.cloud_client.server.test_server_verdicts import item
 CPF = "52998224725"
 _BACK_TO_4 = (
     "DROP TABLE wrapping_keys",
+    "ALTER TABLE signers DROP COLUMN published_ms",
     *(
         f"DROP TABLE {table}"
         for table in (

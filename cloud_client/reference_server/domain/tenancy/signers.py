@@ -33,10 +33,10 @@ def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
     """Make the first key of every use that has none."""
     for use in USES:
         if not tx.exists("SELECT 1 FROM signers WHERE use_word = :use", use=use):
-            _insert(tx, vault, use, now_ms)
+            _insert(tx, vault, use, now_ms, now_ms)
 
 
-def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> Row:
+def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int, now_ms: int) -> Row:
     """A new key for a use, signing from ``not_before_ms`` on; the present one stays for the overlap."""
     tx.run(
         """UPDATE signers SET not_after_ms = :not_after_ms
@@ -44,7 +44,7 @@ def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> Row:
         use=use,
         not_after_ms=not_before_ms + OVERLAP_MS,
     )
-    kid = _insert(tx, vault, use, not_before_ms)
+    kid = _insert(tx, vault, use, not_before_ms, now_ms)
     return tx.row("SELECT kid, not_before_ms FROM signers WHERE kid = :kid", kid=kid)
 
 
@@ -121,15 +121,16 @@ def _seed(tx: Tx, use: str, now_ms: int) -> tuple[str, bytes]:
     return row["kid"], row["seed_ct"]
 
 
-def _insert(tx: Tx, vault: Vault, use: str, not_before_ms: int) -> str:
+def _insert(tx: Tx, vault: Vault, use: str, not_before_ms: int, now_ms: int) -> str:
     key = SealKey.generate() if use == SEAL else SigningKey.generate()
     tx.run(
-        """INSERT INTO signers (kid, use_word, pub, seed_ct, not_before_ms)
-           VALUES (:kid, :use, :pub, :seed_ct, :not_before_ms)""",
+        """INSERT INTO signers (kid, use_word, pub, seed_ct, not_before_ms, published_ms)
+           VALUES (:kid, :use, :pub, :seed_ct, :not_before_ms, :now_ms)""",
         kid=key.kid,
         use=use,
         pub=key.public.raw,
         seed_ct=vault.kms.wrap(tx, key.seed, key.kid.encode()),
         not_before_ms=not_before_ms,
+        now_ms=now_ms,
     )
     return key.kid

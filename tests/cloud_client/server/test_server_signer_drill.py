@@ -1,0 +1,90 @@
+"""All signing keys are rotated at once, and the report says which devices are known to follow."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.ops import mail_send
+from cloud_client.reference_server.ops.signer_drill import drill, report
+from tests.cloud_client.server.mail_harness import Mailbox
+from tests.cloud_client.server.server_harness import Cloud
+from tests.cloud_client.server.test_server_mail_send import send
+from tools.cloud.command import cloud as command
+
+HOUR_S = 3600
+
+
+def follows(cloud: Cloud) -> dict[str, dict[str, str]]:
+    shown = cloud.operate(lambda tx, *_: report(tx))
+    return {device["device_id"]: device["follows"] for device in shown["devices"]}
+
+
+def test_a_drill_names_every_key_and_what_is_known_of_each_device(own_cloud: Cloud) -> None:
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+    partner = tenant.partner()
+    network, offline, silent = (tenant.device(name) for name in ("network", "gate-1", "silent"))
+    mail = Mailbox(offline)
+    before = {key["use"]: key for key in cloud.operate(lambda tx, *_: report(tx))["keys"]}
+    assert list(before) == list(signers.USES)
+    assert {key["kid_before"] for key in before.values()} == {None}
+    assert set(follows(cloud)["silent"].values()) == {"registered", "root"}
+    cloud.clock.forward(s=1)
+
+    def drilled() -> dict[str, Any]:
+        done: dict[str, Any] = cloud.operate(lambda tx, vault, now: drill(tx, vault, HOUR_S, now))
+        return done
+
+    first = drilled()
+    for key in first["keys"]:
+        assert key["kid_before"] == before[key["use"]]["kid"] != key["kid"]
+        assert key["published_at"] < key["not_before"]
+    published = {key["kid"] for key in cloud.send("GET", "/v1/keys").json()["keys"]}
+    assert {key["kid"] for key in first["keys"] if key["use"] in signers.PUBLISHED} < published
+    # Nothing has come from any device since; only what the root certifies needs nothing to be learned.
+    for words in follows(cloud).values():
+        assert words == {use: "root" if use in signers.CERTIFIED else "silent" for use in signers.USES}
+    gallery = next(key for key in first["keys"] if key["use"] == "gallery")
+    assert gallery["devices"] == {"silent": 3}
+    # Repeated before the keys begin, it makes no others.
+    assert drilled() == first
+
+    environment = tenant.environment("test")
+    bundle = cloud.operate(lambda tx, vault, now: mail_send.trust_bundle(tx, vault, environment, now))
+    send(tenant, "svc.trust.bundle", bundle)
+    assert set(follows(cloud)["gate-1"].values()) == {"silent", "root"}
+    mail.fetch(partner)
+    mail.hand_in(partner, mail.report())
+    assert set(follows(cloud)["gate-1"].values()) == {"trust_bundle", "root"}
+
+    # A change of before the key began proves nothing; one that only the new key has signed does.
+    network.enrol(partner, partner.person()["subject_id"], 1)
+    network.get("/v1/gallery/deltas?epoch=1&after_seq=1")
+    assert follows(cloud)["network"]["gallery"] == "unknown"
+    cloud.clock.forward(s=HOUR_S)
+    network.enrol(partner, partner.person()["subject_id"], 2)
+    network.get("/v1/gallery/deltas?epoch=1&after_seq=4")
+    words = follows(cloud)["network"]
+    assert (words["gallery"], words["device_status"], words["seal"]) == ("gallery", "unknown", "unknown")
+    tenant.device("late")
+    assert set(follows(cloud)["late"].values()) == {"registered", "root"}
+    assert set(follows(cloud)["silent"].values()) == {"silent", "root"}
+    partner.post(f"/v1/devices/{silent.device_id}/revoke", {"reason": "other"}, 200)
+    assert "silent" not in follows(cloud)
+    second = drilled()
+    assert {key["kid_before"] for key in second["keys"]} == {key["kid"] for key in first["keys"]}
+
+
+def test_the_commands_print_it(tmp_path: Path) -> None:
+    def palmctl(*words: str) -> Any:
+        done = CliRunner().invoke(command, [*words, "--data", str(tmp_path), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    done = palmctl("signer", "drill", "--in-s", "60")
+    assert palmctl("signer", "status") == done
+    assert [key["use"] for key in done["keys"]] == list(signers.USES)
+    assert done["devices"] == []
