@@ -26,6 +26,7 @@ class KeyToken:
             raise OperatorError(f"the URI of the key-management key: {error}") from None
         if self._held.label is None:
             raise OperatorError("the URI of the key-management key names it by object=…")
+        self._login: _Login | None = None
 
     def wrap(self, secret: bytes, context: bytes) -> bytes:
         """As ``KeyManagement``. StoreUnavailable when the token cannot be reached."""
@@ -50,32 +51,36 @@ class KeyToken:
 
     def exists(self) -> bool:
         """Whether the token has the key."""
-        return _login(self._held).has(self._held)
+        return self._logged_in().has(self._held)
 
     def generate(self) -> None:
         """Make the key in the token, where it is not there yet: it cannot be read or exported."""
-        _login(self._held).generate(self._held)
+        self._logged_in().generate(self._held)
 
     def destroy(self) -> None:
         """Destroy the key in the token; nothing happens when it is not there."""
-        _login(self._held).destroy(self._held)
+        self._logged_in().destroy(self._held)
 
     def _with_key(self, work: Callable[[Any], bytes]) -> bytes:
-        return _login(self._held).use(self._held, work)
+        return self._logged_in().use(self._held, work)
+
+    def _logged_in(self) -> "_Login":
+        if self._login is None:
+            held = self._held
+            try:
+                pin = held.pin()
+            except (OSError, UnicodeDecodeError) as error:
+                raise StoreUnavailable(
+                    f"the PIN of the key-management token cannot be read: {error}"
+                ) from error
+            self._login = _login(str(held.module), held.token, held.serial, pin)
+        return self._login
 
 
 @cache
-def _login_of(module: str, token: str | None, serial: str | None, pin: str | None) -> "_Login":
+def _login(module: str, token: str | None, serial: str | None, pin: str | None) -> "_Login":
     # A process logs in to a token once: closing a session logs out all of them.
     return _Login(module, token, serial, pin)
-
-
-def _login(held: TokenKey) -> "_Login":
-    try:
-        pin = held.pin()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreUnavailable(f"the PIN of the key-management token cannot be read: {error}") from error
-    return _login_of(str(held.module), held.token, held.serial, pin)
 
 
 class _Login:

@@ -1,4 +1,4 @@
-"""docs/howto/OPERATIONS.md, rehearsed: the marked commands are run unchanged."""
+"""docs/howto/OPERATIONS.md and KEYS.md, rehearsed: the marked commands are run unchanged."""
 
 import json
 import os
@@ -15,12 +15,14 @@ from tests.cloud_client.server.server_database import Cluster, binaries, cluster
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
 
 SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
-_PAGE = REPOSITORY / "docs" / "howto" / "OPERATIONS.md"
+_PAGES = [REPOSITORY / "docs" / "howto" / name for name in ("OPERATIONS.md", "KEYS.md")]
 _BLOCK = re.compile(r"^( *)<!-- rehearsed: (\S+) -->\n\1```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks() -> dict[str, str]:
-    return {name: textwrap.dedent(text) for _, name, text in _BLOCK.findall(_PAGE.read_text())}
+    return {
+        name: textwrap.dedent(text) for page in _PAGES for _, name, text in _BLOCK.findall(page.read_text())
+    }
 
 
 def rehearse(name: str, **variables: object) -> str:
@@ -151,8 +153,8 @@ def test_the_key_management_key_moves_into_a_token_and_the_signers_are_drilled(t
     words = "softhsm2-util --init-token --free --label service --so-pin 5678 --pin 1234"
     where = {"SOFTHSM2_CONF": str(configuration)}
     subprocess.run(words.split(), env=os.environ | where, check=True, capture_output=True)
-    token = {"TOKEN": "service", "MODULE": SOFTHSM, "PIN": pin, **where}
-    moved = json.loads(rehearse("secret-to-token", DATA=data, WHERE="", **token))
+    key = f"pkcs11:token=service;object=palm-kms-1?module-path={SOFTHSM}&pin-source=file:{pin}"
+    moved = json.loads(rehearse("secret-to-token", DATA=data, WHERE="", KEY=key, **where))
     assert (moved["rewrapped"], moved["in_token"]) == (counts, True)
     drilled, status = rehearse("drill", DATA=data, WHERE="", **where).splitlines()
     assert drilled == status
