@@ -87,5 +87,5 @@ def problem(
     status: int, code: str, retryable: bool = False, headers: dict[str, str] | None = None, **members: Any
 ) -> bytes:
     """A problem document."""
-    body = {"type": f"urn:svc:problem:{code}", "status": status, "code": code, "retryable": retryable}
+    body = {"type": f"/problems/{code}", "status": status, "code": code, "retryable": retryable}
     return http(status, body | {"instance": "req-1"} | members, "application/problem+json", **(headers or {}))

@@ -109,6 +109,18 @@ class HealthAnswer(AnswerObject, title="Health"):
     server_time: DateTime
 
 
+class ProblemType(AnswerObject):
+    code: Annotated[str, like("cursor_expired")]
+    status: int
+    title: str
+    todo: str
+    retryable: bool
+
+
+class ProblemTypes(AnswerObject):
+    data: list[ProblemType]
+
+
 class SigningKeyAnswer(AnswerObject, title="SigningKey"):
     kid: Kid
     alg: Literal["ed25519"]

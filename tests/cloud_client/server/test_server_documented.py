@@ -40,6 +40,7 @@ def test_every_request_of_the_reference_works(running: Running) -> None:
         "DEVICE_ID": "gate-1",
         "VERDICT_ID": board.upload_verdict(),
         "PURPOSE": "enrollment",
+        "CODE": "cursor_expired",
     }
     for entry in entries():
         script = entry.request

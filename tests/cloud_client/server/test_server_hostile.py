@@ -270,7 +270,7 @@ def test_a_credential_that_fails_learns_nothing(target: Target, authorization: l
     instance = problem.pop("instance")
     assert (reply.status, reply.headers["x-request-id"]) == (401, instance)
     assert problem == {
-        "type": "urn:svc:problem:unauthenticated",
+        "type": "/problems/unauthenticated",
         "title": "Authentication failed",
         "status": 401,
         "code": "unauthenticated",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.web.api.openapi import codes_of
@@ -306,3 +307,17 @@ def test_the_served_document_describes_the_table(cloud: Cloud) -> None:
     cpf = {"type": "string", "pattern": "^[0-9]{11}$", "examples": ["52998224725"]}
     assert subject["properties"]["cpf"] == cpf
     assert subject["required"] == ["external_ref"]
+
+
+def test_the_type_of_a_problem_leads_to_what_to_do(cloud: Cloud) -> None:
+    """Without a credential; every code is there, and the problem's own members are those of the list."""
+    problem = cloud.send("GET", "/v1/devices").json()
+    shown = cloud.send("GET", problem["type"])
+    assert shown.status_code == 200
+    listed = cloud.send("GET", "/problems").json()["data"]
+    assert shown.json() in listed and shown.json()["todo"]
+    assert {name: problem[name] for name in ("code", "status", "title", "retryable")}.items() <= (
+        shown.json().items()
+    )
+    assert {each["code"] for each in listed} == set(ProblemCode)
+    assert cloud.send("GET", "/problems/no_such_code").json()["code"] == "route_not_found"

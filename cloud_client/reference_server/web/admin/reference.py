@@ -14,6 +14,7 @@ _TONES: Final = {"get": "good", "post": "warn", "delete": "bad"}
 _PARTNER_CHAPTERS: Final = {
     "health": "Service",
     "keys": "Service",
+    "problems": "Service",
     "subjects": "People and consents",
     "erasure-receipts": "People and consents",
     "enrollment-sessions": "Enrollment",
@@ -90,7 +91,7 @@ def chapters(description: Mapping[str, Any]) -> list[Chapter]:
 def _chapter(path: str, operation: Mapping[str, Any]) -> str:
     if "device" in operation["tags"]:
         return DEVICE_CHAPTER
-    return _PARTNER_CHAPTERS.get(path.split("/")[2], "More")
+    return _PARTNER_CHAPTERS.get(path.removeprefix("/v1").split("/")[1], "More")
 
 
 def _entry(

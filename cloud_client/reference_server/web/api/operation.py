@@ -63,6 +63,7 @@ PATHS: Final[Mapping[str, PathRule]] = {
     "release_seq": PathRule(re.compile("[1-9][0-9]{0,15}"), ProblemCode.UPDATE_NOT_FOUND),
     "index": PathRule(re.compile("0|[1-9][0-9]{0,8}"), ProblemCode.UPDATE_NOT_FOUND),
     "verdict_id": PathRule(HEX_32, ProblemCode.VERDICT_NOT_FOUND),
+    "code": PathRule(re.compile("[a-z_]{1,64}"), ProblemCode.ROUTE_NOT_FOUND),
     "purpose": PathRule(
         re.compile("enrollment|identification|dataset_collection"), ProblemCode.SUBJECT_NOT_FOUND
     ),

@@ -58,6 +58,25 @@ PUBLIC: Final = (
         conditional=True,
         note="Has an ETag, and answers 304 to an If-None-Match that names it.",
     ),
+    Operation(
+        "listProblemTypes",
+        "GET /problems",
+        "Every error code, and what to do about it",
+        public.list_problems,
+        {200: shown.ProblemTypes},
+        Surface.PUBLIC,
+        added=True,
+    ),
+    Operation(
+        "getProblemType",
+        "GET /problems/{code}",
+        "One error code, and what to do about it",
+        public.get_problem,
+        {200: shown.ProblemType},
+        Surface.PUBLIC,
+        added=True,
+        note="A problem's `type` leads here.",
+    ),
 )
 
 SUBJECTS: Final = (

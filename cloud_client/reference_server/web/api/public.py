@@ -4,7 +4,7 @@ import hashlib
 
 from cloud_client.contract import SERVER_TIME_HEADER, ProblemCode
 from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import KINDS, Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import API_VERSION, CONTRACT_VERSION
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
@@ -12,6 +12,8 @@ from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.web.api.etags import none_matches
+
+_STATIC = {"Cache-Control": "public, max-age=300"}
 
 
 async def get_health(call: Call, store: AsyncStore) -> ApiAnswer:
@@ -34,6 +36,26 @@ def list_signing_keys(call: Call, tx: Tx) -> ApiAnswer:
     if not none_matches(etag, call.if_none_match):
         return ApiAnswer(304, None, headers)
     return ApiAnswer(200, keys, headers)
+
+
+def list_problems(_call: Call, _tx: Tx) -> ApiAnswer:
+    """listProblemTypes: every code, and what to do about it."""
+    return ApiAnswer(200, shown.ProblemTypes(data=[_problem_type(code) for code in ProblemCode]), _STATIC)
+
+
+def get_problem(call: Call, _tx: Tx) -> ApiAnswer:
+    """getProblemType: what the ``type`` of a problem leads to."""
+    try:
+        return ApiAnswer(200, _problem_type(ProblemCode(call.path["code"])), _STATIC)
+    except ValueError:
+        raise Problem(ProblemCode.ROUTE_NOT_FOUND) from None
+
+
+def _problem_type(code: ProblemCode) -> shown.ProblemType:
+    kind = KINDS[code]
+    return shown.ProblemType(
+        code=code, status=kind.status, title=kind.title, todo=kind.todo, retryable=kind.retryable
+    )
 
 
 def webhooks(_call: Call, _tx: Tx) -> ApiAnswer:
