@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tools.cloud.store import echo, on_data, reported
+from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.ops.key_rotation import SecretRotation
@@ -23,7 +24,7 @@ _to = click.option(
 )
 
 
-@click.group()
+@click.group(cls=WholeHelpGroup)
 def secret() -> None:
     """The key in secrets/ that every stored key is wrapped under."""
 
