@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help messages demo test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help messages demo test test-long test-all smoke fuzz power soak simulate lint unit bench bench-board evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -72,6 +72,11 @@ quality: $(VENV)/ready ## fit the quality scale to the shipped model, show that 
 	$(BIN)/python -m models.training.calibrate_quality
 	$(BIN)/python -m models.training.quality_curve --picture docs/images/quality-curve.svg
 	$(BIN)/python -m models.training.bona_fide
+
+# BOARDS="--profile pi4 --profile rk3588" for others.
+BOARDS ?=
+bench-board: $(VENV)/ready ## a whole device on cores as slow as a small board's, beside the plain run (root; 7zip; 15 minutes a board)
+	$(BIN)/python -m tools.rig.bench.small_board $(BOARDS) --out build/bench-board.json
 
 evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
 	$(BIN)/python -m models.evaluation.generated_people

@@ -136,11 +136,11 @@ def test_the_lock_installs_palmctl_into_a_clean_environment(release: Path, tmp_p
 
 
 def limits() -> list[str]:
-    """Podman asks for more open files than this machine may give."""
+    """Podman asks for more open files and processes than this machine may give."""
     words = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         hard = resource.getrlimit(number)[1]
-        most = 4096 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+        most = 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
         words.append(f"--ulimit={name}={most}:{most}")
     return words
 

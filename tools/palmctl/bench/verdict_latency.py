@@ -45,7 +45,7 @@ CAMERA_FPS = 120
 TTL_MS = 20_000
 ANSWER_WITHIN_S = 5.0
 AFTER_LEAVING_S = 0.45
-"""Long enough for the hand to be seen to have left."""
+"""Long enough for a hand to be seen to have left: the last one, or one that was there when palmd started."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     try:
         async with asyncio.timeout(20):
             await gate.serving.wait()
+        await _nobody(empty, writer)
         if beside is not None:
             also.append(asyncio.create_task(beside()))
         for film in films:
@@ -215,8 +216,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
             steady_at_s = await _play(film, writer, gate.answered)
             latencies.setdefault(film.kind, []).append((gate.verdict_at_s - steady_at_s) * 1000)
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
-            writer.put(empty)
-            await asyncio.sleep(AFTER_LEAVING_S)
+            await _nobody(empty, writer)
             _still_running(also)
         status = await asyncio.to_thread(read_status, load_config(board.config_path).control_socket)
     finally:
@@ -231,6 +231,13 @@ def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:
         if task.done():
             task.result()
             raise BenchFailed("the load that should run during the passages ended before them")
+
+
+async def _nobody(empty: bytes, writer: FolderWriter) -> None:
+    ends_s = time.perf_counter() + AFTER_LEAVING_S
+    while time.perf_counter() < ends_s:
+        writer.put(empty)
+        await asyncio.sleep(1 / FILM_FPS)
 
 
 async def _play(film: Film, writer: FolderWriter, answered: asyncio.Event) -> float:

@@ -70,7 +70,7 @@ def run_device_bench(
         "during_snapshot": _told(snapshot) | {"pages": len(applied), "over_quiet": _over(snapshot, quiet)},
         "during_update": _told(update) | {"over_quiet": _over(update, quiet)} | written[0],
         "flash": wear,
-        "idle_cpu_share": _idle_share(board, config, empty),
+        "idle_cpu_share": idle_share(board, config, empty),
     }
 
 
@@ -170,7 +170,7 @@ def _over(loaded: dict[str, Any], quiet: dict[str, Any]) -> float:
     return round(float(_told(loaded)["p99"]) / float(_told(quiet)["p99"]), 2)
 
 
-def _idle_share(board: Board, config: DeviceConfig, empty: bytes) -> float:
+def idle_share(board: Board, config: DeviceConfig, empty: bytes) -> float:
     """Of one core, while the camera shows an empty gate and a request is open."""
     camera = FolderWriter(Path(config.camera.source.removeprefix("file:")))
     camera.clear()
