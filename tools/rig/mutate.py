@@ -132,12 +132,6 @@ def _unseen(field: str, node: ast.AST) -> bool:
 def _others(parent: ast.AST, field: str, node: ast.AST) -> Iterator[ast.AST]:
     """What can be put in the place of a node."""
     match node:
-        case ast.Compare(left=left, ops=[op], comparators=right) if type(op) in _TURNED:
-            yield ast.Compare(left, [_turned(op)], right)
-            if field == "test" and isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
-                yield ast.UnaryOp(ast.Not(), node)
-        case ast.expr() if field == "test":
-            yield ast.UnaryOp(ast.Not(), node)
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int(value)):
@@ -145,9 +139,19 @@ def _others(parent: ast.AST, field: str, node: ast.AST) -> Iterator[ast.AST]:
         case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.Raise():
             if not isinstance(parent, ast.Module | ast.ClassDef):
                 yield ast.Pass()
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]):
+            pass  # turned round, it is negated
+        case ast.expr() if field == "test":
+            yield ast.UnaryOp(ast.Not(), node)
         case _:
             pass
+    yield from _turned_round(node)
+
+
+def _turned_round(node: ast.AST) -> Iterator[ast.AST]:
     match node:
+        case ast.Compare(left=left, ops=[op], comparators=right) if type(op) in _TURNED:
+            yield ast.Compare(left, [_turned(op)], right)
         case ast.BoolOp(op=op, values=values):
             yield ast.BoolOp(_turned(op), values)
         case ast.BinOp(left=left, op=op, right=after) if type(op) in _TURNED:

@@ -24,6 +24,7 @@ from device.passage.engine import TransactionEngine
 from device.passage.table import TRANSITIONS, State, Trigger
 from link1.objects import ErrorCode, GuideHint, VerdictResult
 from tests.device.core_makers import (
+    ALICE,
     good_sighting,
     make_decision,
     make_passage,
@@ -122,6 +123,17 @@ def test_a_hand_that_passes_by_burns_no_request(bench: EngineBench) -> None:
     assert not verdicts(bench.see(no_hand()))
     assert verdicts(bench.see(good_sighting()))
     assert bench.results == [VerdictResult.MATCH]
+
+
+def test_after_a_hand_that_passed_by_the_request_waits_for_one_as_before(bench: EngineBench) -> None:
+    bench.ask("a", ttl_ms=5_000)
+    bench.see(poor_sighting())
+    bench.wait(200)
+    bench.see(no_hand())
+    bench.wait(1_000)
+    assert hints(bench.see(no_hand())) == [GuideHint.SHOW_HAND]
+    assert errors(bench.wait(5_000)) == [(EXPIRED, "request", A)]
+    assert bench.verdicts == []
 
 
 # Expiry
@@ -573,6 +585,20 @@ def test_what_was_signed_wrongly_is_kept_and_not_answered_twice(bench: EngineBen
     assert [type(effect) for effect in effects] == [RecordEvidence]
 
 
+def test_a_message_that_was_signed_wrongly_is_kept_under_the_transaction_it_names(bench: EngineBench) -> None:
+    for wrapper, txn_id in (
+        ({"decision_obj": {"txn_id": A}}, A),
+        ({"passage": {"txn_id": A}}, A),
+        ({"decision_obj": {"txn_id": A[:-1]}}, None),
+        ({"decision_obj": {"txn_id": 7}}, None),
+        ({"decision_obj": [A]}, None),
+        ({}, None),
+    ):
+        (effect,) = bench.engine.wrong_evidence("decision", wrapper)
+        assert isinstance(effect, RecordEvidence)
+        assert effect.txn_id == txn_id
+
+
 def make_decision_of_nothing() -> dict[str, object]:
     return {"decision_obj": {}, "alg": "ed25519", "signer_kid": "0" * 32, "sig_b64": ""}
 
@@ -684,6 +710,23 @@ def test_a_listing_of_an_earlier_session_is_let_go(bench: EngineBench) -> None:
     assert asked[0][0] == bench.verdicts[0].ref
 
 
+def test_a_listing_that_comes_when_the_session_is_over_asks_nothing(bench: EngineBench) -> None:
+    pass_one(bench, "a")
+    bench.hold = True
+    bench.prove()
+    bench.lose_link()
+    assert resolved(bench.release()) == []
+
+
+def test_a_new_session_asks_from_the_first_verdict_on(bench: EngineBench) -> None:
+    for number in range(40):
+        pass_one(bench, str(number))
+    bench.lose_link()
+    asked = resolved(bench.prove())
+    bench.lose_link()
+    assert resolved(bench.prove()) == asked == [tuple(v.ref for v in bench.verdicts[:32])]
+
+
 def test_verdicts_of_this_session_are_not_asked_about(bench: EngineBench) -> None:
     pass_one(bench, "a")
     bench.lose_link()
@@ -705,6 +748,23 @@ def test_hints_are_few_and_those_that_hold_are_repeated(bench: EngineBench) -> N
     for at_ms, _ in sent:
         assert len([1 for other_ms, _ in sent if at_ms <= other_ms < at_ms + 1_000]) <= 5
     assert {GuideHint.SHOW_HAND, GuideHint.CLOSER} <= {hint for _, hint in sent}
+
+
+def test_a_hint_that_holds_is_repeated_every_second(bench: EngineBench) -> None:
+    bench.ask("a", ttl_ms=60_000)
+    bench.wait(999)
+    assert hints(bench.see(no_hand())) == []
+    bench.wait(1)
+    assert hints(bench.see(no_hand())) == [GuideHint.SHOW_HAND]
+
+
+def test_who_was_judged_is_thanked_in_the_limits_of_hints(bench: EngineBench) -> None:
+    bench.ask("a")
+    bench.wait(200)
+    assert hints(bench.see(good_sighting())) == [GuideHint.THANKS]
+    bench.see(no_hand())
+    bench.ask("b")
+    assert GuideHint.THANKS not in hints(bench.see(good_sighting()))
 
 
 def test_without_a_request_nobody_is_guided(bench: EngineBench) -> None:
@@ -729,6 +789,38 @@ def test_the_first_recent_ones_are_found_in_the_journal(bench: EngineBench) -> N
     for number in range(2 * MAX_RECENT):
         pass_one(bench, str(number))
     assert verdicts(bench.ask("0")) == [bench.stored("0").wrapper]
+
+
+def test_the_last_transactions_are_known_before_the_journal_has_them(bench: EngineBench) -> None:
+    for number in range(MAX_RECENT + 1):
+        pass_one(bench, str(number))
+    taken = []
+    for number in range(MAX_RECENT + 1):
+        (effect, *_) = bench.engine.decision(*make_decision(bench.stored(str(number))), None, bench.now_ms)
+        taken.append(isinstance(effect, RecordDecision))
+    assert taken == [False] + [True] * MAX_RECENT
+
+
+def test_a_transaction_with_news_is_known_as_long_as_a_new_one(bench: EngineBench) -> None:
+    for number in range(MAX_RECENT):
+        pass_one(bench, str(number))
+    first = make_decision(bench.stored("0"))
+    bench.decide(first)
+    pass_one(bench, "one more")
+    again = bench.engine.decision(*first, None, bench.now_ms)
+    assert [type(effect) for effect in again] == [RecordDecision]
+    forgotten = bench.engine.decision(*make_decision(bench.stored("1")), None, bench.now_ms)
+    assert [type(effect) for effect in forgotten] == [RecordEvidence]
+
+
+def test_no_effect_shows_a_person_in_a_log(bench: EngineBench) -> None:
+    pass_one(bench, "a")
+    bench.decide(make_decision(bench.stored("a")))
+    bench.turn(make_passage(bench.stored("a")))
+    bench.decide(make_decision(bench.stored("a"), verdict_ref="e" * 32))
+    wrappers = [effect for effect in bench.done if hasattr(effect, "wrapper")]
+    assert len({type(effect) for effect in wrappers}) == 4
+    assert not any(word in repr(effect) for effect in wrappers for word in ("sig_b64", ALICE.subject_ref))
 
 
 def test_new_settings_hold_from_the_next_attempt_on(bench: EngineBench) -> None:

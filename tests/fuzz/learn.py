@@ -1,0 +1,113 @@
+"""`make fuzz`: libFuzzer through atheris, which keeps each input that reaches code that none before it did.
+
+    python -m tests.fuzz.learn --minutes 10 [--keep] [TARGET …]
+
+What it has learned is in build/fuzz/TARGET, from where the next run goes on. `--keep` writes the smallest
+inputs that reach all that is reached to `corpus/`, which every test run goes through. An input at which a
+target fails, hangs, or takes longer than its size explains is left in build/fuzz with the name `TARGET-…`.
+"""
+
+import base64
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+ROOT: Final = Path(__file__).parents[2]
+LEARNED: Final = ROOT / "build" / "fuzz"
+KEPT_BYTES: Final = 4_096
+"""Of the corpus of one target in the repository; its honest inputs come from `honest.py`."""
+LONGEST_S, LONGEST_S_A_BYTE = 0.5, 5e-5
+"""What an input may cost in code that counts its branches, which is some times as slow."""
+_PACKAGES: Final = ("cloud_client", "device", "gallery", "link1", "models", "tools")
+
+
+def learn(name: str, *options: str) -> None:
+    """Run one target in this process, which ends with it. The options are libFuzzer's."""
+    import atheris
+
+    with atheris.instrument_imports(include=list(_PACKAGES)):
+        from tests.fuzz.targets import TARGETS
+
+    target = TARGETS[name]
+
+    def run(data: bytes) -> None:
+        begun = time.thread_time()
+        with contextlib.suppress(*target.refusals):
+            target.read(data)
+        spent_s = time.thread_time() - begun
+        assert spent_s < LONGEST_S + LONGEST_S_A_BYTE * len(data), f"{len(data)} bytes took {spent_s:.2f} s"
+
+    limits = [f"-max_len={target.most_bytes}", "-timeout=20", "-rss_limit_mb=4096"]
+    atheris.Setup([sys.argv[0], f"-artifact_prefix={LEARNED}/{name}-", *limits, *options], run)
+    atheris.Fuzz()
+
+
+def _child(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"from tests.fuzz.learn import learn; learn({name!r}, *{options!r})"]
+    return subprocess.run(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+
+
+def _runs(name: str, minutes: float) -> str:
+    """Fuzz a target; the last line of its report. Raises ClickException with the report when it fails."""
+    from tests.fuzz.targets import every_input
+
+    folder = LEARNED / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(every_input(name)):
+        (folder / f"given-{number}").write_bytes(data)
+    done = _child(name, f"-max_total_time={round(60 * minutes)}", "-print_final_stats=1", str(folder))
+    if done.returncode != 0:
+        raise click.ClickException(f"{name}:\n{done.stdout[-6_000:]}")
+    covered = [line for line in done.stdout.splitlines() if "cov:" in line][-1].split()
+    tries = [line for line in done.stdout.splitlines() if "number_of_executed_units" in line][-1].split()[-1]
+    return f"{tries} inputs, {covered[covered.index('cov:') + 1]} branches"
+
+
+def _keep(name: str) -> None:
+    """Write the smallest inputs that reach all that is reached to the corpus, as far as they fit."""
+    with tempfile.TemporaryDirectory() as merged:
+        _child(name, "-merge=1", merged, str(LEARNED / name))
+        inputs = sorted(
+            (path.read_bytes() for path in Path(merged).iterdir()), key=lambda one: (len(one), one)
+        )
+    kept, size = [], 0
+    for data in inputs:
+        size += len(data)
+        if data and size <= KEPT_BYTES:
+            kept.append(base64.b64encode(data).decode())
+    corpus = Path(__file__).parent / "corpus" / f"{name}.b64"
+    corpus.write_text("\n".join(kept) + "\n", "ascii")
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--minutes", default=10.0, show_default=True, help="For each target.")
+@click.option("--keep", is_flag=True, help="Renew the corpus in the repository.")
+def main(*, names: tuple[str, ...], minutes: float, keep: bool) -> None:
+    """Fuzz some targets, or all. Exit code 1: one has failed."""
+    from tests.fuzz.targets import TARGETS
+
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    failed = False
+    for name in names or TARGETS:
+        try:
+            click.echo(f"{name}: {_runs(name, minutes)}")
+        except click.ClickException as error:
+            click.echo(error.message, err=True)
+            failed = True
+        if keep:
+            _keep(name)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
