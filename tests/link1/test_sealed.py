@@ -79,6 +79,42 @@ def test_an_outbox_record_is_signed_by_the_device() -> None:
     assert refused.value.code == "unknown_signer"
 
 
+def outbox_record(**change: Any) -> dict[str, Any]:
+    return inbox_record(
+        box=change.pop("box", Box.OUT),
+        src=change.pop("src", "palm-1"),
+        dst=change.pop("dst", "svc"),
+        to=SERVICE_SEAL.public,
+        signer=DEVICE,
+        certificate=None,
+        **change,
+    )
+
+
+def test_an_outbox_is_numbered_from_one() -> None:
+    post, _ = check_outbox_record(outbox_record(seq=1), device_id="palm-1", signer=DEVICE.public)
+    assert post.seq == 1
+    with pytest.raises(SealError) as refused:
+        check_outbox_record(outbox_record(seq=0), device_id="palm-1", signer=DEVICE.public)
+    assert refused.value.code == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (outbox_record(dst="palm-2"), "wrong_destination"),
+        (outbox_record(src="palm-9"), "wrong_source"),
+        (outbox_record(box=Box.IN), "wrong_box"),
+        (outbox_record() | {"ct_b64": b64_encode(bytes(100))}, "length_mismatch"),
+        (outbox_record() | {"ct_b64": b64_encode(bytes(outbox_record()["post"]["ct_len"]))}, "hash_mismatch"),
+    ],
+)
+def test_each_fault_of_an_outbox_record_has_its_code(record: dict[str, Any], code: str) -> None:
+    with pytest.raises(SealError) as refused:
+        check_outbox_record(record, device_id="palm-1", signer=DEVICE.public)
+    assert refused.value.code == code
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -194,6 +194,25 @@ def test_thirty_days_of_running_are_remembered(path: Path, clock: HandClock) -> 
     open_journal(path).close()
 
 
+def test_nothing_is_left_of_a_verdict_that_is_forgotten(path: Path, clock: HandClock) -> None:
+    journal = open_journal(path, clock)
+    for name in "ab":
+        stored = append(journal, name)
+        decision, passage = make_decision(stored)[1], make_passage(stored)[1]
+        journal.record_decision(stored.ref, decision, awaits_passage=True)
+        journal.record_passage(stored.ref, passage)
+        wrong = make_decision(stored, decision_seq=99)[1]
+        journal.record_evidence("decision", wrong, txn_id_of(name))
+    while upload_all(journal):
+        pass
+    clock.now_ms += MEMORY_MS + 1
+    assert journal.maintain() == 1
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for table, rows in (("verdicts", 1), ("answers", 2), ("evidence", 1)):
+            assert db.execute(f"SELECT seq FROM {table}").fetchall() == [(2,)] * rows
+
+
 def test_the_newest_verdict_is_never_forgotten(path: Path, clock: HandClock) -> None:
     journal = open_journal(path, clock)
     stored = append(journal, "a")
@@ -538,6 +557,22 @@ def test_a_broken_chain_is_not_continued(path: Path) -> None:
     journal.close()
     tamper(path, "UPDATE verdicts SET ref = lower(hex(randomblob(16))) WHERE seq = 2")
     refused(path, "damaged")
+
+
+def test_a_verdict_that_another_one_took_the_place_of_breaks_the_chain(path: Path, tmp_path: Path) -> None:
+    """Sealed for its place by this very device, as from an older card."""
+    other = tmp_path / "other.db"
+    Journal.create(other, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
+    for place, names in ((path, "abc"), (other, "xyz")):
+        journal = open_journal(place)
+        for name in names:
+            append(journal, name)
+        journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("ATTACH ? AS other", (str(other),))
+        db.execute("DELETE FROM verdicts WHERE seq = 2")
+        db.execute("INSERT INTO verdicts SELECT * FROM other.verdicts WHERE seq = 2")
+    refused(path, "the chain of verdicts breaks below verdict_seq 3")
 
 
 def test_only_one_process_writes(path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
