@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help messages demo test test-long test-all smoke fuzz power soak simulate lint unit bench bench-board evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures
+.PHONY: help messages demo test test-long test-all smoke fuzz fuzz-ends power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures bench-board
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,7 +40,17 @@ smoke: $(VENV)/ready ## every module of a gate imports, a package builds, and on
 	$(BIN)/pytest -n 0 -q tests/packaging/test_distributions.py tests/packaging/test_package.py tests/test_units.py
 	$(BIN)/palmctl demo
 
-fuzz: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends, and every other early parser
+# MINUTES=60 for longer, TARGET=deltas for one alone; KEEP=--keep renews the corpus in the repository.
+fuzz: MINUTES = 10
+fuzz: $(VENV)/ready build/atheris/ready ## every parser of every boundary, by inputs that learn what reaches new code (ten minutes for each of 31)
+	PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz.learn --minutes $(MINUTES) $(KEEP) $(TARGET)
+
+# Nothing else needs atheris: it lies in a folder of its own.
+build/atheris/ready: $(PACKAGING)/lock/fuzz.txt $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --only-binary :all: --upgrade --target build/atheris -r $<
+	touch $@
+
+fuzz-ends: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends in every state
 	$(BIN)/python -m tests.link1.fuzz 1000000
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; about half an hour)
@@ -165,6 +175,7 @@ lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o $(PACKAGING)/lock/device.txt
 	$(LOCK) pyproject.toml --group train -o $(PACKAGING)/lock/train.txt
 	$(LOCK) --group convert -o $(PACKAGING)/lock/convert.txt
+	$(LOCK) --group fuzz -o $(PACKAGING)/lock/fuzz.txt
 	$(LOCK) $(PROJECTS) --group dev $(OWN) -o $(PACKAGING)/lock/dev.txt
 	$(LOCK) $(PROJECTS) $(OWN) -c $(PACKAGING)/lock/dev.txt -o $(PACKAGING)/lock/palmctl.txt
 	$(BIN)/python -m tools.rig.packaging.release.base

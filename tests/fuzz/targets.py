@@ -89,7 +89,10 @@ from tools.palmctl.scrub import Scrubber
 from tools.palmctl.unit_logs import read_line
 
 _NOW_MS = 1_800_000_000_000
-_SCRATCH = Path(tempfile.mkdtemp(prefix="fuzz-"))
+_IN_MEMORY = tempfile.TemporaryDirectory(
+    prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+)
+_SCRATCH = Path(_IN_MEMORY.name)
 _LOOP = asyncio.new_event_loop()
 
 

@@ -233,6 +233,36 @@ def test_the_largest_page_of_the_contract_fits() -> None:
     assert len(read_delta_page(data, service.key_of).deltas) == 500
 
 
+def test_a_page_of_more_items_than_the_contract_has_is_refused() -> None:
+    service = Service()
+    service.upsert(*[entry(1, 1)] * 501)
+    assert code_of(service.deltas(limit=501), service) is RefusalCode.MALFORMED
+    many = Service()
+    many.upsert(*(entry(number, number) for number in range(201)))
+    assert len(read_snapshot_page(many.snapshot(200)[0], many.key_of).entries) == 200
+    with pytest.raises(PageRefused):
+        read_snapshot_page(many.snapshot(201)[0], many.key_of)
+
+
+def test_a_page_of_more_bytes_than_the_contract_has_is_refused() -> None:
+    service = filled()
+    pages = (
+        (read_delta_page, service.deltas(), MAX_DELTA_PAGE_BYTES),
+        (read_snapshot_page, service.snapshot()[0], MAX_SNAPSHOT_PAGE_BYTES),
+    )
+    assert [most for _, _, most in pages] == [2 * 1024 * 1024, 1024 * 1024]
+    for read, page, most in pages:
+        assert read(page + b" " * (most - len(page)), service.key_of)
+        with pytest.raises(PageRefused, match="at most"):
+            read(page + b" " * (most + 1 - len(page)), service.key_of)
+
+
+def test_a_delta_is_made_with_what_its_kind_carries() -> None:
+    for op in (Op.UPSERT, Op.TOMBSTONE, Op.SUSPEND, Op.RESUME):
+        with pytest.raises(ValueError, match="carries"):
+            make_delta(1, op, salt=bytes(16))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.integers(0, 2**32)))
 def test_garbage_is_refused_and_nothing_else_escapes(garbage: bytes | int) -> None:

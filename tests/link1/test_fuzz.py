@@ -1,4 +1,4 @@
-"""A bounded share of `make fuzz`."""
+"""A bounded share of `make fuzz-ends`."""
 
 import random
 
@@ -12,7 +12,6 @@ COUNTS = {
     "session": 1_500,
     "validator": 1_500,
     "both": 3_000,
-    "parsers": 4_000,
 }
 
 
