@@ -215,7 +215,6 @@ class ResolveRound:
         """The answer to `asked`; an answer to a question of an earlier session is ignored."""
         if asked is not self._asked:
             return []
-        self._asked = None
         if not verdicts:
             self.stop()
             return []

@@ -3,7 +3,15 @@
 import pytest
 
 from gallery.errors import PageRefused
-from gallery.freshness import MAX_SKEW_MS, MAX_TTL_MS, FreshnessReason, GalleryNow, HeldTime
+from gallery.freshness import (
+    CLOCK_TOLERANCE_MS,
+    MAX_SKEW_MS,
+    MAX_TTL_MS,
+    FreshnessReason,
+    GalleryNow,
+    HeldTime,
+    is_newer,
+)
 
 HOUR = 3_600_000
 T = 1_800_000_000_000
@@ -149,3 +157,20 @@ def test_a_wall_clock_far_ahead_closes_and_opens_again_once_it_is_right() -> Non
     assert reason(held, now(HOUR)) is FreshnessReason.EXPIRED
     held = held.with_head(T + 2 * HOUR, now(2 * HOUR), complete=True)
     assert reason(held, now(2 * HOUR)) is FreshnessReason.FRESH
+
+
+def test_a_date_is_absurd_from_ten_minutes_ahead_on() -> None:
+    ahead = HeldTime("boot-1", 5_000).with_head(T + MAX_SKEW_MS, now(0), complete=True)
+    assert ahead.floor_ms == T + MAX_SKEW_MS
+    absurd = HeldTime("boot-1", 5_000).with_head(T + MAX_SKEW_MS + 1, now(0), complete=True)
+    assert absurd.floor_ms == 0
+    assert not is_newer(T, T + MAX_SKEW_MS, T)
+    assert is_newer(T, T + MAX_SKEW_MS + 1, T)
+    assert is_newer(T - MAX_TTL_MS, T + YEAR, T)
+    assert not is_newer(T - MAX_TTL_MS - 1, T + YEAR, T)
+
+
+def test_a_wall_clock_two_minutes_back_is_plausible_and_more_is_not() -> None:
+    held = started().at(now(HOUR))
+    assert held.freshness(now(HOUR, T + HOUR - CLOCK_TOLERANCE_MS), MAX_TTL_MS).clock_trusted
+    assert not held.freshness(now(HOUR, T + HOUR - CLOCK_TOLERANCE_MS - 1), MAX_TTL_MS).clock_trusted

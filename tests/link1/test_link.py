@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from link1.channels import (
@@ -132,6 +132,32 @@ def test_rst_with_a_new_tag_clears_everything_and_a_fresh_tag_answers() -> None:
     assert script.events[-1] == MessageArrived(CONTROL, b"of the new one")
 
 
+def test_nothing_that_was_owed_in_a_session_goes_out_in_the_next() -> None:
+    """An ACK of an earlier session would settle a message of this one."""
+    link, script = up()
+    sess = script.peer_tag[0]
+    link.send_hint(b"h")
+    script.pump()
+    link.send_hint(b"waits its turn")
+    for number in range(3):
+        owed = Frame(FrameKind.DATA, Channel(number % 2), sess, number // 2, payload=b"x")
+        link.receive(encode_frame(owed), script.now_ms)
+    link.receive(encode_frame(Frame(FrameKind.PING, sess=sess)), script.now_ms)
+    link.tick(script.now_ms + 1_000)
+    link.receive(encode_frame(Frame(FrameKind.RST, payload=b"\x77" * 8)), script.now_ms)
+    script.take_frames()
+    script.now_ms += 400
+    script.pump()
+    assert kinds_of(script.take_frames()) == ["RSTACK"]
+
+
+def test_sessions_begun_by_an_end_are_counted() -> None:
+    link, script = up()
+    assert link.resets == 1
+    link.reset(script.now_ms, DownReason.SILENT)
+    assert link.resets == 2
+
+
 def test_while_ones_own_rst_is_unanswered_the_tag_is_kept() -> None:
     link = Link(seeded(1))
     script = Script(link)
@@ -157,6 +183,8 @@ def test_rstack_with_another_tag_changes_nothing() -> None:
     assert script.take_frames()[0].sess == script.tag[0]
 
 
+@example(bytes([1, 254] * 4))  # the farthest that the first byte is moved: to the one before
+@example(bytes([255, 0] * 4))  # across the end of a byte
 @given(st.binary(min_size=8, max_size=8))
 def test_a_fresh_tag_differs_in_its_first_byte_even_with_a_stuck_random_source(tag: bytes) -> None:
     link = Link(lambda _n: tag)
@@ -167,7 +195,8 @@ def test_a_fresh_tag_differs_in_its_first_byte_even_with_a_stuck_random_source(t
         data = link.data_to_send(now_ms)
         link.sent(len(data), now_ms)
         script = Script(link, now_ms=now_ms)
-        seen.append(script.decoder.feed(data)[0].payload[0])
+        (rst,) = script.decoder.feed(data)
+        seen.append(rst.payload[0])
         link.reset(now_ms, DownReason.SILENT)
     assert all(one != other for one, other in itertools.pairwise(seen))
 
