@@ -293,11 +293,7 @@ class Link:
     def waits_for_port(self) -> bool:
         """True while the port holds a frame that blocks what goes next."""
         port = self._port
-        return (
-            port.frames_unsent > 0
-            and port.frames_inside > 0
-            and (self._senders[Channel.MAIL].has_frame or port.message_inside)
-        )
+        return port.frames_inside > 0 and (self._senders[Channel.MAIL].has_frame or port.message_inside)
 
     def _next_frame(self, now_ms: int) -> Frame | None:
         """The most urgent frame: answers and resets, then control, then a hint, then mail."""

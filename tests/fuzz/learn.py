@@ -66,7 +66,7 @@ def _runs(name: str, minutes: float) -> str:
         (folder / f"given-{number}").write_bytes(data)
     done = _child(name, f"-max_total_time={round(60 * minutes)}", "-print_final_stats=1", str(folder))
     if done.returncode != 0:
-        raise click.ClickException(f"{name}:\n{done.stdout[-6_000:]}")
+        raise click.ClickException(f"{name}:\n{done.stdout[max(done.stdout.find(' === '), 0) :]}")
     covered = [line for line in done.stdout.splitlines() if "cov:" in line][-1].split()
     tries = [line for line in done.stdout.splitlines() if "number_of_executed_units" in line][-1].split()[-1]
     return f"{tries} inputs, {covered[covered.index('cov:') + 1]} branches"

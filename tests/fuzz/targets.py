@@ -159,7 +159,6 @@ def _capture(data: bytes) -> None:
 def _record(data: bytes) -> None:
     record = read_strict(data, max_bytes=65_536)
     check_inbox_record(record, device_id="palm-1", roots=[ROOT.public], now_ms=10, next_seq=4)
-    assert canonical_bytes(record) == canonical_bytes(RECORD), "a changed record was taken"
 
 
 def _object(data: bytes) -> JsonObject:

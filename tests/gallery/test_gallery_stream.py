@@ -252,7 +252,7 @@ def test_a_page_of_more_bytes_than_the_contract_has_is_refused() -> None:
     )
     assert [most for _, _, most in pages] == [2 * 1024 * 1024, 1024 * 1024]
     for read, page, most in pages:
-        assert read(page + b" " * (most - len(page)), service.key_of)
+        assert read(page + b" " * (most - len(page)), service.key_of).head.seq == service.seq
         with pytest.raises(PageRefused, match="at most"):
             read(page + b" " * (most + 1 - len(page)), service.key_of)
 

@@ -175,8 +175,11 @@ def test_while_ones_own_rst_is_unanswered_the_tag_is_kept() -> None:
 
 def test_rstack_with_another_tag_changes_nothing() -> None:
     link, script = up()
+    received = link.frames_received
     script.say(Frame(FrameKind.RSTACK, payload=b"\x99" * 16))
     assert script.events == []
+    assert link.dropped == {DropReason.OTHER_SESSION: 1}
+    assert link.frames_received == received + 1
     assert link.state is LinkState.UP
     link.send(CONTROL, Outgoing("x", b"x"))
     script.pump()
@@ -278,6 +281,17 @@ def test_only_the_mid_after_the_last_is_taken() -> None:
     assert script.take_frames() == []
     assert script.events == []
     assert link.dropped[DropReason.OUT_OF_TURN] == 2
+
+
+def test_a_mid_from_before_the_first_message_is_no_repeat() -> None:
+    link, script = up()
+    sess = script.peer_tag[0]
+    script.say(Frame(FrameKind.DATA, sess=sess, mid=0, payload=b"first"))
+    script.take_frames()
+    for mid in (65_535, 65_534):
+        script.say(Frame(FrameKind.DATA, sess=sess, mid=mid, payload=b"never said"))
+    assert script.take_frames() == []
+    assert link.dropped == {DropReason.OUT_OF_TURN: 2}
 
 
 def test_mids_go_on_after_65535_with_0() -> None:
@@ -530,6 +544,22 @@ def test_hints_go_at_most_five_a_second_and_the_newest_counts() -> None:
     script.pump()
     assert [f.payload for f in script.take_frames()] == [b"4"]
     assert all(f.mid == 0 for f in script.frames)
+
+
+def test_a_hint_that_waits_for_the_port_wakes_no_one_up() -> None:
+    """Else a loop that sleeps until the next deadline spins until the port takes something."""
+    link, script = up()
+    link.send_hint(b"1")
+    script.pump()
+    link.send_hint(b"2")
+    link.send(CONTROL, Outgoing("x", b"before it"))
+    script.now_ms += 200
+    assert link.data_to_send(script.now_ms, max_bytes=1)
+    deadline_ms = link.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > script.now_ms
+    script.pump()
+    assert [f.payload for f in script.take_frames()] == [b"1", b"before it", b"2"]
 
 
 def test_a_hint_is_delivered_and_never_acknowledged() -> None:

@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,9 @@ CORES: Final = {
 """The files of a core, and the tests that have to find a fault in them."""
 SLOWEST_S: Final = 3.0
 """Tests that take longer are left out."""
+LONGEST_TEST_S: Final = 10
+"""Processor time of a test: with the fault it goes on for ever."""
+LIMIT_S: Final = 600
 LEAST_FOUND: Final = 0.9
 _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE,
@@ -171,15 +174,23 @@ class QuickTests:
     def __init__(self, place: Path, folders: tuple[str, ...]) -> None:
         """Raises ClickException when a test fails without a fault."""
         self._place = place
-        self._command = [*folders, "-n0", "-xq", "-p", "no:cacheprovider", "-m", "not slow and not long"]
+        self._command = [
+            *folders,
+            "-n0",
+            "-xq",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "timeout=60",
+            "-m",
+            "not slow and not long",
+        ]
         self._order: list[str] = []
-        begun = time.monotonic()
-        told = self._run(limit_s=600)
+        told = self._run()
         if told.get("failed", "no end"):
             raise click.ClickException(f"the tests in {folders} fail without a fault: {told.get('failed')}")
         took_s = told["took_s"]
         self._order = sorted((test for test in took_s if took_s[test] < SLOWEST_S), key=took_s.__getitem__)
-        self._limit_s = 10 + 3 * (time.monotonic() - begun)
         for name in told["modules"]:
             if name.partition(".")[0] not in PACKAGES:
                 with contextlib.suppress(Exception):
@@ -195,7 +206,7 @@ class QuickTests:
         file.write_text(fault.text(), encoding="utf-8")
         os.utime(file, (changed_at, changed_at))
         try:
-            told = self._run(self._limit_s)
+            told = self._run()
         finally:
             file.write_bytes(sound)
         failed = told.get("failed", "no end")
@@ -204,7 +215,7 @@ class QuickTests:
             self._order.insert(0, failed)
         return bool(failed)
 
-    def _run(self, limit_s: float) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         """What the tests tell; empty when they did not come to their end."""
         ours, theirs = os.pipe()
         child = os.fork()
@@ -213,7 +224,7 @@ class QuickTests:
             os.setsid()
             self._run_here(theirs)
         os.close(theirs)
-        told, until = b"", time.monotonic() + limit_s
+        told, until = b"", time.monotonic() + LIMIT_S
         while select.select([ours], [], [], max(0, until - time.monotonic()))[0]:
             more = os.read(ours, 1 << 20)
             if not more:
@@ -249,13 +260,16 @@ class _Told:
 
     def __init__(self, order: list[str]) -> None:
         self.failed = ""
-        self.took_s: Counter[str] = Counter()
+        self.took_s: defaultdict[str, float] = defaultdict(float)
         self._order = order
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._order:
             place = {test: at for at, test in enumerate(self._order)}
             items[:] = sorted((i for i in items if i.nodeid in place), key=lambda i: place[i.nodeid])
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST_S)  # ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.took_s[report.nodeid] += report.duration
