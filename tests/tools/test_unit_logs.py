@@ -23,5 +23,12 @@ def test_the_level_is_the_daemons_own_word() -> None:
 
 
 def test_what_is_no_line_is_none() -> None:
-    for text in ("", "not json", "[]", '{"MESSAGE": "without a time"}'):
+    for text in (
+        "",
+        "not json",
+        "[]",
+        "[" * 100_000,
+        '{"MESSAGE": "without a time"}',
+        '{"MESSAGE": "an endless level", "PRIORITY": 1e999, "__REALTIME_TIMESTAMP": "1"}',
+    ):
         assert read_line(text) is None

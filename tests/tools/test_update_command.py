@@ -52,6 +52,17 @@ def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
         read_release(path)
 
 
+@pytest.mark.parametrize("command", [("update", "apply"), ("model", "install")])
+def test_a_manifest_without_a_member_is_refused_before_anything_is_asked(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "release.palm"
+    write_release(path, {"manifest_obj": {"v": 1, "size": len(PAYLOAD)}}, PAYLOAD)
+    done = CliRunner().invoke(main, [*command, str(path)])
+    assert done.exit_code == 1
+    assert "no release file" in done.stderr
+
+
 def test_a_file_that_was_copied_in_part_is_refused(tmp_path: Path) -> None:
     path = release_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -86,7 +97,7 @@ def test_the_operator_makes_a_release_that_a_device_of_this_service_believes(tmp
     )
     root = PublicKey.from_b64(operate("root", "show")["pub_b64"])
     release = read_release(stick)
-    manifest = read_manifest(release.wrapper, roots=[root], now_ms=time.time_ns() // 1_000_000)
+    manifest = read_manifest(release.manifest.wrapper, roots=[root], now_ms=time.time_ns() // 1_000_000)
     assert (manifest.release_seq, manifest.name, manifest.size) == (
         told["release_seq"],
         "palm-next",

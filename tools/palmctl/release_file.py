@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from device.updates.manifest import MAX_MANIFEST_BYTES
+from device.errors import UpdateRefused
+from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, read_again
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, reason_of
 from link1.plain_file import open_plain_file
@@ -19,23 +20,18 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """A release on a stick: the signed manifest, and where the payload begins in the file."""
+    """A release on a stick: what its manifest says, and where the payload begins in the file."""
 
     path: Path
-    wrapper: JsonObject
+    manifest: Manifest
     payload_at: int
-
-    @property
-    def manifest(self) -> JsonObject:
-        inner = self.wrapper.get("manifest_obj")
-        return inner if isinstance(inner, dict) else {}
 
     def chunks(self, skip: int = 0) -> Iterator[tuple[int, bytes]]:
         """Index and bytes of each chunk from `skip` on."""
-        size = int(self.manifest["chunk_size"])
+        size = self.manifest.chunk_size
         with self.path.open("rb") as file:
             file.seek(self.payload_at + skip * size)
-            for index in range(skip, int(self.manifest["chunk_count"])):
+            for index in range(skip, self.manifest.chunk_count):
                 yield index, file.read(size)
 
 
@@ -52,7 +48,7 @@ def read_release(path: Path) -> ReleaseFile:
             return _read(path, file)
     except OSError as error:
         raise ReleaseError(f"{path} cannot be read ({reason_of(error)}); name a release file") from error
-    except (FormatError, KeyError, TypeError, ValueError) as error:
+    except (FormatError, UpdateRefused) as error:
         raise ReleaseError(f"{path} is no release file; fetch it again, or make it again") from error
 
 
@@ -62,8 +58,8 @@ def _read(path: Path, file: BinaryIO) -> ReleaseFile:
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size).rjust(_LENGTH.size, b"\xff"))
     if length > MAX_MANIFEST_BYTES:
         raise FormatError("the manifest is too long")
-    release = ReleaseFile(path, read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES), file.tell())
-    announced, found = int(release.manifest["size"]), path.stat().st_size - release.payload_at
+    manifest = read_again(read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES))
+    announced, found = manifest.size, path.stat().st_size - file.tell()
     if announced != found:
         raise ReleaseError(f"{path} holds {found} bytes of payload, {announced} are announced; copy it again")
-    return release
+    return ReleaseFile(path, manifest, file.tell())

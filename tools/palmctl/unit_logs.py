@@ -65,5 +65,5 @@ def read_line(text: str) -> LogLine | None:
         # The daemons write plain lines, which journald takes for information, even with another first word.
         level = _OWN_LEVELS.get(str(message).partition(" ")[0]) or _LEVELS[int(entry.get("PRIORITY", 6))]
         return LogLine(int(entry["__REALTIME_TIMESTAMP"]) // 1000, unit, level, str(message))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (ValueError, ArithmeticError, RecursionError, KeyError, TypeError, IndexError, AttributeError):
         return None

@@ -95,9 +95,9 @@ def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Pa
     stick = tmp_path / "model.palm"
     write_release(stick, manifest(device, payload, 7), payload)
 
-    def install() -> Any:
+    def install(*options: str) -> Any:
         return CliRunner().invoke(
-            main, ["model", "install", str(stick), "--config", str(device.board.config_path)]
+            main, ["model", "install", str(stick), "--config", str(device.board.config_path), *options]
         )
 
     with device.running():
@@ -106,9 +106,10 @@ def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Pa
         asyncio.run(until(lambda: updates(device)["model"]["release_seq"] == 7))
         asyncio.run(until(lambda: not updates(device)["model"]["on_trial"]))
         assert updates(device)["failed"] is None
-        again = install()
+        again = install("--json")
         assert again.exit_code == 0, again.stderr
         assert "taken before" in again.stderr
+        assert json.loads(again.stdout)["model"]["release_seq"] == 7
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.commands.update import in_json, lines, take, with_config
+from tools.palmctl.commands.update import in_json, show, take, with_config
 from tools.palmctl.language import translated as _
 from tools.palmctl.whole_help import WholeHelpGroup
 
@@ -63,7 +63,6 @@ def install(file: Path, config: Path | None, as_json: bool) -> None:
     from tools.palmctl.release_file import read_release
 
     release = read_release(file)
-    if release.manifest["kind"] != ReleaseKind.MODEL:
+    if release.manifest.kind is not ReleaseKind.MODEL:
         raise click.ClickException(f"{file} is a release of the software; use: palmctl update apply {file}")
-    told = take(release, config)
-    click.echo(json.dumps(told) if as_json else "\n".join(lines(told)))
+    show(take(release, config), as_json=as_json)

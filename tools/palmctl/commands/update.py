@@ -40,7 +40,7 @@ def status(config: Path | None, as_json: bool) -> None:
     4: this user may not ask it.
     """
     told = _read(_ask(config, "update.status"))
-    _show(told, as_json=as_json)
+    show(told, as_json=as_json)
     sys.exit(0 if told.state is not None and told.state.failed is None else 1)
 
 
@@ -56,7 +56,7 @@ def apply(file: Path, config: Path | None, as_json: bool) -> None:
     """
     from tools.palmctl.release_file import read_release
 
-    _show(take(read_release(file), config), as_json=as_json)
+    show(take(read_release(file), config), as_json=as_json)
 
 
 @update.command()
@@ -74,18 +74,18 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     from device.values.control import DeviceNamed
 
     device_id = load_config(config_path(config)).device.id
-    _show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
+    show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
 
 
 def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
     """Hand a release to the daemon; how updates are then."""
-    payload = json.dumps(release.wrapper, ensure_ascii=False).encode("utf-8")
+    payload = json.dumps(release.manifest.wrapper, ensure_ascii=False).encode("utf-8")
     told = _read(_ask(config, "update.manifest", payload=payload))
     receiving = told.state.receiving if told.state is not None else None
-    if receiving is not None and receiving.release_seq == release.manifest["release_seq"]:
+    if receiving is not None and receiving.release_seq == release.manifest.release_seq:
         _hand_over(release, config)
         return _read(_ask(config, "update.status"))
-    click.echo(_(f"release {release.manifest['release_seq']} was taken before"), err=True)
+    click.echo(_(f"release {release.manifest.release_seq} was taken before"), err=True)
     return told
 
 
@@ -143,7 +143,8 @@ def _named(release: "ReportedRelease") -> str:
     return f"release {release.release_seq} {release.kind}"
 
 
-def _show(told: "UpdatesStatus", *, as_json: bool) -> None:
+def show(told: "UpdatesStatus", *, as_json: bool) -> None:
+    """Print how updates are, for people or as JSON."""
     click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
 
 
@@ -163,7 +164,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     from tools.palmctl.live_terminal import is_live
 
     socket = control_socket_of(config)
-    seq, count = release.manifest["release_seq"], release.manifest["chunk_count"]
+    seq, count = release.manifest.release_seq, release.manifest.chunk_count
 
     async def send() -> None:
         client = await IpcClient.connect(socket)
