@@ -45,7 +45,7 @@ CAMERA_FPS = 120
 TTL_MS = 20_000
 ANSWER_WITHIN_S = 5.0
 AFTER_LEAVING_S = 0.45
-"""Long enough for a hand to be seen to have left: the last one, or one that was there when palmd started."""
+"""Long enough here for a hand to be seen to have left: the last one, or one that was there at the start."""
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,18 @@ def measure_latency(
     cable: Path,
     *,
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    apart_s: float = AFTER_LEAVING_S,
 ) -> dict[str, Any]:
     """Play `films` one after the other before a running device; figures in milliseconds.
 
     `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
+    `apart_s`: how long nobody is in view between two films, and before the first.
     """
     writer = FolderWriter(camera)
     writer.clear()
     writer.put(empty)
     with _pty_at(cable) as port, running_palmd(board.config_path):
-        return asyncio.run(_passages(board, films, empty, writer, port, beside))
+        return asyncio.run(_passages(board, films, empty, writer, port, beside, apart_s))
 
 
 @contextmanager
@@ -197,6 +199,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     writer: FolderWriter,
     port: Port,
     beside: Callable[[], Coroutine[Any, Any, None]] | None,
+    apart_s: float,
 ) -> dict[str, Any]:
     gate = BenchValidator(board)
     pump: CablePump[None] = CablePump(gate, lambda: port, on_event=lambda _: None)
@@ -207,7 +210,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     try:
         async with asyncio.timeout(20):
             await gate.serving.wait()
-        await _nobody(empty, writer)
+        await _nobody(empty, writer, apart_s)
         if beside is not None:
             also.append(asyncio.create_task(beside()))
         for film in films:
@@ -216,7 +219,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
             steady_at_s = await _play(film, writer, gate.answered)
             latencies.setdefault(film.kind, []).append((gate.verdict_at_s - steady_at_s) * 1000)
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
-            await _nobody(empty, writer)
+            await _nobody(empty, writer, apart_s)
             _still_running(also)
         status = await asyncio.to_thread(read_status, load_config(board.config_path).control_socket)
     finally:
@@ -233,8 +236,8 @@ def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:
             raise BenchFailed("the load that should run during the passages ended before them")
 
 
-async def _nobody(empty: bytes, writer: FolderWriter) -> None:
-    ends_s = time.perf_counter() + AFTER_LEAVING_S
+async def _nobody(empty: bytes, writer: FolderWriter, lasts_s: float) -> None:
+    ends_s = time.perf_counter() + lasts_s
     while time.perf_counter() < ends_s:
         writer.put(empty)
         await asyncio.sleep(1 / FILM_FPS)
