@@ -2,8 +2,8 @@
 
 Each machine has a disk and a clock. Its programs are put together by their own composition roots or as those
 do it (`device.core.main.compose`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
-network. Not here: the camera and what makes a vector of a picture; sightings begin with the search of the
-real gallery.
+network. A device sees with its `Eyes`; those here have no camera and no model, and begin with the search of
+the real gallery.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from cloud_client.client import CloudClient, ServerAddress
+from device.config.config import DeviceConfig
 from device.core.main import Palmd, compose
 from device.core.opening import MachineStart, Opened, open_device
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
@@ -47,7 +48,7 @@ from tools.rig.simulation.cable import Cable
 from tools.rig.simulation.disk import Disk
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, called_in
 from tools.rig.simulation.network import Network, NetworkTransport
-from tools.rig.simulation.service import DBD_ID, DBD_KEY, GATE_ID, ORIGIN, START_MS, config_of, palm
+from tools.rig.simulation.service import DBD_ID, DBD_KEY, GATE_ID, ORIGIN, START_MS, palm
 
 FRAME_S: Final = 0.1
 LOOK_S: Final = 0.05
@@ -127,6 +128,68 @@ class Visitor:
     """Frames at first that are not good enough."""
 
 
+class Eyes(Protocol):
+    """From the camera to a `Look`."""
+
+    def opened(self, opened: Opened) -> Opened:
+        """The durable parts as the core is to have them."""
+
+    async def watch(self, machine: "DeviceMachine", palmd: Palmd) -> None:
+        """Report what is seen, for ever."""
+
+
+class DrawnEyes:
+    """No picture and no model: a hand in view is a vector, which the real gallery is searched for."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.visitor: Visitor | None = None
+
+    def opened(self, opened: Opened) -> Opened:
+        """With a model, which nothing asks."""
+        return replace(opened, embedder=cast("Embedder", object()), model_fault="")
+
+    async def watch(self, machine: "DeviceMachine", palmd: Palmd) -> None:
+        seen, number = False, 0
+        while True:
+            number += 1
+            visitor = self.visitor
+            if visitor is not None or seen or number % 10 == 0:
+                look = _drawn_look(machine, visitor, number)
+                machine.loop.call_later(LOOK_S * (0.5 + self._chance.random()), palmd.core.on_look, look)
+            seen = visitor is not None
+            await asyncio.sleep(FRAME_S)
+
+
+def _drawn_look(machine: "DeviceMachine", visitor: Visitor | None, number: int) -> Look:
+    """One frame, as `Recogniser.look` would put it."""
+    at_ms = machine.clock.monotonic_ms()
+    gallery = None if machine.opened is None else machine.opened.gallery
+    if visitor is None or gallery is None:
+        return Look(Interest.PASSAGE, number, Sighting(visitor is not None, at_ms))
+    if visitor.poor_frames > 0:
+        visitor.poor_frames -= 1
+        return Look(Interest.PASSAGE, number, Sighting(hand_present=True, at_ms=at_ms, quality_q=10))
+    whose = 10_000 + visitor.number if visitor.person is None else visitor.person
+    try:
+        match = gallery.search(palm(whose)[np.newaxis])
+    except StoreError as error:
+        return Look(Interest.PASSAGE, number, Sighting(True, at_ms, quality_q=90), store_fault=str(error))
+    best, at = match.best, match.position
+    sighting = Sighting(
+        hand_present=True,
+        at_ms=at_ms,
+        quality_q=90,
+        pad=_LIVE,
+        score=match.score if best else None,
+        margin=match.margin,
+        candidate=MatchedPerson(best.subject_ref, best.hand, best.onboard_ref) if best else None,
+        good=True,
+        gallery=GalleryMark(at.stream, at.epoch, at.seq, at.head16),
+    )
+    return Look(Interest.PASSAGE, number, sighting)
+
+
 class DeviceMachine:
     """The device: core, carrier, disk, clocks, camera."""
 
@@ -137,11 +200,13 @@ class DeviceMachine:
         cable: Cable,
         network: Network,
         *,
+        eyes: Eyes,
+        config: Callable[[Path], DeviceConfig],
         chance: random.Random,
         rate: float,
     ) -> None:
         self.loop, self.disk, self.cable, self.network = loop, disk, cable, network
-        self._chance, self._rate = chance, rate
+        self._eyes, self._config, self._chance, self._rate = eyes, config, chance, rate
         self.clock = MachineClock(loop)
         self.clock_kept = True
         self.boots = 0
@@ -150,7 +215,6 @@ class DeviceMachine:
         self.carrier: SimulatedProcess | None = None
         self.palmd: Palmd | None = None
         self.opened: Opened | None = None
-        self.visitor: Visitor | None = None
         self.wiped = False
         self.failure: BaseException | None = None
         """Why the core ended by itself, when that was not to be."""
@@ -227,16 +291,14 @@ class DeviceMachine:
         """As `device.core.main.serve`, without sockets, signals, camera and the watch over updates."""
         journal_thread, gallery_thread = StoreThread("journal"), StoreThread("gallery")
         opened = await open_device(
-            config_of(self.disk.state),
+            self._config(self.disk.state),
             self.clock,
             journal_thread,
             gallery_thread,
             machine=MachineStart(f"boot-{self.boots}", self.clock_kept),
             bulk_turn=BulkTurn(longest_wait_s=0.0),
         )
-        # Pictures are not simulated, so the model that would read them need not be there.
-        opened = replace(opened, embedder=cast("Embedder", object()), model_fault="")
-        self.opened = opened
+        self.opened = opened = self._eyes.opened(opened)
         palmd = compose(
             opened,
             journal_thread,
@@ -253,7 +315,7 @@ class DeviceMachine:
         self.started()
         tasks = [
             asyncio.create_task(work)
-            for work in (palmd.pump.run(), palmd.housekeeping.run(), self._see(palmd))
+            for work in (palmd.pump.run(), palmd.housekeeping.run(), self._eyes.watch(self, palmd))
         ]
         ends: list[asyncio.Future[Any]] = [*tasks, palmd.broken, palmd.wipe.over]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -263,47 +325,6 @@ class DeviceMachine:
         if palmd.broken.done():
             palmd.broken.result()
         return True
-
-    # ---- the camera
-
-    async def _see(self, palmd: Palmd) -> None:
-        seen, number = False, 0
-        while True:
-            number += 1
-            visitor = self.visitor
-            if visitor is not None or seen or number % 10 == 0:
-                look = self._look(visitor, number)
-                self.loop.call_later(LOOK_S * (0.5 + self._chance.random()), palmd.core.on_look, look)
-            seen = visitor is not None
-            await asyncio.sleep(FRAME_S)
-
-    def _look(self, visitor: Visitor | None, number: int) -> Look:
-        """One frame, as `Recogniser.look` would put it."""
-        at_ms = self.clock.monotonic_ms()
-        gallery = None if self.opened is None else self.opened.gallery
-        if visitor is None or gallery is None:
-            return Look(Interest.PASSAGE, number, Sighting(visitor is not None, at_ms))
-        if visitor.poor_frames > 0:
-            visitor.poor_frames -= 1
-            return Look(Interest.PASSAGE, number, Sighting(hand_present=True, at_ms=at_ms, quality_q=10))
-        whose = 10_000 + visitor.number if visitor.person is None else visitor.person
-        try:
-            match = gallery.search(palm(whose)[np.newaxis])
-        except StoreError as error:
-            return Look(Interest.PASSAGE, number, Sighting(True, at_ms, quality_q=90), store_fault=str(error))
-        best, at = match.best, match.position
-        sighting = Sighting(
-            hand_present=True,
-            at_ms=at_ms,
-            quality_q=90,
-            pad=_LIVE,
-            score=match.score if best else None,
-            margin=match.margin,
-            candidate=MatchedPerson(best.subject_ref, best.hand, best.onboard_ref) if best else None,
-            good=True,
-            gallery=GalleryMark(at.stream, at.epoch, at.seq, at.head16),
-        )
-        return Look(Interest.PASSAGE, number, sighting)
 
     # ---- the carrier
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -49,7 +49,6 @@ from device.config.config import (
     ModelSection,
 )
 from device.provisioning.online import RegistrationFacts, check_registration, own_keys, registration_body
-from device.trust.keystore import KeyStore
 from device.trust.trust import save_trust
 from device.updates.models import NO_MODEL_ID
 from link1.canonical import JsonObject, b64_encode
@@ -233,9 +232,10 @@ class PartnerOffice:
     async def delete(self, path: str) -> JsonObject:
         return _good(await self._http.delete(path))
 
-    async def session(self, subject_id: str) -> str:
+    async def session(self, subject_id: str, hands: Sequence[str] = ("L",)) -> str:
         """A token with which a device enrols this person."""
-        made = await self.post("/v1/enrollment-sessions", {"subject_id": subject_id, "hands_required": ["L"]})
+        asked = {"subject_id": subject_id, "hands_required": list(hands)}
+        made = await self.post("/v1/enrollment-sessions", asked)
         return str(made["token"])
 
 
@@ -246,11 +246,16 @@ def _good(response: httpx.Response) -> JsonObject:
     return answer
 
 
-def enrolment_body(token: str, person: int) -> bytes:
-    """The body of ``POST /v1/enrollments``."""
+def captured_hand(hand: str, vector: NDArray[np.float32], quality_q: int) -> JsonObject:
+    """One vector (512,) of a live hand, `L` or `R`, as ``POST /v1/enrollments`` takes it."""
     pad = {"res": "pass", "mech": "texture", "score_q": 9000}
-    hand = {"hand": "L", "vector_b64": b64_encode(palm(person).tobytes()), "quality_q": 90, "pad": pad}
-    body = {"token": token, "model_id": NO_MODEL_ID, "hands": [hand], "consents": []}
+    encoded = b64_encode(vector.astype("<f4").tobytes())
+    return {"hand": hand, "vector_b64": encoded, "quality_q": quality_q, "pad": pad}
+
+
+def enrolment_body(token: str, hands: list[JsonObject], model_id: str) -> bytes:
+    """The body of ``POST /v1/enrollments``."""
+    body = {"token": token, "model_id": model_id, "hands": hands, "consents": []}
     return json.dumps(body).encode()
 
 
@@ -266,9 +271,42 @@ def config_of(state: Path) -> DeviceConfig:
     )
 
 
-async def prepare(folder: Path) -> Prepared:
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What a world begins with: who there is, and how devices are configured.
+
+    `people`: external references, of which the first `enrolled` are enrolled. `hands`: a person's
+    captures, as `captured_hand` makes them. `settings`: the service's configuration of devices. `config`: the
+    device's own, in a folder.
+    """
+
+    people: tuple[str, ...]
+    enrolled: int
+    hands: Callable[[int], list[JsonObject]]
+    model_id: str
+    settings: Mapping[str, int]
+    config: Callable[[Path], DeviceConfig]
+
+
+DRAWN: Final = Premises(
+    people=tuple(f"person-{person}" for person in range(PEOPLE)),
+    enrolled=ENROLLED_AT_START,
+    hands=lambda person: [captured_hand("L", palm(person), 90)],
+    model_id=NO_MODEL_ID,
+    settings={
+        "gallery_ttl_ms": TTL_MS,
+        "decision_timeout_ms": DECISION_MS,
+        "passage_timeout_ms": PASSAGE_MS,
+    },
+    config=config_of,
+)
+"""People whose vectors are drawn; no picture and no model."""
+
+
+async def prepare(folder: Path, premises: Premises = DRAWN) -> Prepared:
     """Set up a service, a tenant, a validator's key, a device and people below `folder`."""
     data, state = folder / "cloud", folder / "device"
+    config = premises.config(state)
     state.mkdir(mode=0o700)
     store, _ = DataDirectory.of(data).open(START_MS)
     store.close()
@@ -280,15 +318,14 @@ async def prepare(folder: Path) -> Prepared:
 
     def settings(tx: Tx, _vault: Vault, now: int) -> tuple[str, str]:
         operator.add_dbd(tx, environment, DBD_ID, DBD_KEY.public.b64, now)
-        timeouts = {"decision_timeout_ms": DECISION_MS, "passage_timeout_ms": PASSAGE_MS}
-        device_config.change_config(tx, environment, {"gallery_ttl_ms": TTL_MS, **timeouts})
+        device_config.change_config(tx, environment, dict(premises.settings))
         key = operator.create_key(tx, environment, [scope.value for scope in Scope], now)
         return key["api_key"], operator.create_token(tx, environment, DEVICE_ID, 3600, now)["token"]
 
     api_key, token = service.operate(settings)
-    keys, _ = own_keys(config_of(state), None)
+    keys, _ = own_keys(config, None)
     facts = RegistrationFacts(
-        DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=NO_MODEL_ID
+        DEVICE_ID, GATE_ID, DBD_ID, passage_sensor=True, app_version="1", model_id=premises.model_id
     )
     transport = DirectTransport(service)
     office = PartnerOffice(transport, api_key)
@@ -296,10 +333,10 @@ async def prepare(folder: Path) -> Prepared:
     # `/v1/devices/register` answers once a second for one token: the limiter's clock stands still here.
     device = CloudClient(address, keys.http, lambda: START_MS, transport=transport)
     answer = await device.register(registration_body(facts, keys, token), token, "register-1")
-    save_trust(config_of(state).trust_path, check_registration(answer.body, facts, keys, START_MS))
+    save_trust(config.trust_path, check_registration(answer.body, facts, keys, START_MS))
     subjects, refs = [], []
-    for person in range(PEOPLE):
-        made = await office.post("/v1/subjects", {"external_ref": f"person-{person}"})
+    for person, name in enumerate(premises.people):
+        made = await office.post("/v1/subjects", {"external_ref": name})
         subjects.append(str(made["subject_id"]))
         refs.append(str(made["subject_ref"]))
         evidence = {
@@ -312,8 +349,10 @@ async def prepare(folder: Path) -> Prepared:
             await office.post(
                 f"/v1/subjects/{subjects[-1]}/consents", {"purpose": purpose, "evidence": evidence}
             )
-        if person < ENROLLED_AT_START:
-            await device.enroll(enrolment_body(await office.session(subjects[-1]), person), f"enrol-{person}")
+        if person < premises.enrolled:
+            hands = premises.hands(person)
+            token = await office.session(subjects[-1], sorted({hand["hand"] for hand in hands}))
+            await device.enroll(enrolment_body(token, hands, premises.model_id), f"enrol-{person}")
     service.store.close()
     tree = tree_of(state)
     shutil.rmtree(state)
@@ -336,11 +375,6 @@ def tree_of(folder: Path) -> Tree:
     for path in sorted(folder.rglob("*")):
         tree[str(path.relative_to(folder))] = None if path.is_dir() else path.read_bytes()
     return tree
-
-
-def keys_in(state: Path) -> KeyStore:
-    """The keys of the device in a folder."""
-    return KeyStore.open(config_of(state).keys_dir)
 
 
 def copied(prepared: Prepared, folder: Path) -> Path:

@@ -5,17 +5,14 @@ import asyncio
 import gc
 import json
 import logging
-import os
 import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, cast
 
 import httpx
@@ -40,11 +37,13 @@ from tools.rig.simulation.disk import TMPFS, Disks
 from tools.rig.simulation.history import AskedRequest, History, StreamStep, Tap, short
 from tools.rig.simulation.invariants import AtTheEnd, Checks, MadeVerdict, On, Started, Violation
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
-from tools.rig.simulation.machines import DeviceMachine, ValidatorMachine, Visitor, true_ms
+from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
 from tools.rig.simulation.network import Network, NetworkTroubles
 from tools.rig.simulation.plan import Act, Plan, PlannedAct
+from tools.rig.simulation.seeded import seeded
 from tools.rig.simulation.service import (
     DEVICE_ID,
+    DRAWN,
     ENROLLED_AT_START,
     ORIGIN,
     PEOPLE,
@@ -95,25 +94,6 @@ def prepared() -> Prepared:
     return _prepared[0][0]
 
 
-@contextmanager
-def seeded(seed: object) -> Iterator[None]:
-    """Inside, what programs draw from the system comes from the seed. Keys and sealing in `cryptography` do
-    not: they change bytes, never what happens."""
-    chance = random.Random(f"system {seed}")  # noqa: S311
-    modules: list[tuple[ModuleType, str, Any]] = [
-        (os, "urandom", chance.randbytes),
-        (random, "_urandom", chance.randbytes),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in modules]
-    for module, name, value in modules:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
-
-
 def run(plan: Plan) -> RunResult:
     """Carry out a plan. The same plan gives the same run, step for step."""
     start = prepared()
@@ -156,13 +136,16 @@ class SimulatedWorld:
         self._cloud = copied(start, folder / "cloud")
         self.network = self._network("network", self._device_asks, self._device_gets)
         self.office_network = self._network("office", lambda _request: None, self._office_gets)
-        rates = plan.rates
+        rates, chance = plan.rates, self._chance("device")
+        self._eyes = DrawnEyes(chance)
         self.device = DeviceMachine(
             loop,
             self.disks.disk("device", start.device),
             self.cable,
             self.network,
-            chance=self._chance("device"),
+            eyes=self._eyes,
+            config=DRAWN.config,
+            chance=chance,
             rate=rates[0],
         )
         self.device.clock_kept = plan.clock_kept
@@ -450,7 +433,7 @@ class SimulatedWorld:
             self._arm(act)
         await asyncio.sleep(act.for_s * chance.random())
         if self.history.visit == visit:
-            self.device.visitor = None
+            self._eyes.visitor = None
 
     async def _wait_for_outcome(self, most_s: float) -> None:
         """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
@@ -462,14 +445,14 @@ class SimulatedWorld:
             await asyncio.sleep(0.002)
 
     def _show(self, person: int | None, chance: random.Random) -> bool:
-        if self.device.visitor is not None:
+        if self._eyes.visitor is not None:
             return False
         self._visits += 1
         self.history.visit = self._visits
         self.history.say(
             "HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}")
         )
-        self.device.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 2, 30)))
+        self._eyes.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 2, 30)))
         return True
 
     def _arm(self, act: PlannedAct) -> None:
@@ -480,7 +463,7 @@ class SimulatedWorld:
         """With nothing wrong: a person of the gallery passes."""
         live = self.history.steps[-1].live
         person = next((one for one in range(PEOPLE) if self.start.refs[one] in live), None)
-        self.device.visitor = None
+        self._eyes.visitor = None
         await asyncio.sleep(1.0)
         if person is None or self.history.revoked:
             return
@@ -490,9 +473,9 @@ class SimulatedWorld:
         self.history.visit = self._visits
         before = len(self.history.actuated)
         self.validator.do(lambda desk: desk.arm(10_000, self.validator.clock.monotonic_ms()))
-        self.device.visitor = Visitor(self._visits, person, 0)
+        self._eyes.visitor = Visitor(self._visits, person, 0)
         await asyncio.sleep(4.0)
-        self.device.visitor = None
+        self._eyes.visitor = None
         self._opened_last = len(self.history.actuated) > before
 
     # ---- the service and its operators
@@ -522,7 +505,10 @@ class SimulatedWorld:
         desk = CloudClient(address, key, lambda: true_ms(self.loop), transport=transport)
         try:
             token = await office.session(self.start.subjects[person])
-            await desk.enroll(enrolment_body(token, person), f"enrol-{person}-{self.loop.steps}")
+            await desk.enroll(
+                enrolment_body(token, DRAWN.hands(person), DRAWN.model_id),
+                f"enrol-{person}-{self.loop.steps}",
+            )
         except (CloudError, RuntimeError, httpx.HTTPError) as error:
             self.history.say("OPERATOR", f"person {person} is not enrolled: {error}")
             return
