@@ -8,7 +8,7 @@ the real gallery.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -45,7 +45,6 @@ from models.embedding import Embedder
 from tools.kit.simulate.files import load_memory, save_memory
 from tools.kit.simulate.mail_carrier import MailCarrier, OfficeAccess
 from tools.rig.simulation.cable import Cable
-from tools.rig.simulation.disk import Disk
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, called_in
 from tools.rig.simulation.network import Network, NetworkTransport
 from tools.rig.simulation.service import DBD_ID, DBD_KEY, GATE_ID, ORIGIN, START_MS, palm
@@ -85,6 +84,22 @@ class MachineClock:
 def true_ms(loop: SimulatedLoop) -> int:
     """The right time (epoch)."""
     return START_MS + round(loop.now_s * 1000)
+
+
+class MachineDisk(Protocol):
+    """What a machine has its files on."""
+
+    state: Path
+    """The folder that its programs use now."""
+
+    def killed(self) -> None:
+        """Its programs died."""
+
+    def power_cut(self, chance: random.Random) -> None:
+        """The power went."""
+
+    def leave(self, closing: Sequence[Callable[[], None]]) -> None:
+        """Close the files of programs that died."""
 
 
 class SimulatedLine(CoreLine):
@@ -196,7 +211,7 @@ class DeviceMachine:
     def __init__(
         self,
         loop: SimulatedLoop,
-        disk: Disk,
+        disk: MachineDisk,
         cable: Cable,
         network: Network,
         *,
@@ -346,7 +361,7 @@ class ValidatorMachine:
     def __init__(
         self,
         loop: SimulatedLoop,
-        disk: Disk,
+        disk: MachineDisk,
         cable: Cable,
         network: Network,
         *,

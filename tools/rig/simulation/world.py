@@ -137,10 +137,10 @@ class SimulatedWorld:
         self.network = self._network("network", self._device_asks, self._device_gets)
         self.office_network = self._network("office", lambda _request: None, self._office_gets)
         rates, chance = plan.rates, self._chance("device")
-        self._eyes = DrawnEyes(chance)
+        self._eyes, self._device_disk = DrawnEyes(chance), self.disks.disk("device", start.device)
         self.device = DeviceMachine(
             loop,
-            self.disks.disk("device", start.device),
+            self._device_disk,
             self.cable,
             self.network,
             eyes=self._eyes,
@@ -365,10 +365,10 @@ class SimulatedWorld:
 
     def _trouble_disk(self, act: Act) -> None:
         self.disk_trouble = True
-        self.device.disk.break_writes(sync_only=act is Act.SYNC_FAILS)
+        self._device_disk.break_writes(sync_only=act is Act.SYNC_FAILS)
 
     def _mend_disk(self) -> None:
-        self.device.disk.mend()
+        self._device_disk.mend()
         # A program that failed by it may fail a moment later, when it is read.
         self.loop.call_later(5.0, setattr, self, "disk_trouble", False)
 
@@ -759,7 +759,7 @@ class SimulatedWorld:
         """The verdict that a power cut at this moment would leave for a txn_id."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
-            self.device.disk.what_if(None if self._disk_chance.random() < 0.5 else self._disk_chance, folder)
+            self._device_disk.what_if(None if self._disk_chance.random() < 0.5 else self._disk_chance, folder)
             config = config_of(folder)
             try:
                 journal = Journal.open(
@@ -854,8 +854,8 @@ class SimulatedWorld:
         opened, palmd, server, history = self.device.opened, self.device.palmd, self.server, self.history
         rows = self._service_rows()
         names = frozenset(
-            str(path.relative_to(self.device.disk.state))
-            for path in self.device.disk.state.rglob("*")
+            str(path.relative_to(self._device_disk.state))
+            for path in self._device_disk.state.rglob("*")
             if path.is_file()
         )
         if opened is None or palmd is None or opened.gallery is None or server is None:
