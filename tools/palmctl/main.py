@@ -43,6 +43,7 @@ ADDED_COMMANDS = {
     "demo": (RIG, "Everything at once on one machine: enrol, pass, refuse, erase."),
     "evaluate": (RIG, "How well the model tells palms apart, on a folder of pictures."),
     "link": (KIT, "The cable: a virtual pair, a monitor."),
+    "playground": (RIG, "A gate, its service and its people on one page, to try everything."),
 }
 
 _WANTS_JSON = "tools.palmctl.main.wants_json"

@@ -38,7 +38,7 @@ _WAIT_MS: Final = 10_000
 
 def preview_routes(ask: Ask) -> dict[str, Answer]:
     """The technician's page: pictures, and nothing that changes anything."""
-    return _files("preview.html", "preview.css", "preview.js", "icon.svg") | {
+    return _files("preview.html", "preview.css", "preview.js") | {
         "GET frame": partial(_frame, ask),
         "GET status": partial(_status, ask),
     }
@@ -50,7 +50,7 @@ def totem_routes(ask: Ask) -> dict[str, Answer]:
     changes = {f"POST {op}": partial(_change, ask, op, request) for op, request in asked.items()}
     words = json_reply({"languages": list(LANGUAGES), "words": WORDS})
     return (
-        _files("totem.html", "totem.css", "totem.js", "icon.svg")
+        _files("totem.html", "totem.css", "totem.js")
         | changes
         | {
             "GET words": lambda _members: words,
@@ -60,14 +60,17 @@ def totem_routes(ask: Ask) -> dict[str, Answer]:
     )
 
 
-def _files(page: str, *others: str) -> dict[str, Answer]:
-    """The page and what belongs to it, read once."""
-    read = {f"GET {name}": _file(name) for name in others}
+def _files(*names: str) -> dict[str, Answer]:
+    return static_files(*(_STATIC / name for name in names))
+
+
+def static_files(page: Path, *others: Path) -> dict[str, Answer]:
+    """Routes to a page, to what belongs to it and to the icon, read once. Raises OSError."""
+    read = {f"GET {path.name}": _file(path) for path in (*others, _STATIC / "icon.svg")}
     return {"GET ": _answering(_file(page))} | {name: _answering(reply) for name, reply in read.items()}
 
 
-def _file(name: str) -> Reply:
-    path = _STATIC / name
+def _file(path: Path) -> Reply:
     return Reply(path.read_bytes(), _KINDS[path.suffix])
 
 

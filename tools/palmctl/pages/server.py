@@ -61,11 +61,21 @@ Answer = Callable[[dict[str, Any]], Reply]
 class LocalPage:
     """Serves `routes` ("GET frame" → answer; "GET " is the page itself) until it is ended, too old, or left.
 
-    `lives_s` None: until it is ended. Raises OSError when `port` (0: any) is taken.
+    `lives_s` None: until it is ended. `bind`: an address other than loopback is for a container, whose port
+    is published on the loopback of its host. Raises OSError when `port` (0: any) is taken.
     """
 
-    def __init__(self, routes: Mapping[str, Answer], *, port: int = 0, lives_s: float | None = None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Answer],
+        *,
+        bind: str = HOST,
+        port: int = 0,
+        lives_s: float | None = None,
+        most_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self._routes = routes
+        self.most_body_bytes = most_body_bytes
         self._token = secrets.token_urlsafe(24)
         self._dies_s = None if lives_s is None else time.monotonic() + lives_s
         self._ended = threading.Event()
@@ -75,7 +85,7 @@ class LocalPage:
         class Handler(_Handler):
             local = page
 
-        self._server = _Server((HOST, port), Handler)
+        self._server = _Server((bind, port), Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.2,), name="page", daemon=True
         )
@@ -177,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not length.isdecimal() or int(length) > self.local.most_body_bytes:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdecimal() else HTTPStatus.LENGTH_REQUIRED
         try:
             read = json.loads(self.rfile.read(int(length)) or b"{}")

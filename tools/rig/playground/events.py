@@ -1,13 +1,14 @@
 """What happens in the playground, decoded: frames and messages of the cable, requests, and the story.
 
 An event is one JSON object: `n` (from 1), `at_ms` (virtual, since the start), `kind` and the members of its
-kind. `frame`: `from`, and the line of `tools.kit.link_monitor`. `request` and `answer`: `from` and what is in
-the HTTP message. `story`: `what`, and what that names. The page and a replay get the same bytes.
+kind. `frame`: `from`, `frame` and the line of `tools.kit.link_monitor`. `request`, `answer`: `from` and what
+is in the HTTP message. `story`: `what`, and what that names. The page and a replay get the same bytes.
 """
 
 import hashlib
 import json
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import httpx
@@ -23,7 +24,7 @@ _MOST_ITEMS: Final = 12
 _MOST_BODY_BYTES: Final = 400_000
 _SHOWN_HEADERS: Final = ("signature-input", "signature", "content-digest", "idempotency-key", "authorization")
 _DIRECTIONS: Final = {"device": Direction.FROM_DEVICE, "validator": Direction.FROM_VALIDATOR}
-_HEARTBEATS: Final = ("ACK", "PING", "PONG", "HELLO")
+_HEARTBEATS: Final = ("ACK", "PING", "PONG")
 
 
 class EventLog:
@@ -34,7 +35,7 @@ class EventLog:
         self._digest = hashlib.sha256()
         self._cable = CableLog()
         self._kept: tuple[deque[tuple[int, str]], ...] = (deque(maxlen=KEPT), deque(maxlen=KEPT))
-        self.line_written = lambda _line: None
+        self.line_written: Callable[[str], object] = lambda _line: None
 
     @property
     def digest(self) -> str:
@@ -60,7 +61,7 @@ class EventLog:
         """Bytes that one end of the cable writes."""
         for line in self._cable.feed(Captured(at_ms * 1_000, _DIRECTIONS[side], data)):
             quiet = line["kind"] in _HEARTBEATS or (line["kind"] == "DATA" and "type" not in line)
-            self.add(at_ms, "frame", quiet=quiet, **_shortened(line))
+            self.add(at_ms, "frame", quiet=quiet, frame=line.pop("kind"), **_shortened(line))
 
     def asked(self, at_ms: int, who: str, request: httpx.Request, *, lost: bool) -> None:
         """A request leaves a client; `lost`: there is no way to the service."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -22,8 +23,8 @@ from tools.rig.simulation.machines import DeviceMachine
 from tools.rig.simulation.service import captured_hand
 
 FRAME_MS: Final = 100
-_EMPTY_EVERY: Final = 10
-"""Without a hand in view one frame in so many is examined."""
+_EMPTY_EVERY_S: Final = 1.0
+"""How often a picture of the empty scene is reported."""
 _LEAVES: Final = 3
 """Empty pictures that end a film: the hand is seen to have left."""
 PLACE: Final = 7
@@ -37,6 +38,7 @@ class FilmEyes:
 
     def __init__(self) -> None:
         self._film: deque[Pixels] = deque()
+        self._shown = asyncio.Event()
         self._empty = next(iter(empty_scene(PLACE, 1, scene_seed=PLACE)))
         self.latest: tuple[CameraFrame, Look | None] = (CameraFrame.from_pixels(self._empty), None)
         """The newest picture, and what was seen in it."""
@@ -45,6 +47,7 @@ class FilmEyes:
         """Play a film from the next frame on."""
         self._film.extend(film)
         self._film.extend([self._empty] * _LEAVES)
+        self._shown.set()
 
     @property
     def hand_in_view(self) -> bool:
@@ -75,10 +78,14 @@ class FilmEyes:
                 if look is not None:
                     # Stages are timed by this machine's clock, which no replay repeats.
                     palmd.core.on_look(replace(look, sighting=replace(look.sighting, stage_ms={})))
-            elif number % _EMPTY_EVERY == 0:
+                await asyncio.sleep(FRAME_MS / 1000)
+            else:
                 self.latest = CameraFrame.from_pixels(self._empty, at_ms=at_ms, number=number), None
                 palmd.core.on_look(Look(Interest.PASSAGE, number, Sighting(hand_present=False, at_ms=at_ms)))
-            await asyncio.sleep(FRAME_MS / 1000)
+                self._shown.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_EMPTY_EVERY_S):
+                        await self._shown.wait()
 
 
 def enrolled_hands(person: SyntheticPerson, manifest: ModelManifest) -> list[JsonObject]:

@@ -42,7 +42,7 @@ ABOUT_SOMEONE: Final = frozenset({Button.PALM, Button.POOR, Button.ERASE})
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A button pressed at `at_ms` of virtual time; `who` of PEOPLE, where it is about a person, else empty."""
+    """A button pressed at `at_ms` of virtual time; `who`: one of PEOPLE, or empty."""
 
     at_ms: int
     button: Button

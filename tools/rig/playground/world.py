@@ -1,24 +1,25 @@
 """The playground's world: service, device, cable, validator and people in virtual time, from one seed.
 
-The parts are the simulation's (`tools.rig.simulation`): the real programs over a cable and networks in memory.
-The device here sees pictures. Nothing is left to chance but by the seed, so that the same buttons at the same
+The parts are the simulation's (`tools.rig.simulation`): the real programs over a cable and networks in
+memory. The device here sees pictures. All chance comes from the seed, so that the same buttons at the same
 times give the same events, byte for byte.
 """
 
 import asyncio
-import gc
 import logging
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import httpx
 
 from device.config.config import DeviceConfig, ModelSection
+from device.core import device_reports
 from device.errors import DeviceError
 from device.platform.ipc import Packet
 from device.values.status import StatusAnswer
@@ -37,7 +38,7 @@ from tools.rig.simulation.crash_disk import lay_out
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, called_in
 from tools.rig.simulation.machines import DeviceMachine, ValidatorMachine, true_ms
 from tools.rig.simulation.network import Network, NetworkTransport
-from tools.rig.simulation.seeded import seeded
+from tools.rig.simulation.seeded import replaced, seeded
 from tools.rig.simulation.service import (
     DECISION_MS,
     DEVICE_ID,
@@ -56,7 +57,7 @@ _HAND_AFTER_MS: Final = 300
 _STATUS_EVERY: Final = 10
 """The device is asked for its status every so many slices."""
 _ADVANCED_AT_ONCE_MS: Final = 60_000
-_STRANGERS: Final = 50
+STRANGERS: Final = 50
 """Numbers of strangers begin here; those of PEOPLE at 1."""
 
 
@@ -85,20 +86,19 @@ def person_of(seed: int, number: int) -> SyntheticPerson:
 
 @contextmanager
 def one_seed(seed: int) -> Iterator[None]:
-    """Inside, this process draws from the seed, and programs that measure themselves find that nothing takes
-    any time."""
-    before = time.perf_counter
-    time.perf_counter = lambda: 0.0
-    try:
-        with seeded(f"playground {seed}"):
-            yield
-    finally:
-        time.perf_counter = before
+    """Inside, this process draws from the seed, and what programs measure of the machine is always the same:
+    nothing takes any time of its own, and there is room."""
+    measured: list[tuple[ModuleType, str, Any]] = [
+        (time, "perf_counter", lambda: 0.0),
+        (device_reports, "hottest_c", lambda: 41),
+        (device_reports, "available_mib", lambda: 1_024),
+        (device_reports, "free_bytes", lambda _folder: 8 << 30),
+    ]
+    with replaced(measured), seeded(f"playground {seed}"):
+        yield
 
 
 def _config(state: Path) -> DeviceConfig:
-    from dataclasses import replace
-
     return replace(config_of(state), model=ModelSection(shipped_model_dir()))
 
 
@@ -224,24 +224,19 @@ class PlaygroundWorld:
 
     def allows(self, button: Button, who: str = "") -> bool:
         """Whether the button does anything now."""
-        match button:
-            case Button.PALM | Button.STRANGER | Button.POOR:
-                free = not self.eyes.hand_in_view and self._turnstile == "closed"
-                return free and not self.stolen and not self.advancing
-            case Button.PULL_CABLE:
-                return self._cable.plugged
-            case Button.PLUG_CABLE:
-                return not self._cable.plugged and not self.stolen
-            case Button.CUT_NETWORK:
-                return not self._gate_network.troubles.down
-            case Button.RESTORE_NETWORK:
-                return self._gate_network.troubles.down
-            case Button.ADVANCE:
-                return not self.advancing and not self.eyes.hand_in_view
-            case Button.ERASE:
-                return who not in self._gone
-            case Button.STEAL:
-                return not self.stolen
+        free = not self.eyes.hand_in_view and not self.advancing
+        return {
+            Button.PALM: free and self._turnstile == "closed" and not self.stolen,
+            Button.STRANGER: free and self._turnstile == "closed" and not self.stolen,
+            Button.POOR: free and self._turnstile == "closed" and not self.stolen,
+            Button.PULL_CABLE: self._cable.plugged,
+            Button.PLUG_CABLE: not self._cable.plugged and not self.stolen,
+            Button.CUT_NETWORK: not self._gate_network.troubles.down,
+            Button.RESTORE_NETWORK: self._gate_network.troubles.down,
+            Button.ADVANCE: free,
+            Button.ERASE: who not in self._gone,
+            Button.STEAL: not self.stolen,
+        }[button]
 
     def press(self, press: Press) -> None:
         """Do what a button does, if it does anything now."""
@@ -276,19 +271,13 @@ class PlaygroundWorld:
     def _show(self, button: Button, who: str) -> None:
         hand = self._films.choice(HANDS)
         if button is Button.STRANGER:
-            person = person_of(self.seed, _STRANGERS + self._strangers)
+            person = person_of(self.seed, STRANGERS + self._strangers)
             self._strangers += 1
         else:
             person = person_of(self.seed, PEOPLE.index(who) + 1)
         occasion = self._films.randrange(1_000_000)
-        if button is Button.POOR:
-            film = poor_capture(
-                person, hand, occasion, frames_in=4, frames_held=36, frames_out=4, scene_seed=PLACE
-            )
-        else:
-            film = passage(
-                person, hand, occasion, frames_in=4, frames_held=16, frames_out=4, scene_seed=PLACE
-            )
+        shot, held = (poor_capture, 36) if button is Button.POOR else (passage, 16)
+        film = shot(person, hand, occasion, frames_in=4, frames_held=held, frames_out=4, scene_seed=PLACE)
         self._say("shown", how=button.value, who=who, hand=hand)
         if self._session:
             self._validator.do(lambda desk: desk.arm(_ASKS_FOR_MS, self._validator.clock.monotonic_ms()))
@@ -425,16 +414,16 @@ class PlaygroundWorld:
         }
 
     def close(self) -> None:
-        """Let go of everything. What dead programs leave behind has nothing to say."""
-        before, sys.unraisablehook = sys.unraisablehook, lambda _unraisable: None
-        self._device.kill_carrier()
+        """End every program."""
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        # Those of a program that died run no further; the rest end within the second.
+        self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
         self._device.kill_core()
-        self._validator.kill()
-        self._service[0].kill()
         self._service[1].store.close()
+        self._loop.close()
         asyncio.set_event_loop(None)
-        gc.collect()
-        sys.unraisablehook = before
 
 
 def _laid_out(start: Prepared, state: Path) -> Path:

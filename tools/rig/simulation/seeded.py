@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -11,20 +11,23 @@ from nacl import bindings
 
 
 @contextmanager
-def seeded(seed: object) -> Iterator[None]:
-    """Inside, what programs draw from the system and new keys come from the seed. HPKE draws in OpenSSL:
-    that changes bytes of sealed records, never what happens."""
-    chance = random.Random(f"system {seed}")  # noqa: S311
-    modules: list[tuple[ModuleType, str, Any]] = [
-        (os, "urandom", chance.randbytes),
-        (random, "_urandom", chance.randbytes),
-        (bindings, "randombytes", chance.randbytes),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in modules]
-    for module, name, value in modules:
+def replaced(values: Sequence[tuple[ModuleType, str, Any]]) -> Iterator[None]:
+    """Inside, these names of modules have other values."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in values]
+    for module, name, value in values:
         setattr(module, name, value)
     try:
         yield
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+@contextmanager
+def seeded(seed: object) -> Iterator[None]:
+    """Inside, what programs draw from the system and new keys come from the seed. HPKE draws in OpenSSL:
+    that changes bytes of sealed records, never what happens."""
+    chance = random.Random(f"system {seed}")  # noqa: S311
+    drawn = chance.randbytes
+    with replaced([(os, "urandom", drawn), (random, "_urandom", drawn), (bindings, "randombytes", drawn)]):
+        yield
