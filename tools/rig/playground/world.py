@@ -23,6 +23,7 @@ from device.core import device_reports
 from device.errors import DeviceError
 from device.platform.ipc import Packet
 from device.values.status import StatusAnswer
+from gallery.records import Position
 from link1.canonical import JsonObject
 from link1.events import Down
 from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
@@ -288,7 +289,7 @@ class PlaygroundWorld:
         seq = receipt["signed_receipt"]["receipt"]["gallery"]["seq"]
         self._awaited[seq] = who
         self._say("erased", who=who, receipt_id=receipt["receipt_id"], seq=seq)
-        self._note_device()
+        self._note_tombstones()
 
     async def _revoke(self) -> None:
         await self._office().post(f"/v1/devices/{DEVICE_ID}/revoke", {"reason": "stolen"})
@@ -369,7 +370,13 @@ class PlaygroundWorld:
             self._say("health", words=list(words))
         if at is not None and at != before[1]:
             self._say("gallery", epoch=at.epoch, seq=at.seq, head16=at.head16)
-            for seq in [seq for seq in self._awaited if seq <= at.seq]:
+            self._note_tombstones()
+
+    def _note_tombstones(self) -> None:
+        """Say who is gone from the device's gallery too; the service's answer may come after that."""
+        at = self._known[1]
+        for seq in list(self._awaited):
+            if isinstance(at, Position) and at.seq >= seq:
                 self._say("tombstone", who=self._awaited.pop(seq), seq=seq)
 
     @property

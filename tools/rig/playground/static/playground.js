@@ -20,7 +20,7 @@ const PORTUGUESE = {
   "What is said, decoded": "O que é dito, decodificado", "Show": "Mostrar", "Decoded live": "Decodificado ao vivo", "story": "história", "requests": "requisições", "heartbeats": "batimentos",
   "Events so far": "Eventos até agora", "Events, newest first": "Eventos, os mais novos primeiro", "starting": "iniciando", "events": "eventos",
   "closed": "fechada", "open": "aberta", "asks": "pede a palma", "serving": "em serviço", "not serving": "fora de serviço", "stolen": "roubado", "wiped": "apagado",
-  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "A stranger": "Uma pessoa estranha", "not enrolled": "sem cadastro", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
+  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "A stranger": "Uma pessoa estranha", "another each time": "outra a cada vez", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
   "left palm": "palma esquerda", "right palm": "palma direita", "no hand in view": "nenhuma mão à vista", "a hand": "uma mão", "quality": "qualidade",
   "up": "ativa", "down": "inativa", "expired": "vencida", "connecting": "conectando",
   "opens": "abre", "stays closed": "continua fechada", "score": "pontuação", "verdict": "veredito", "signed by the device, verified by the validator": "assinado pelo dispositivo, verificado pelo validador",
@@ -55,7 +55,7 @@ const WHY = {
   GALLERY_EXPIRED: "The gallery is older than six hours: an erased person could still be in it, so no one is recognised.", NOT_READY: "The device is not ready to decide.",
 };
 const TONES = { accept: "good", reject: "bad", abstain: "warn" };
-let run = 0, last = 0, state = null, shownVerdict = "", shownFrame = "", over = false, opened = new Set();
+let run = 0, last = 0, state = null, shownVerdict = "", shownFrame = "", over = false;
 
 function translatePage() {
   document.documentElement.lang = inPortuguese ? "pt-BR" : "en";
@@ -90,7 +90,7 @@ function drawPeople() {
   $("people").replaceChildren(...people.map((who) => {
     const item = make("li"), picture = make("img"), text = make("div"), does = make("div", "does");
     picture.src = `palm?run=${run}&who=${encodeURIComponent(who)}`; picture.alt = "";
-    text.append(make("strong", "", who || say("A stranger")), make("small", "", say(who ? "enrolled" : "not enrolled")));
+    text.append(make("strong", "", who || say("A stranger")), make("small", "", say(who ? "enrolled" : "another each time")));
     const buttons = who ? [["palm", "Show palm"], ["poor", "Poor capture"], ["erase", "Erase"]] : [["stranger", "Show palm"]];
     for (const [button, word] of buttons) {
       const made = make("button", button === "erase" ? "danger" : "", say(word));
@@ -242,7 +242,9 @@ function row(event) {
   summary.append(time, line);
   details.append(summary);
   details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1) details.append(make("pre", "", JSON.stringify(event, null, 2)));
+    if (!details.open || details.children.length > 1) return;
+    const { n, at_ms, kind, quiet, ...decoded } = event;
+    details.append(make("pre", "", JSON.stringify(decoded, null, 2)));
   });
   item.append(details);
   return item;
