@@ -191,7 +191,7 @@ class Player:
 def test_every_button_but_the_clocks(tab: Tab, tmp_path: Path) -> None:
     with page() as url:
         player = Player(tab, url)
-        player.press_on("[data-pace='4']")
+        player.press_on("[data-pace='10']")
         player.passage("palm", "Ana", "accept MATCH", "LIBERAR")
         assert player.text("why").startswith("Ana, ")
         player.hears("device → validator verdict #1 MATCH")
@@ -230,7 +230,7 @@ def test_every_button_but_the_clocks(tab: Tab, tmp_path: Path) -> None:
         player.replay(run.replace('"button": "poor"', '"button": "fly"'))
         player.sees("notice", "press 3 is of an unknown button, 'fly'")
         tab.value("document.getElementById('seed').value = '2'")
-        player.press_on("[data-pace='4']")
+        player.press_on("[data-pace='10']")
         tab.value("document.getElementById('begin').requestSubmit()")
         until(lambda: json.loads(player.saved() or '{"seed": 1}')["seed"] == 2, 60)
         assert tab.complaints() == [

@@ -61,7 +61,8 @@ def _camera(playground: Playground, members: dict[str, Any]) -> Reply:
     camera = playground.shown.camera
     if camera is None or members.get("after") == str(camera[0].number):
         return Reply(status=HTTPStatus.NO_CONTENT)
-    about, picture = draw(*camera)
+    with playground.drawing:
+        about, picture = draw(*camera)
     return Reply(picture, "image/jpeg", about=json.dumps(about))
 
 
@@ -70,9 +71,10 @@ def _palm(playground: Playground, members: dict[str, Any]) -> Reply:
     seed = playground.shown.state.get("seed", 0)
     who = members.get("who", "")
     number = PEOPLE.index(who) + 1 if who in PEOPLE else STRANGERS
-    picture = next(passage(person_of(seed, number), "L", 1, frames_in=0, frames_held=1, scene_seed=PLACE))
-    small = cv2.resize(picture[40:460, 110:530], (132, 132), interpolation=cv2.INTER_AREA)
-    return Reply(cv2.imencode(".jpg", small)[1].tobytes(), "image/jpeg")
+    with playground.drawing:
+        film = passage(person_of(seed, number), "L", 1, frames_in=0, frames_held=1, scene_seed=PLACE)
+        small = cv2.resize(next(film)[40:460, 110:530], (132, 132), interpolation=cv2.INTER_AREA)
+        return Reply(cv2.imencode(".jpg", small)[1].tobytes(), "image/jpeg")
 
 
 def _run(playground: Playground, _members: dict[str, Any]) -> Reply:
@@ -84,7 +86,7 @@ def _run(playground: Playground, _members: dict[str, Any]) -> Reply:
 
 def _press(playground: Playground, members: dict[str, Any]) -> Reply:
     try:
-        press = checked_press(0, Button(members.get("button")), members.get("who", ""))
+        press = checked_press(0, Button(str(members.get("button"))), members.get("who", ""))
     except ValueError as error:
         return json_reply({"error": str(error)}, HTTPStatus.BAD_REQUEST)
     playground.press(press.button, press.who)

@@ -30,7 +30,7 @@ from tools.rig.playground.run_file import (
 )
 from tools.rig.playground.world import PlaygroundWorld, one_seed
 
-PACES: Final = (0, 1, 4)
+PACES: Final = (0, 1, 10)
 """Virtual seconds a second; 0 stands still."""
 _UNWATCHED_S: Final = 15.0
 """Without a page that asks, time stands still."""
@@ -124,6 +124,9 @@ class Playground:
         self._asked_s = time.monotonic()
         self.pace = 1
         self.shown = ShownRun(EventLog())
+        self.drawing = threading.Lock()
+        """Held while a picture is drawn for the page, and for good once `live` has ended: a thread that is in
+        OpenCV when the process ends would abort it."""
 
     def press(self, button: Button, who: str) -> None:
         """Press a button of the present run, from any thread."""
@@ -158,6 +161,7 @@ class Playground:
                 self._play(beginning, shown)
             except Exception as error:  # noqa: BLE001 - a program that fails is what the page then shows
                 shown.failed = f"{type(error).__name__}: {error}"
+        self.drawing.acquire()
 
     def _play(self, beginning: Beginning, shown: ShownRun) -> None:
         recorded = beginning.replayed

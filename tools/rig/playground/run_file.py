@@ -112,7 +112,7 @@ def _press(number: int, found: Any) -> Press:
     if not isinstance(found, dict):
         raise BadRunFile(f"press {number} is not an object")
     try:
-        button = Button(found.get("button"))
+        button = Button(str(found.get("button")))
     except ValueError:
         raise BadRunFile(f"press {number} is of an unknown button, {found.get('button')!r:.40}") from None
     return checked_press(_number(found, "at_ms", 2**53), button, found.get("who", ""))
