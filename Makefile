@@ -1,4 +1,4 @@
-# Two commands do all the set-up: `make demo` and `make test`.
+# `make playground`, `make demo` and `make test` do all the set-up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help messages demo test test-long test-all smoke fuzz fuzz-ends power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures bench-board
+.PHONY: help messages demo playground test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures fuzz-ends bench-board
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -16,6 +16,9 @@ help: ## this list
 
 demo: $(VENV)/ready ## one palm becomes a signed verdict on the cable, and the cloud knows it
 	$(BIN)/palmctl demo
+
+playground: $(VENV)/ready ## a gate, its service and its people on one page, to try everything; RUN=FILE replays a run
+	$(BIN)/palmctl playground $(RUN)
 
 test: lint unit ## everything that must hold (about nine minutes on two cores)
 

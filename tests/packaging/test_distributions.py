@@ -110,7 +110,7 @@ def test_palmctl_offers_what_is_there(gate: list[str]) -> None:
     done = on_the_gate(gate, PALMCTL, "--help")
     listed = set(re.findall(r"^  ([a-z-]+)  ", done.stdout.partition("Commands:")[2], re.MULTILINE))
     assert {"bench", "status", "update"} <= listed
-    assert listed.isdisjoint({"cloud", "dbd", "demo", "evaluate", "link"})
+    assert listed.isdisjoint({"cloud", "dbd", "demo", "evaluate", "link", "playground"})
 
 
 def test_palmctl_speaks_portuguese_there(gate: list[str]) -> None:

@@ -132,7 +132,7 @@ def test_the_lock_installs_palmctl_into_a_clean_environment(release: Path, tmp_p
     ran([*pip, "--require-hashes", "--find-links", ".", "-r", "requirements.txt"], cwd=release / "wheels")
     assert f"version {VERSION}" in ran([tmp_path / "venv/bin/palmctl", "--version"], cwd=Path("/"))
     offered = ran([tmp_path / "venv/bin/palmctl", "--help"], cwd=Path("/"))
-    assert all(f"\n  {name} " in offered for name in ("cloud", "demo", "link", "status"))
+    assert all(f"\n  {name} " in offered for name in ("cloud", "demo", "link", "playground", "status"))
 
 
 def limits() -> list[str]:

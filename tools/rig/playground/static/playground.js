@@ -20,7 +20,7 @@ const PORTUGUESE = {
   "What is said, decoded": "O que é dito, decodificado", "Show": "Mostrar", "Decoded live": "Decodificado ao vivo", "story": "história", "requests": "requisições", "heartbeats": "batimentos",
   "Events so far": "Eventos até agora", "Events, newest first": "Eventos, os mais novos primeiro", "starting": "iniciando", "events": "eventos",
   "closed": "fechada", "open": "aberta", "asks": "pede a palma", "serving": "em serviço", "not serving": "fora de serviço", "stolen": "roubado", "wiped": "apagado",
-  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "A stranger": "Uma pessoa estranha", "another each time": "outra a cada vez", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
+  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "Stranger": "Desconhecido", "another each time": "outro a cada vez", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
   "left palm": "palma esquerda", "right palm": "palma direita", "no hand in view": "nenhuma mão à vista", "a hand": "uma mão", "quality": "qualidade",
   "up": "ativa", "down": "inativa", "expired": "vencida", "connecting": "conectando",
   "opens": "abre", "stays closed": "continua fechada", "score": "pontuação", "verdict": "veredito", "signed by the device, verified by the validator": "assinado pelo dispositivo, verificado pelo validador",
@@ -30,7 +30,7 @@ const PORTUGUESE = {
   "No picture was good enough; the device decides nothing about who it was.": "Nenhuma imagem foi boa o bastante; o dispositivo não decide de quem era a palma.",
   "The gallery is older than six hours: an erased person could still be in it, so no one is recognised.": "A galeria tem mais de seis horas: uma pessoa apagada ainda poderia estar nela, por isso ninguém é reconhecido.",
   "The device is not ready to decide.": "O dispositivo não está pronto para decidir.",
-  "shows a palm": "mostra uma palma", "A stranger shows a palm": "Uma pessoa estranha mostra uma palma", "a dark, blurred capture of": "uma captura escura e borrada de",
+  "shows a palm": "mostra uma palma", "A stranger shows a palm": "Uma pessoa desconhecida mostra uma palma", "a dark, blurred capture of": "uma captura escura e borrada de",
   "the validator cannot ask: no session": "o validador não pode pedir: não há sessão", "The validator asks for a palm": "O validador pede uma palma",
   "The turnstile is passed": "A catraca foi passada", "The turnstile was not passed": "A catraca não foi passada", "The request ended without a verdict": "O pedido terminou sem veredito",
   "The cable is pulled": "O cabo foi tirado", "The cable is plugged in": "O cabo foi ligado", "The network is cut": "A rede foi cortada", "The network is back": "A rede voltou",
@@ -90,12 +90,12 @@ function drawPeople() {
   $("people").replaceChildren(...people.map((who) => {
     const item = make("li"), picture = make("img"), text = make("div"), does = make("div", "does");
     picture.src = `palm?run=${run}&who=${encodeURIComponent(who)}`; picture.alt = "";
-    text.append(make("strong", "", who || say("A stranger")), make("small", "", say(who ? "enrolled" : "another each time")));
+    text.append(make("strong", "", who || say("Stranger")), make("small", "", say(who ? "enrolled" : "another each time")));
     const buttons = who ? [["palm", "Show palm"], ["poor", "Poor capture"], ["erase", "Erase"]] : [["stranger", "Show palm"]];
     for (const [button, word] of buttons) {
       const made = make("button", button === "erase" ? "danger" : "", say(word));
       made.dataset.button = button; made.dataset.who = who;
-      made.setAttribute("aria-label", `${say(word)}: ${who || say("A stranger")}`);
+      made.setAttribute("aria-label", `${say(word)}: ${who || say("Stranger")}`);
       does.append(made);
     }
     item.dataset.who = who;

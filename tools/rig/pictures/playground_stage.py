@@ -1,0 +1,51 @@
+"""The playground as its picture shows it: a palm in view, the turnstile open, the signed verdict decoded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tools.rig.browser import Tab
+from tools.rig.demo.waiting import wait_until
+
+_WITHIN_S: Final = 60.0
+_WIDTH, _HEIGHT = 1400, 860
+_ANA: Final = "[data-button=palm][data-who=Ana]"
+_VERDICT: Final = """
+    [...document.querySelectorAll("#events details")]
+      .find((one) => /device → validator verdict/.test(one.innerText))
+"""
+
+
+def photograph_playground(tab: Tab, folder: Path) -> None:
+    """Start a playground, let Ana pass, and write `playground.png`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.palmctl.main", "playground", "--json", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = "" if process.stdout is None else process.stdout.readline()
+        if not line:
+            raise click.ClickException("the playground did not start: try palmctl playground")
+        tab.show(width=_WIDTH, height=_HEIGHT)
+        tab.open(json.loads(line)["url"])
+        _wait(tab, f"document.querySelector('{_ANA}')?.disabled === false")
+        _wait(tab, "document.getElementById('session').textContent === 'up'")
+        tab.value(f"document.querySelector('{_ANA}').click()")
+        _wait(tab, "document.getElementById('turnstile').textContent === 'open'")
+        tab.value("document.querySelector('[data-pace=\"0\"]').click()")
+        _wait(tab, _VERDICT.strip() + " !== undefined")
+        tab.value(f"({_VERDICT}).open = true")
+        _wait(tab, "document.getAnimations().length === 0")
+        (folder / "playground.png").write_bytes(tab.photograph())  # a palm has more than 256 colours
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait(tab: Tab, shown: str) -> None:
+    wait_until(f"the playground to show {shown}", _WITHIN_S, lambda: bool(tab.value(shown)))
