@@ -94,6 +94,17 @@ def test_the_page_comes_with_everything_that_keeps_others_out(page: LocalPage) -
     assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
 
 
+def test_a_page_that_listens_everywhere_is_still_for_this_machine(core: Core) -> None:
+    page = LocalPage(preview_routes(core), bind="0.0.0.0")
+    try:
+        assert page.url.startswith(f"http://127.0.0.1:{page.port}/")
+        assert ask(page, "frame").status == 200
+        assert ask(page, "frame", Host=f"192.0.2.7:{page.port}").status == 421
+        assert ask(page, "frame", token="x").status == 404
+    finally:
+        page.close()
+
+
 @pytest.mark.parametrize("token", ["", "x", "A" * 32, "..", "%00"])
 def test_without_the_secret_there_is_nothing(page: LocalPage, core: Core, token: str) -> None:
     for name in ("", "frame", "state"):

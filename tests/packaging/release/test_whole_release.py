@@ -4,11 +4,13 @@ import filecmp
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -165,6 +167,23 @@ def test_the_demonstration_runs_to_its_end_in_a_container(images: dict[str, str]
         ]
     )
     assert "All as it must be." in shown
+
+
+def test_the_playground_answers_from_a_container(images: dict[str, str]) -> None:
+    name, strict = "palm-playground-test", ["--read-only", "--cap-drop=all", *limits()]
+    published = ["-p", "127.0.0.1:8712:8712", images[DEMONSTRATION.name]]
+    ran([*PODMAN, "run", "--detach", "--name", name, *strict, *published, "playground", "--bind", "0.0.0.0"])
+    try:
+        deadline = time.monotonic() + 60
+        while not (address := re.search(r"http://127.0.0.1:8712/\S+/", ran([*PODMAN, "logs", name]))):
+            assert time.monotonic() < deadline, "no address"
+            time.sleep(1)
+        with urllib.request.urlopen(address.group()) as answer:
+            assert b"<title>Playground</title>" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen("http://127.0.0.1:8712/")
+    finally:
+        ran([*PODMAN, "rm", "--force", name])
 
 
 def test_the_server_answers_from_a_container_without_rights(images: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ const PORTUGUESE = {
   "What is real here, and what is simulated": "O que é real aqui, e o que é simulado", "Real": "Real", "Simulated": "Simulado",
   ": the programs. Each picture goes through the device's recogniser and its shipped model. Gallery and journal are its encrypted SQLite files. Every byte on the cable is LINK/1, with Ed25519 signatures that both ends verify. The carrier signs its HTTP requests, and the reference server's application answers them from its database.":
     ": os programas. Cada imagem passa pelo reconhecedor do dispositivo, com o modelo que o acompanha. Galeria e diário são os seus arquivos SQLite cifrados. Cada byte no cabo é LINK/1, com assinaturas Ed25519 que as duas pontas verificam. O transportador assina as requisições HTTP, e a aplicação do servidor de referência responde a partir do seu banco de dados.",
-  ": people and camera (generated pictures, ten a second), time (it can jump), the cable (memory at 921,600 baud), the network (no TCP, no TLS), two programs' walls (they share this process), and measured durations (zero). The people were enrolled at another desk, with the same model, before the run began.":
+  ": people and camera (generated pictures, ten a second), time (it can jump), the cable (memory at 921,600 baud), the network (no TCP, no TLS), the programs' separation (they share this process), and measured durations (zero). The people were enrolled at another desk, with the same model, before the run began.":
     ": pessoas e câmera (imagens geradas, dez por segundo), o tempo (que pode saltar), o cabo (memória, a 921.600 baud), a rede (sem TCP nem TLS), a separação entre os programas (rodam neste mesmo processo) e as durações medidas (zero). As pessoas foram cadastradas em outro posto, com o mesmo modelo, antes do início da execução.",
   "What is said, decoded": "O que é dito, decodificado", "Show": "Mostrar", "Decoded live": "Decodificado ao vivo", "story": "história", "requests": "requisições", "heartbeats": "batimentos",
   "Events so far": "Eventos até agora", "Events, newest first": "Eventos, os mais novos primeiro", "starting": "iniciando", "events": "eventos",
@@ -44,7 +44,8 @@ const PORTUGUESE = {
   "Replayed: every event is the same, byte for byte. The run goes on from here.": "Repetida: todos os eventos são iguais, byte a byte. A execução continua daqui.",
   "Replayed, and not the same: the file is of another version, or of another kind of processor.": "Repetida, e não é igual: o arquivo é de outra versão, ou de outro tipo de processador.",
   "A program of the playground failed:": "Um programa do simulador falhou:", "The playground has ended; start it again with palmctl playground": "O simulador terminou; inicie de novo com palmctl playground",
-  "People are being generated and enrolled": "As pessoas estão sendo geradas e cadastradas", "no way to the service": "sem caminho até o serviço", "part": "parte", "of": "de",
+  "People are being generated and enrolled": "As pessoas estão sendo geradas e cadastradas", "no way to the service": "sem caminho até o serviço",
+  "This page shows a running system and needs JavaScript, its own only.": "Esta página mostra um sistema em funcionamento e precisa de JavaScript, só do seu próprio.", "part": "parte", "of": "de",
 };
 const inPortuguese = /^pt\b/i.test(navigator.language);
 const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
