@@ -162,13 +162,24 @@ def key_create(*, tenant: str, mode: str, scopes: tuple[str, ...]) -> Work:
 
 
 @key.command("list")
-@of_environment
+@of_tenant
 @on_store
-def key_list(*, tenant: str, mode: str) -> Work:
-    """Print the API keys of an environment, without their secrets."""
+def key_list(*, tenant: str) -> Work:
+    """Print the API keys of both environments, without their secrets."""
     from cloud_client.reference_server.ops import commands as operator
 
-    return lambda tx, _, __: operator.list_keys(tx, environment_of(tenant, mode))
+    return lambda tx, _, __: operator.list_keys(tx, tenant)
+
+
+@key.command("show")
+@click.argument("key_id")
+@of_tenant
+@on_store
+def key_show(*, tenant: str, key_id: str) -> Work:
+    """Print an API key, without its secret."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, _, __: operator.show_key(tx, tenant, key_id)
 
 
 @key.command("revoke")

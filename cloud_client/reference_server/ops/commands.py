@@ -31,6 +31,9 @@ _KEY_ID_LETTERS = string.digits + string.ascii_lowercase
 _SECRET_LETTERS = string.digits + string.ascii_letters
 _NAME_CHARACTERS = 200
 MAX_OFFLINE_AFTER_S = 365 * 24 * 3600
+_KEYS = """SELECT key_id, livemode, scopes, created_ms, revoked_ms FROM api_keys
+    WHERE tenant_id = :tenant_id"""
+_NO_SUCH_KEY = "no such key of this tenant: `key list` prints the key_id to give here"
 
 Printed = dict[str, Any]
 
@@ -48,7 +51,7 @@ def list_tenants(tx: Tx) -> Printed:
     """``tenant list``."""
     rows = tx.all("SELECT tenant_id, name, created_ms FROM tenants ORDER BY created_ms, tenant_id")
     return {
-        "tenants": [
+        "data": [
             {"tenant_id": row["tenant_id"], "name": row["name"], "created_at_ms": row["created_ms"]}
             for row in rows
         ]
@@ -107,24 +110,29 @@ def create_key(tx: Tx, environment: Environment, scopes: list[str], now_ms: int)
     return {"key_id": key_id, "api_key": f"svc_{environment.mode}_{key_id}_{secret}"}
 
 
-def list_keys(tx: Tx, environment: Environment) -> Printed:
-    """``key list``: no secret is in it."""
-    check_environment(tx, environment)
-    rows = tx.all(
-        """SELECT key_id, scopes, created_ms, revoked_ms FROM api_keys
-           WHERE tenant_id = :tenant_id AND livemode = :livemode ORDER BY created_ms, key_id""",
-        **environment.params,
-    )
+def list_keys(tx: Tx, tenant_id: str) -> Printed:
+    """``key list``: the keys of both environments, without their secrets."""
+    check_tenant(tx, tenant_id)
+    rows = tx.all(f"{_KEYS} ORDER BY created_ms, key_id", tenant_id=tenant_id)
+    return {"data": [_key_object(row) for row in rows]}
+
+
+def show_key(tx: Tx, tenant_id: str, key_id: str) -> Printed:
+    """``key show``: one of them."""
+    check_tenant(tx, tenant_id)
+    row = tx.one(f"{_KEYS} AND key_id = :key_id", tenant_id=tenant_id, key_id=key_id)
+    if row is None:
+        raise OperatorError(_NO_SUCH_KEY)
+    return _key_object(row)
+
+
+def _key_object(row: Row) -> Printed:
     return {
-        "keys": [
-            {
-                "key_id": row["key_id"],
-                "scopes": row["scopes"].split(),
-                "created_at_ms": row["created_ms"],
-                "revoked_at_ms": row["revoked_ms"],
-            }
-            for row in rows
-        ]
+        "key_id": row["key_id"],
+        "mode": "live" if row["livemode"] else "test",
+        "scopes": row["scopes"].split(),
+        "created_at_ms": row["created_ms"],
+        "revoked_at_ms": row["revoked_ms"],
     }
 
 
@@ -148,7 +156,7 @@ def revoke_key(tx: Tx, tenant_id: str, key_id: str, now_ms: int) -> Printed:
         tenant_id=tenant_id,
     )
     if row is None:
-        raise OperatorError("no such key of this tenant: `key create` printed the key_id to give here")
+        raise OperatorError(_NO_SUCH_KEY)
     return {"key_id": key_id, "revoked_at_ms": row["revoked_ms"]}
 
 
@@ -274,7 +282,12 @@ def show_root(vault: Vault) -> Printed:
 
 def check_environment(tx: Tx, environment: Environment) -> None:
     """OperatorError when there is no such tenant."""
-    if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=environment.tenant_id):
+    check_tenant(tx, environment.tenant_id)
+
+
+def check_tenant(tx: Tx, tenant_id: str) -> None:
+    """OperatorError when there is no such tenant."""
+    if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=tenant_id):
         raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
 
 

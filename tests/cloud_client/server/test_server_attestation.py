@@ -378,9 +378,10 @@ def test_only_cas_are_configured(cloud: Cloud, root: Maker, at: datetime) -> Non
         with pytest.raises(OperatorError):
             cloud.operate(lambda tx, _, now, content=content: attestation.add_factory_ca(tx, content, now))
     fingerprint = root.certificate.fingerprint(SHA256()).hex()
-    listed = cloud.operate(lambda tx, _, __: attestation.list_factory_cas(tx))["factory_cas"]
+    listed = cloud.operate(lambda tx, _, __: attestation.list_factory_cas(tx))["data"]
     assert {"fingerprint": fingerprint, "subject": "CN=factory CA"} in listed
-    cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
+    removed = cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
+    assert removed == {"fingerprint": fingerprint, "subject": "CN=factory CA"}
     with pytest.raises(OperatorError):
         cloud.operate(lambda tx, _, __: attestation.remove_factory_ca(tx, fingerprint))
 

@@ -204,7 +204,7 @@ def test_the_commands(own_cloud: Cloud, tmp_path: Path) -> None:
     body.write_text(json.dumps(palmctl("mail", "bundle")))
     assert palmctl("mail", "send", *words)["seq"] == 3
     del where[2:6]
-    assert palmctl("factory-ca", "list") == {"factory_cas": []}
+    assert palmctl("factory-ca", "list") == {"data": []}
 
 
 def test_certificates_of_signers_do_not_run_out(own_cloud: Cloud) -> None:

@@ -120,16 +120,22 @@ def test_waves_that_are_none(tmp_path: Path, waves: str) -> None:
 
 def test_what_is_listed_and_shown(running: Running) -> None:
     one, two = (running.palmctl("tenant", "create", name)["tenant_id"] for name in ("acme", "metro"))
-    listed = running.palmctl("tenant", "list")["tenants"]
+    listed = running.palmctl("tenant", "list")["data"]
     assert [(tenant["tenant_id"], tenant["name"]) for tenant in listed] == [(one, "acme"), (two, "metro")]
     place = ("--tenant", one, "--mode", "test")
     made = running.palmctl("key", "create", *place, "--scope", "devices:read")
     running.palmctl("key", "revoke", made["key_id"], "--tenant", one)
-    (key,) = running.palmctl("key", "list", *place)["keys"]
-    assert (key["key_id"], key["scopes"]) == (made["key_id"], ["devices:read"])
-    assert key["revoked_at_ms"] >= key["created_at_ms"]
-    assert made["api_key"] not in str(running.palmctl("key", "list", *place))
-    assert running.palmctl("key", "list", "--tenant", one, "--mode", "live") == {"keys": []}
+    running.palmctl("key", "create", "--tenant", one, "--mode", "live", "--scope", "verdicts:read")
+    listed = running.palmctl("key", "list", "--tenant", one)["data"]
+    assert [(key["mode"], key["scopes"]) for key in listed] == [
+        ("test", ["devices:read"]),
+        ("live", ["verdicts:read"]),
+    ]
+    assert listed[0]["revoked_at_ms"] >= listed[0]["created_at_ms"]
+    assert made["api_key"].rpartition("_")[2] not in str(listed)
+    assert running.palmctl("key", "show", made["key_id"], "--tenant", one) == listed[0]
+    assert running.palmctl("key", "list", "--tenant", two) == {"data": []}
+    assert "no such key" in refused(running, "key", "show", made["key_id"], "--tenant", two)
     board = Board(running, one)
     body = json.dumps(report(health=[])).encode()
     assert board.send("POST", "/v1/devices/self/report", body).status_code == 204
@@ -141,4 +147,4 @@ def test_what_is_listed_and_shown(running: Running) -> None:
     )
     assert "between" in refused(running, "tenant", "set", "--tenant", one, "--offline-after-s", "0")
     assert "no such device" in refused(running, "device", "show", "gate-9", *place)
-    assert "no such tenant" in refused(running, "key", "list", "--tenant", "x", "--mode", "test")
+    assert "no such tenant" in refused(running, "key", "list", "--tenant", "x")

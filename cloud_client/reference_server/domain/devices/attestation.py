@@ -110,34 +110,36 @@ def add_factory_ca(tx: Tx, content: bytes, now_ms: int) -> dict[str, Any]:
         certificate=certificate.public_bytes(Encoding.DER),
         now_ms=now_ms,
     )
-    return {"fingerprint": fingerprint, "subject": certificate.subject.rfc4514_string()}
+    return _shown_ca(fingerprint, certificate)
 
 
 def list_factory_cas(tx: Tx) -> dict[str, Any]:
     """``factory-ca list``."""
     rows = tx.all("SELECT fingerprint, certificate FROM factory_cas ORDER BY added_ms, fingerprint")
     return {
-        "factory_cas": [
-            {
-                "fingerprint": row["fingerprint"],
-                "subject": x509.load_der_x509_certificate(row["certificate"]).subject.rfc4514_string(),
-            }
-            for row in rows
+        "data": [
+            _shown_ca(row["fingerprint"], x509.load_der_x509_certificate(row["certificate"])) for row in rows
         ]
     }
 
 
 def remove_factory_ca(tx: Tx, fingerprint: str) -> dict[str, Any]:
     """``factory-ca remove``."""
-    if not tx.run(
-        "DELETE FROM factory_cas WHERE fingerprint = :fingerprint", fingerprint=fingerprint.lower()
-    ):
+    removed = tx.one(
+        "DELETE FROM factory_cas WHERE fingerprint = :fingerprint RETURNING fingerprint, certificate",
+        fingerprint=fingerprint.lower(),
+    )
+    if removed is None:
         raise OperatorError("no such factory CA: `factory-ca list` prints the fingerprint to give here")
     tx.run(
         "UPDATE devices SET attested_until_ms = 0 WHERE attested_ca = :fingerprint",
-        fingerprint=fingerprint.lower(),
+        fingerprint=removed["fingerprint"],
     )
-    return {"fingerprint": fingerprint.lower()}
+    return _shown_ca(removed["fingerprint"], x509.load_der_x509_certificate(removed["certificate"]))
+
+
+def _shown_ca(fingerprint: str, certificate: x509.Certificate) -> dict[str, Any]:
+    return {"fingerprint": fingerprint, "subject": certificate.subject.rfc4514_string()}
 
 
 @dataclass(frozen=True, slots=True)
