@@ -90,10 +90,11 @@ def test_a_token_registers_one_set_of_keys(tenant: Tenant) -> None:
     assert code_of(second) == "device_state_conflict"
 
 
-def test_keys_are_unique_everywhere(cloud: Cloud, tenant: Tenant) -> None:
+@pytest.mark.parametrize("name", ["verdict_key", "http_key", "seal_key"])
+def test_keys_are_unique_everywhere(cloud: Cloud, tenant: Tenant, name: str) -> None:
     device = tenant.device("gate-1")
     elsewhere = SimDevice(cloud.new_tenant(), "gate-9")
-    elsewhere.verdict_key = device.verdict_key
+    setattr(elsewhere, name, getattr(device, name))
     response = elsewhere.register(elsewhere.tenant.token("gate-9"))
     assert code_of(response) == "device_state_conflict"
 

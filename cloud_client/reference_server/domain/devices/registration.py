@@ -131,7 +131,14 @@ def _registered_again(
         if len(mine) != 2 or device["seal_pub"] != seal_pub.raw:
             raise conflict
         return True
-    if known:
+    sealed_elsewhere = tx.exists(
+        """SELECT 1 FROM devices WHERE seal_pub = :seal_pub
+           AND NOT (tenant_id = :tenant_id AND device_id = :device_id)""",
+        seal_pub=seal_pub.raw,
+        tenant_id=environment.tenant_id,
+        device_id=body.device_id,
+    )
+    if known or sealed_elsewhere:
         raise conflict
     return False
 
