@@ -47,14 +47,17 @@ class Site:
 
     def session(self, subject_id: str | None = None) -> Json:
         if subject_id is None:
-            subject_id = post(self.office, "/v1/subjects", {"external_ref": new_account()}).json()[
-                "subject_id"
-            ]
+            person = {"external_ref": new_account(), "onboard_ref": "fare/7"}
+            subject_id = post(self.office, "/v1/subjects", person).json()["subject_id"]
         opened: Json = post(self.office, "/v1/enrollment-sessions", {"subject_id": subject_id}).json()
         return opened
 
+    def proof(self, verdict_id: str) -> Json:
+        proof: Json = self.office.get(f"/v1/verdicts/{verdict_id}").json()
+        return proof
+
     def record(self, verdict_id: str) -> Json:
-        record: Json = self.office.get(f"/v1/verdicts/{verdict_id}").json()["record"]
+        record: Json = self.proof(verdict_id)["record"]
         return record
 
     def revoke(self, device_id: str) -> None:
@@ -95,11 +98,13 @@ def test_people_are_enrolled_recognized_and_blocked(site: Site) -> None:
     assert (accepted["decision"], accepted["result"], accepted["outcome"]) == ("accept", "MATCH", "LIBERAR")
     record = site.record(accepted["verdict_id"])
     assert (record["subject_id"], record["reconciliation"]) == (session["subject_id"], "complete")
+    assert site.proof(accepted["verdict_id"])["signed_verdict"]["verdict"]["onboard_ref"] == "fare/7"
 
     of = ["--tenant", site.tenant, "--mode", "test"]
     site.running.palmctl("subject", "block", session["subject_id"], *of)
     blocked = site.at_gate("pass", *person)
     assert (blocked["verdict_seq"], blocked["result"], blocked["outcome"]) == (2, "NO_MATCH", "BLOQUEAR")
+    assert "onboard_ref" not in site.proof(blocked["verdict_id"])["signed_verdict"]["verdict"]
     site.running.palmctl("subject", "unblock", session["subject_id"], *of)
     barred = site.at_gate("pass", *person, "--outcome", "BLOQUEAR")
     assert (barred["result"], barred["outcome"]) == ("MATCH", "BLOQUEAR")

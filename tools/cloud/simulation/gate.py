@@ -260,10 +260,10 @@ class SimulatedGate:
     def decide(self, result: VerdictResult, subject_ref: str | None, decided_at_ms: int) -> Verdict:
         """The next verdict, signed, chained and kept; MATCH becomes NO_MATCH for a person not recognized."""
         with changing(self._place) as state:
-            hand = None
+            known = None
             if result is VerdictResult.MATCH and subject_ref is not None:
-                hand = state.palms.hand_of(subject_ref)
-                result = VerdictResult.NO_MATCH if hand is None else result
+                known = state.palms.template_of(subject_ref)
+                result = VerdictResult.NO_MATCH if known is None else result
             score_q, margin_q = _SCORES.get(result, (0, 0))
             spoof = result is VerdictResult.SPOOF
             state.verdict_seq += 1
@@ -287,8 +287,9 @@ class SimulatedGate:
                 model_id=state.model_id,
                 thr_id=self._policy.thresholds.thr_id,
                 gallery=state.palms.mark,
-                subject_ref=None if hand is None else subject_ref,
-                hand=hand,
+                subject_ref=None if known is None else subject_ref,
+                onboard_ref=None if known is None else known["onboard_ref"],
+                hand=None if known is None else known["hand"],
             )
             signed = sign_object(Kind.VERDICT, verdict.to_obj(), self._keys.verdict)
             state.last_ref, state.last_verdict = object_ref(signed), signed

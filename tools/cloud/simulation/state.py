@@ -73,17 +73,18 @@ class HeldPalms:
         self.templates[entry.template_id] = {
             "subject_ref": entry.subject_ref,
             "hand": entry.hand,
+            "onboard_ref": entry.onboard_ref,
             "suspended": entry.suspended,
         }
 
-    def hand_of(self, subject_ref: str) -> str | None:
-        """A hand by which the gate recognizes this person now; None when it does not."""
-        hands = [
-            str(known["hand"])
-            for known in self.templates.values()
-            if known["subject_ref"] == subject_ref and not known["suspended"]
+    def template_of(self, subject_ref: str) -> dict[str, Any] | None:
+        """A template by which the gate recognizes this person now; None when it does not."""
+        known = [
+            template
+            for template in self.templates.values()
+            if template["subject_ref"] == subject_ref and not template["suspended"]
         ]
-        return min(hands, default=None)
+        return min(known, key=lambda template: template["hand"], default=None)
 
 
 @dataclass
