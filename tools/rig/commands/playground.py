@@ -1,6 +1,7 @@
 """`palmctl playground`: everything at once, on one page."""
 
 import json
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -45,9 +46,8 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
     from tools.rig.playground.page import playground_routes
     from tools.rig.playground.playground import Beginning, Playground, replay
     from tools.rig.playground.run_file import MOST_BYTES, BadRunFile, read_run
-    from tools.rig.playground.world import quiet
 
-    quiet()
+    logging.disable(logging.CRITICAL)  # the programs' logs: what there is to read is the page
     recorded = None
     if run_file is not None:
         try:

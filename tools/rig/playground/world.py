@@ -6,7 +6,6 @@ times give the same events, byte for byte.
 """
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -163,7 +162,7 @@ class PlaygroundWorld:
         self._awaited: dict[int, str] = {}
         """Positions of the gallery at which somebody is gone, and who."""
         self._known: tuple[object, object] = (None, None)
-        self.stolen = False
+        self.stolen = self._wiped = False
         self._session = False
         self._turnstile = "closed"
         self._last: JsonObject | None = None
@@ -353,11 +352,13 @@ class PlaygroundWorld:
 
     def _note_device(self) -> None:
         device = self._device
-        if device.wiped and self._known != ("wiped", ()):
-            self._known = ("wiped", ())
-            self._status = None
-            device.kill_carrier()
+        wiping = device.wiped or (device.palmd is not None and device.palmd.wipe.begun)
+        if wiping and not self._wiped and not any(_config(device.disk.state).keys_dir.glob("*")):
+            # The core lives on for its farewell, without anything that it knew.
+            self._wiped, self._status = True, None
             self._say("wiped", files=self.device_files)
+        if device.wiped:
+            device.kill_carrier()
         if device.palmd is None or device.opened is None:
             return
         words = device.palmd.health.words
@@ -409,7 +410,7 @@ class PlaygroundWorld:
             "network": not self._gate_network.troubles.down,
             "turnstile": self._turnstile,
             "stolen": self.stolen,
-            "wiped": self._device.wiped,
+            "wiped": self._wiped,
             "files": self.device_files,
             "status": self._status,
             "service": {"epoch": stream.epoch, "seq": stream.seq},
@@ -437,8 +438,3 @@ def _laid_out(start: Prepared, state: Path) -> Path:
     state.mkdir(mode=0o700)
     lay_out(start.device, state)
     return state
-
-
-def quiet() -> None:
-    """No program's log: the events are what there is to read."""
-    logging.disable(logging.CRITICAL)

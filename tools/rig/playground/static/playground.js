@@ -7,8 +7,8 @@ const PORTUGUESE = {
   "Advance six hours": "Avançar seis horas", "Seed": "Semente", "New run": "Nova execução", "Save run": "Salvar execução", "Replay a file": "Repetir um arquivo",
   "Six hours pass": "Seis horas passam", "The gate and its service": "A catraca e o serviço", "Service": "Serviço", "Gallery": "Galeria", "People": "Pessoas",
   "network": "rede", "cable": "cabo", "Device": "Dispositivo", "Validator": "Validador", "Fresh for": "Válida por", "Waiting uploads": "Envios pendentes",
-  "Cut the network": "Cortar a rede", "Restore the network": "Restabelecer a rede", "Pull the cable": "Tirar o cabo", "Plug the cable in": "Ligar o cabo",
-  "Steal the device": "Roubar o dispositivo", "Session": "Sessão", "Last verdict": "Último veredito", "Health words": "Palavras de saúde",
+  "Cut the network": "Cortar a rede", "Restore the network": "Religar a rede", "Pull the cable": "Tirar o cabo", "Plug the cable in": "Ligar o cabo",
+  "Steal the device": "Roubar o dispositivo", "Session": "Sessão", "Last verdict": "Veredito", "Health words": "Palavras de saúde",
   "What the device's camera sees": "O que a câmera do dispositivo vê", "Show a palm": "Mostre uma palma",
   "Everything below is a generated person. The device reads the picture, signs what it decided, and the validator opens or does not.":
     "As pessoas abaixo são geradas. O dispositivo lê a imagem e assina o que decidiu; o validador abre ou não.",
@@ -20,7 +20,7 @@ const PORTUGUESE = {
   "What is said, decoded": "O que é dito, decodificado", "Show": "Mostrar", "Decoded live": "Decodificado ao vivo", "story": "história", "requests": "requisições", "heartbeats": "batimentos",
   "Events so far": "Eventos até agora", "Events, newest first": "Eventos, os mais novos primeiro", "starting": "iniciando", "events": "eventos",
   "closed": "fechada", "open": "aberta", "asks": "pede a palma", "serving": "em serviço", "not serving": "fora de serviço", "stolen": "roubado", "wiped": "apagado",
-  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "Stranger": "Desconhecido", "another each time": "outro a cada vez", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
+  "Show palm": "Mostrar palma", "Poor capture": "Captura ruim", "Erase": "Apagar", "Stranger": "Estranho", "another each time": "outro a cada vez", "enrolled": "cadastro ativo", "erased": "cadastro apagado",
   "left palm": "palma esquerda", "right palm": "palma direita", "no hand in view": "nenhuma mão à vista", "a hand": "uma mão", "quality": "qualidade",
   "up": "ativa", "down": "inativa", "expired": "vencida", "connecting": "conectando",
   "opens": "abre", "stays closed": "continua fechada", "score": "pontuação", "verdict": "veredito", "signed by the device, verified by the validator": "assinado pelo dispositivo, verificado pelo validador",
@@ -44,8 +44,7 @@ const PORTUGUESE = {
   "Replayed: every event is the same, byte for byte. The run goes on from here.": "Repetida: todos os eventos são iguais, byte a byte. A execução continua daqui.",
   "Replayed, and not the same: the file is of another version, or of another kind of processor.": "Repetida, e não é igual: o arquivo é de outra versão, ou de outro tipo de processador.",
   "A program of the playground failed:": "Um programa do simulador falhou:", "The playground has ended; start it again with palmctl playground": "O simulador terminou; inicie de novo com palmctl playground",
-  "People are being generated and enrolled": "As pessoas estão sendo geradas e cadastradas", "no way to the service": "sem caminho até o serviço",
-  "This page shows a running system and needs JavaScript, its own only.": "Esta página mostra um sistema em funcionamento e precisa de JavaScript, só do seu próprio.", "part": "parte", "of": "de",
+  "People are being generated and enrolled": "As pessoas estão sendo geradas e cadastradas", "lost": "perdida", "part": "parte", "of": "de",
 };
 const inPortuguese = /^pt\b/i.test(navigator.language);
 const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
@@ -224,7 +223,7 @@ function heading(event) {
   }
   const way = event.kind === "request" ? `${event.from} → service` : `service → ${event.from}`;
   const what = event.kind === "request" ? event.method : String(event.status);
-  return [way, what, event.path + (event.lost ? ` · ${say("no way to the service")}` : "")];
+  return [way, what, event.path + (event.lost ? ` · ${say("lost")}` : "")];
 }
 
 function row(event) {
