@@ -14,8 +14,9 @@ from device.values.recognition import Sighting
 from device.vision.recognition import Interest, Look, Recogniser
 from link1.canonical import JsonObject
 from models.crop_geometry import Handedness
+from models.embedding import Embedder
 from models.frames import CameraFrame
-from models.manifest import ModelManifest, open_embedder
+from models.manifest import ModelManifest
 from models.synthesis.background import Pixels
 from models.synthesis.person import SyntheticPerson
 from models.synthesis.scene import empty_scene, passage
@@ -88,18 +89,18 @@ class FilmEyes:
                         await self._shown.wait()
 
 
-def enrolled_hands(person: SyntheticPerson, manifest: ModelManifest) -> list[JsonObject]:
+def enrolled_hands(person: SyntheticPerson, manifest: ModelManifest, embedder: Embedder) -> list[JsonObject]:
     """Both hands of a person as an enrolment desk captures them, for ``POST /v1/enrollments``."""
     hands = []
     for hand in HANDS:
         recogniser = Recogniser(
-            open_embedder(manifest),
+            embedder,
             lambda: None,
             lambda: manifest.thresholds,
             agree_cosine=manifest.agree_q / 10_000,
         )
         captures = HandCaptures(manifest.agree_q / 10_000)
-        film = passage(person, hand, _OCCASION, frames_in=2, frames_held=9, frames_out=0, scene_seed=PLACE)
+        film = passage(person, hand, _OCCASION, frames_in=1, frames_held=6, frames_out=0, scene_seed=PLACE)
         for number, pixels in enumerate(film):
             at_ms = number * FRAME_MS
             look = recogniser.look(CameraFrame.from_pixels(pixels, at_ms=at_ms), Interest.ENROLMENT)

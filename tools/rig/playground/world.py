@@ -27,7 +27,7 @@ from link1.canonical import JsonObject
 from link1.events import Down
 from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.events import DeviceProven
-from models.manifest import load_manifest, shipped_model_dir
+from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from models.synthesis.person import SyntheticPerson, make_person
 from models.synthesis.scene import passage, poor_capture
 from tools.rig.playground.events import EventLog
@@ -104,10 +104,11 @@ def _config(state: Path) -> DeviceConfig:
 
 def _premises(seed: int) -> Premises:
     manifest = load_manifest(shipped_model_dir())
+    embedder = open_embedder(manifest)
     return Premises(
         people=PEOPLE,
         enrolled=len(PEOPLE),
-        hands=lambda number: enrolled_hands(person_of(seed, number + 1), manifest),
+        hands=lambda number: enrolled_hands(person_of(seed, number + 1), manifest, embedder),
         model_id=manifest.model_id,
         settings={"decision_timeout_ms": DECISION_MS, "passage_timeout_ms": PASSAGE_MS},
         config=_config,

@@ -243,8 +243,8 @@ function row(event) {
   details.append(summary);
   details.addEventListener("toggle", () => {
     if (!details.open || details.children.length > 1) return;
-    const { n, at_ms, kind, quiet, ...decoded } = event;
-    details.append(make("pre", "", JSON.stringify(decoded, null, 2)));
+    const { n, at_ms, kind, quiet, type, body, ...rest } = event;  // what is said comes first
+    details.append(make("pre", "", JSON.stringify({ type, body, ...rest }, null, 2)));
   });
   item.append(details);
   return item;
