@@ -39,6 +39,7 @@ from tests.link1.cable import (
     hello,
     make_device,
     passage_for,
+    pinned,
     proof,
     proven,
     request,
@@ -211,6 +212,20 @@ def test_evidence_is_checked_with_the_key_valid_when_it_was_made() -> None:
         Backing.UNSIGNED,
         None,
         None,
+    ]
+
+
+def test_where_nothing_is_said_of_the_past_a_key_counts_as_long_as_it_is_pinned() -> None:
+    script, body = greeted(validator_keys=pinned(VALIDATOR_KEY.public, STRANGER_KEY.public))
+    script.send("hello", hello())
+    script.send("prove", proof(body))
+    script.events.clear()
+    for key in (VALIDATOR_KEY, STRANGER_KEY, GONE_KEY):
+        script.send("decision", sign_object(Kind.DECISION, DECISION.to_obj(), key))
+    assert [event.backing if isinstance(event, WrongEvidence) else None for event in script.events] == [
+        None,
+        None,
+        Backing.UNSIGNED,
     ]
 
 
