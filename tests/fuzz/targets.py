@@ -98,12 +98,16 @@ _LOOP = asyncio.new_event_loop()
 
 @dataclass(frozen=True)
 class FuzzTarget:
-    """A parser, the errors that are an answer of it, honest inputs, and how long inputs get."""
+    """A parser, the errors that are an answer of it, honest inputs, and how long inputs get.
+
+    `longest_s`: what an input may cost beyond its size, where its header may announce more.
+    """
 
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...]
     seeds: Callable[[], list[bytes]]
     most_bytes: int = 16_384
+    longest_s: float = 0.1
 
 
 # The cable
@@ -310,7 +314,7 @@ def _picture(data: bytes) -> None:
 
 
 class _Frames:
-    """A capture that gives frames of any shape and type, as a driver gone mad would."""
+    """A capture that gives frames of any size and type, as a driver gone mad would."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -319,8 +323,8 @@ class _Frames:
         if len(self._data) < 4:
             return False, None
         kind, high, wide, self._data = self._data[0], self._data[1], self._data[2], self._data[3:]
-        shape = ((high, wide), (high, wide, 3), (high, wide, 2), (high * wide,))[kind % 4]
-        dtype = (np.uint8, np.uint16, np.float32)[kind // 4 % 3]
+        shape = ((high, wide), (high, wide, 3), (high, wide, 2))[kind % 3]
+        dtype = (np.uint8, np.uint16, np.float32)[kind // 3 % 3]
         values = np.resize(np.frombuffer(self._data[:1024] or b"\x00", np.uint8), shape).astype(dtype)
         self._data = self._data[16:]
         return True, values if kind < 250 else None
@@ -529,7 +533,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "typed": FuzzTarget(_typed, (), lambda: [b"7KQ2-M4XD", honest.QR_SESSION]),
     "redeemed": FuzzTarget(read_redeemed, (FormatError,), lambda: [honest.REDEEMED]),
     "logs": FuzzTarget(_logs, (), lambda: [honest.JOURNAL_LINE]),
-    "picture": FuzzTarget(_picture, (Unreadable,), honest.pictures),
+    "picture": FuzzTarget(_picture, (Unreadable,), honest.pictures, longest_s=2.0),
     "camera-frames": FuzzTarget(_camera_frames, (), lambda: [b"\x01\x40\x40" + bytes(range(200)) * 3]),
     "qr-picture": FuzzTarget(_qr_picture, (), lambda: honest.qr_codes()[0], 65_536),
     "qr-modules": FuzzTarget(_qr_modules, (), lambda: honest.qr_codes()[1]),
