@@ -38,6 +38,7 @@ CHROMIUM = find_chromium()
 STATIC = Path(playground.__file__).parent / "static"
 WORDS_OF_THE_CONTRACT = {"Content-Type", "Enter", "LIBERAR", "X-About"}
 DIGEST = "0" * 64
+WITHIN_S = 120.0
 
 
 def palmctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -156,11 +157,11 @@ class Player:
         return found
 
     def sees(self, element: str, text: str) -> None:
-        until(lambda: text in self.text(element), 60)
+        until(lambda: text in self.text(element), WITHIN_S)
 
     def hears(self, text: str) -> None:
         """Among the events there is a line with this text."""
-        until(lambda: text in self.tab.value("document.getElementById('events').innerText"), 60)
+        until(lambda: text in self.tab.value("document.getElementById('events').innerText"), WITHIN_S)
 
     def press(self, button: str, who: str | None = None) -> None:
         selector = f"[data-button={button}]" + ("" if who is None else f"[data-who='{who}']")
@@ -168,14 +169,14 @@ class Player:
 
     def press_on(self, selector: str) -> None:
         found = f"document.querySelector({json.dumps(selector)})"
-        until(lambda: not self.tab.value(f"{found}.disabled"), 60)
+        until(lambda: not self.tab.value(f"{found}.disabled"), WITHIN_S)
         self.tab.value(f"{found}.click()")
 
     def passage(self, button: str, who: str, said: str, outcome: str) -> None:
         """Show a hand; the next verdict is `said`."""
         before = self.text("last-seq")
         self.press(button, who)
-        until(lambda: self.text("last-seq") != before, 60)
+        until(lambda: self.text("last-seq") != before, WITHIN_S)
         self.sees("proof", said)
         self.sees("outcome", outcome)
 
@@ -193,6 +194,7 @@ class Player:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_every_button_but_the_clocks(tab: Tab, tmp_path: Path) -> None:
     with page() as url:
         player = Player(tab, url)
@@ -237,7 +239,7 @@ def test_every_button_but_the_clocks(tab: Tab, tmp_path: Path) -> None:
         tab.value("document.getElementById('seed').value = '2'")
         player.press_on("[data-pace='10']")
         tab.value("document.getElementById('begin').requestSubmit()")
-        until(lambda: json.loads(player.saved() or '{"seed": 1}')["seed"] == 2, 60)
+        until(lambda: json.loads(player.saved() or '{"seed": 1}')["seed"] == 2, WITHIN_S)
         assert tab.complaints() == [
             "Failed to load resource: the server responded with a status of 400 (Bad Request)"
         ]
