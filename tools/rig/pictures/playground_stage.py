@@ -40,6 +40,8 @@ def photograph_playground(tab: Tab, folder: Path) -> None:
         tab.value("document.querySelector('[data-pace=\"0\"]').click()")
         _wait(tab, _VERDICT.strip() + " !== undefined")
         tab.value(f"({_VERDICT}).open = true")
+        _wait(tab, "document.getElementById('seen').textContent.startsWith('left palm')")
+        _wait(tab, "[...document.images].every((one) => one.complete && one.naturalWidth > 0)")
         _wait(tab, "document.getAnimations().length === 0")
         (folder / "playground.png").write_bytes(tab.photograph())  # a palm has more than 256 colours
     finally:
