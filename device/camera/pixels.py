@@ -11,6 +11,7 @@ from models import MOST_PIXELS
 
 _Picture = npt.NDArray[np.integer[Any] | np.floating[Any]]
 SHORTEST_SIDE_PX = 64
+_PNG = b"\x89PNG\r\n\x1a\n"
 _BACKDROP = 128.0  # transparent pictures are blended onto mid grey: neither a dark nor a bright background
 
 
@@ -30,6 +31,8 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
         # OpenCV fills the missing part of a cut JPEG with grey and calls it a success.
         raise Unreadable("a JPEG without its end")
+    if data.startswith(_PNG) and not _png_has_its_end(data):
+        raise Unreadable("a PNG without its end")
     raw = np.frombuffer(data, np.uint8)
     try:
         picture = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
@@ -50,6 +53,15 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     depth_bits = max(depth_bits, _depth_of(picture))
     small, scaled_down = _shrunk(picture)
     return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, scaled_down
+
+
+def _png_has_its_end(data: bytes) -> bool:
+    """Whether the chunks lead to the last one. OpenCV reserves what a chunk announces, up to 2 GiB, before it
+    looks whether the file has as much."""
+    at = len(_PNG)
+    while (kind := data[at + 4 : at + 8]) and kind != b"IEND":
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return bool(kind)
 
 
 def shrink(pixels: Pixels) -> tuple[Pixels, bool]:

@@ -46,7 +46,7 @@ def learn(name: str, *options: str) -> None:
         most_s = SLOWER * (target.longest_s + LONGEST_S_A_BYTE * len(data))
         assert spent_s < most_s, f"{len(data)} bytes took {spent_s:.2f} s"
 
-    limits = [f"-max_len={target.most_bytes}", "-timeout=20", "-rss_limit_mb=4096"]
+    limits = [f"-max_len={target.most_bytes}", "-timeout=20", "-rss_limit_mb=1536"]
     atheris.Setup([sys.argv[0], f"-artifact_prefix={LEARNED}/{name}-", *limits, *options], run)
     atheris.Fuzz()
 

@@ -83,12 +83,13 @@ def enlarged() -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def test_a_picture_that_says_it_is_huge_is_refused_by_its_header(tmp_path: Path) -> None:
-    for name, data in enlarged().items():
-        (tmp_path / name).write_bytes(data)
-    # In a process of its own: OpenCV takes the limit once, when it is loaded.
+def decoded_apart(files: dict[str, bytes], folder: Path) -> tuple[dict[str, str], float]:
+    """What is said of each file, and by how many MiB the process grew: OpenCV takes its limit when it is
+    loaded."""
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", DECODE, str(tmp_path)],
+        [sys.executable, "-c", DECODE, str(folder)],
         capture_output=True,
         check=True,
         text=True,
@@ -96,8 +97,23 @@ def test_a_picture_that_says_it_is_huge_is_refused_by_its_header(tmp_path: Path)
         timeout=60,
     )
     said, grew_mib = json.loads(done.stdout)
+    return said, grew_mib
+
+
+def test_a_picture_that_says_it_is_huge_is_refused_by_its_header(tmp_path: Path) -> None:
+    said, grew_mib = decoded_apart(enlarged(), tmp_path)
     assert said == dict.fromkeys(said, "more than 25 megapixels; scale it down")
     assert grew_mib < 32, "one of them whole is 103 MiB"
+
+
+def test_a_chunk_that_says_it_is_huge_costs_no_memory(tmp_path: Path) -> None:
+    whole = small(".png")
+    at = whole.index(b"IDAT") - 4
+    announced = (0x6000_0000).to_bytes(4, "big")
+    files = {"a.png": whole[:at] + announced + whole[at + 4 :], "b.png": whole[:at], "c.png": whole[:12]}
+    said, grew_mib = decoded_apart(files, tmp_path)
+    assert said == dict.fromkeys(files, "a PNG without its end")
+    assert grew_mib < 32, "the chunk is said to be 1.5 GiB"
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tiff", ".ppm"])
