@@ -1,7 +1,6 @@
 """How `palmctl` fails: one prefix, JSON where it was asked for, a suggestion for what was mistyped, no
 colours where none are wanted; and no path that a user names can stop it."""
 
-import errno
 import json
 import os
 import pty
@@ -15,7 +14,6 @@ from click.testing import CliRunner
 from device.config.config import load_config
 from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
 from device.platform.ipc import call_blocking
-from link1.errors import is_not_permitted, reason_of
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
 from tools.palmctl.main import main
@@ -115,28 +113,7 @@ def test_no_hint_names_a_package_of_an_index() -> None:
     assert told == []
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (OSError("Access denied (insufficient permissions)"), "Access denied (insufficient permissions)"),
-        (OSError(errno.ENOENT, "No such file or directory", "/x"), "No such file or directory"),
-        (TimeoutError("timed out"), "timed out"),
-        (ConnectionResetError(), "ConnectionResetError"),
-    ],
-)
-def test_an_error_keeps_its_text(error: OSError, words: str) -> None:
-    assert reason_of(error) == words
-
-
-def test_who_may_not_is_told_from_the_cause(tmp_path: Path) -> None:
-    try:
-        try:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        except OSError as error:
-            raise ConfigError(("x",)) from error
-    except ConfigError as error:
-        assert is_not_permitted(error)
-    assert not is_not_permitted(ConfigError(("x",)))
+def test_a_socket_that_is_absent_is_not_one_that_is_forbidden(tmp_path: Path) -> None:
     with pytest.raises(IpcUnreachable) as caught:
         call_blocking(tmp_path / "none.sock", "status", timeout_s=1)
     assert not isinstance(caught.value, IpcNotPermitted)
