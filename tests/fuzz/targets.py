@@ -490,7 +490,7 @@ def _http(data: bytes) -> None:
         connections.enter(connection, "127.0.0.1")
         connection.connection_made(client)
         for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
-            if not client.closed:
+            if piece and not client.closed:
                 connection.data_received(piece)
             for _ in range(12):
                 await asyncio.sleep(0)
