@@ -7,7 +7,7 @@ import pytest
 
 from link1.canonical import JsonObject, b64_encode
 from link1.errors import FormatError
-from link1.objects import Decision, DeviceStatus, LastVerdict, Passage, Request, Verdict
+from link1.objects import Decision, DeviceStatus, LastVerdict, Passage, Request, Verdict, VerdictResult
 from tests.link1.cable import decision_for, device_status, passage_for, request, verdict_for
 
 REF = "ab" * 16
@@ -97,3 +97,42 @@ def test_a_range_ends_where_the_contract_says(kind: str, name: str, ends: list[A
     for value in beyond:
         with pytest.raises(FormatError):
             read(obj | {name: value})
+
+
+DECISIONS = {
+    "MATCH": "accept",
+    "NO_MATCH": "reject",
+    "AMBIGUOUS": "reject",
+    "SPOOF": "reject",
+    "POOR_CAPTURE": "abstain",
+    "GALLERY_EXPIRED": "abstain",
+    "NOT_READY": "abstain",
+}
+
+
+def test_each_result_has_one_decision() -> None:
+    assert {result.value: result.decision.value for result in VerdictResult} == DECISIONS
+    accepted = VERDICT.to_obj()
+    for decision in ("reject", "abstain"):
+        with pytest.raises(FormatError, match="do not belong together"):
+            Verdict.from_obj(accepted | {"decision": decision})
+
+
+@pytest.mark.parametrize("result", [name for name in DECISIONS if name != "MATCH"])
+def test_only_an_accept_verdict_names_a_person(result: str) -> None:
+    rejected = verdict_for(request(), accept=False).to_obj() | {
+        "result": result,
+        "decision": DECISIONS[result],
+    }
+    assert Verdict.from_obj(rejected).to_obj() == rejected
+    for person in ({"subject_ref": REF}, {"hand": "L"}, {"onboard_ref": "ticket-1"}):
+        with pytest.raises(FormatError, match="only an accept verdict"):
+            Verdict.from_obj(rejected | person)
+        with pytest.raises(FormatError, match="accept verdict"):
+            verdict_for(request(), accept=False, result=VerdictResult(result), **person)
+
+
+@pytest.mark.parametrize("person", [{"subject_ref": None}, {"hand": None}])
+def test_an_accept_verdict_names_a_person(person: JsonObject) -> None:
+    with pytest.raises(FormatError, match="an accept verdict has"):
+        verdict_for(request(), **person)

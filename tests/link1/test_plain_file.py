@@ -1,6 +1,8 @@
 """Files that a path names are read whole, up to a limit, at the cost of their size."""
 
 import errno
+import os
+import socket
 import tracemalloc
 from pathlib import Path
 
@@ -39,3 +41,24 @@ def test_a_file_that_is_longer_than_it_says_is_read_whole() -> None:
     assert len(read_plain_file(path, 64 << 20)) > 10_000
     with pytest.raises(OSError, match="expected at most"):
         read_plain_file(path, 1_000)
+
+
+def test_what_is_no_plain_file_is_refused_and_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open a pipe lets its writer go on, and to open some devices is to use them."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
+    for path, code, word in (
+        (tmp_path / "pipe", errno.EINVAL, "a FIFO"),
+        (tmp_path / "link", errno.EINVAL, "a FIFO"),
+        (tmp_path / "socket", errno.EINVAL, "a socket"),
+        (Path("/dev/null"), errno.EINVAL, "a device"),
+        (tmp_path, errno.EISDIR, "a folder"),
+    ):
+        with pytest.raises(OSError, match=word) as raised:
+            read_plain_file(path, 1_000)
+        assert raised.value.errno == code
