@@ -246,7 +246,7 @@ class QuickTests:
             for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
                 del sys.modules[name]
             sys.path[:] = [str(self._place), *(one for one in sys.path if Path(one or ".").resolve() != ROOT)]
-            told = _ForkReport(self._order)
+            told = _RunTests(self._order)
             ended = pytest.main(self._command, plugins=[told])
             failed = told.failed or ("" if ended == 0 else "collection")
             answer = {"failed": failed, "took_s": told.took_s, "modules": [] if failed else list(sys.modules)}
@@ -255,7 +255,7 @@ class QuickTests:
             os._exit(0)
 
 
-class _ForkReport:
+class _RunTests:
     """A pytest plugin: runs the tests of `order` in that order, or all, and keeps how long each took."""
 
     def __init__(self, order: list[str]) -> None:
