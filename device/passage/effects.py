@@ -68,7 +68,7 @@ class RememberEnd:
 class RecordDecision:
     verdict_ref: str
     wrapper: JsonObject = field(repr=False)
-    awaits_passage: bool = False
+    awaits_passage: bool
 
 
 @dataclass(frozen=True, slots=True)
