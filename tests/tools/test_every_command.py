@@ -23,7 +23,7 @@ NEXT_STEP = re.compile(
     r"(?i)\b(palmctl|systemctl|try|run|give|name|check|see|use|choose|make|start|end|plug|install|correct|put|look|say|"
     r"missing|makes|commands:|restore|read)\b"
 )
-LONG = {"bench", "demo"}
+LONG = {"bench", "demo", "playground"}
 """These begin to work without any argument, for minutes; Ctrl-C in them is tried below."""
 
 
@@ -111,6 +111,7 @@ def test_provisioned_by_half_with_nothing_plugged_in(
         ("cloud", "tenant", "create", "acme", "--data", "/dev/null"),
         ("dbd", "key", "--key-file", "/proc/nope/key"),
         ("link", "monitor", "/dev/ttyACM99"),
+        ("playground", "/proc/version"),
         ("config", "set", "camera.fps", "15", "--config", "/proc/version"),
         (
             "provision",
@@ -137,6 +138,7 @@ def test_a_port_that_another_program_holds(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = str(held.getsockname()[1])
         assert ends_in_words(("cloud", "serve", "--data", str(tmp_path), "--port", port)) == 1
+        assert ends_in_words(("playground", "--port", port)) == 1
 
 
 @pytest.mark.skipif(
@@ -198,6 +200,7 @@ def test_an_output_that_is_full(words: tuple[str, ...]) -> None:
         (("link", "pair"), 0),
         (("cloud", "serve", "--data", "cloud", "--port", "0", "--no-admin"), 0),
         (("bench", "link"), 130),
+        (("playground", "--port", "0"), 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

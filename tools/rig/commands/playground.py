@@ -1,7 +1,6 @@
 """`palmctl playground`: everything at once, on one page."""
 
 import json
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +9,9 @@ import click
 
 
 @click.command()
-@click.argument("run_file", metavar="[RUN]", type=click.Path(path_type=Path, exists=True), required=False)
+@click.argument(
+    "run_file", metavar="[RUN]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False
+)
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -47,20 +48,21 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
     from tools.rig.playground.playground import Beginning, Playground, replay
     from tools.rig.playground.run_file import MOST_BYTES, BadRunFile, read_run
 
-    logging.disable(logging.CRITICAL)  # the programs' logs: what there is to read is the page
     recorded = None
     if run_file is not None:
         try:
             with run_file.open("rb") as file:
                 recorded = read_run(file.read(MOST_BYTES + 1))
         except BadRunFile as error:
-            raise click.ClickException(f"{run_file}: {error}") from error
+            raise click.ClickException(
+                f"{run_file}: {error}; the page's Save run makes such a file"
+            ) from error
     if recorded is not None and as_json:
         again = replay(recorded, click.echo)
         if again.digest != recorded.digest:
             raise click.ClickException(
-                f"{again.events:,} events, not the {recorded.events:,} of the file: it was saved by version "
-                f"{recorded.software} or on another kind of processor"
+                f"{again.events:,} events that differ from the file's {recorded.events:,}: use the version "
+                f"that saved it, {recorded.software}, on the same kind of processor"
             )
         return
     shown = Playground(Beginning(seed) if recorded is None else Beginning(recorded.seed, recorded))
@@ -68,10 +70,10 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
         page = LocalPage(playground_routes(shown), bind=bind, port=port, most_body_bytes=2 * MOST_BYTES)
     except OSError as error:
         raise click.ClickException(f"port {port} cannot be used: {error.strerror}; try --port 0") from error
-    click.echo(json.dumps({"url": page.url}) if as_json else f"{page.url}\nCtrl-C ends it.")
-    sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: shown.end())
+    click.echo(json.dumps({"url": page.url}) if as_json else f"{page.url}\nCtrl-C ends it.")
+    sys.stdout.flush()
     try:
         shown.live()
     finally:

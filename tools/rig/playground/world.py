@@ -6,6 +6,7 @@ times give the same events, byte for byte.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,15 +88,21 @@ def person_of(seed: int, number: int) -> SyntheticPerson:
 @contextmanager
 def one_seed(seed: int) -> Iterator[None]:
     """Inside, this process draws from the seed, and what programs measure of the machine is always the same:
-    nothing takes any time of its own, and there is room."""
+    nothing takes any time of its own, and there is room. They log nothing: what there is to read are the
+    events."""
     measured: list[tuple[ModuleType, str, Any]] = [
         (time, "perf_counter", lambda: 0.0),
         (device_reports, "hottest_c", lambda: 41),
         (device_reports, "available_mib", lambda: 1_024),
         (device_reports, "free_bytes", lambda _folder: 8 << 30),
     ]
-    with replaced(measured), seeded(f"playground {seed}"):
-        yield
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with replaced(measured), seeded(f"playground {seed}"):
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _config(state: Path) -> DeviceConfig:
