@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
@@ -66,6 +66,7 @@ def runs(draw: st.DrawFn) -> RunFile:
     )
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_a_file_is_read_as_it_was_written(run: RunFile) -> None:
     assert read_run(write_run(run)) == run
