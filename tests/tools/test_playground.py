@@ -120,6 +120,14 @@ def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     assert "run.json: the file is no run of the playground" in done.stderr
 
 
+def test_a_replay_that_differs_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(write_run(run_of(until_ms=SLICE_MS)))
+    done = palmctl(str(tmp_path / "run.json"), "--json")
+    assert done.returncode == 1
+    assert "events that differ from the file's 1" in done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["n"] == 1
+
+
 # The page
 
 
@@ -293,7 +301,7 @@ def test_the_page_fits_is_quick_and_speaks_portuguese(tab: Tab) -> None:
         tab.call("Emulation.setUserAgentOverride", userAgent=agent, acceptLanguage="pt-BR")
         try:
             tab.open(url)
-            player.hears("A catraca foi passada")
+            player.hears("A pessoa passou pela catraca")
             player.sees("why", "Reconhecimento confirmado")
             english = [
                 text
