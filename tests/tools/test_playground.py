@@ -128,6 +128,14 @@ def test_a_replay_that_differs_says_so(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[0])["n"] == 1
 
 
+def test_a_button_that_does_nothing_at_its_time_is_refused(tmp_path: Path) -> None:
+    twice = [Press(at_ms, Button.PULL_CABLE) for at_ms in (0, SLICE_MS)]
+    (tmp_path / "run.json").write_text(write_run(run_of(*twice, until_ms=SLICE_MS * 3)))
+    done = palmctl(str(tmp_path / "run.json"), "--json")
+    assert done.returncode == 1
+    assert "pull_cable does nothing at 50 ms of this run" in done.stderr
+
+
 # The page
 
 

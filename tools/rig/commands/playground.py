@@ -49,16 +49,15 @@ def playground(*, run_file: Path | None, seed: int, port: int, bind: str, as_jso
     from tools.rig.playground.run_file import MOST_BYTES, BadRunFile, read_run
 
     recorded = None
-    if run_file is not None:
-        try:
+    try:
+        if run_file is not None:
             with run_file.open("rb") as file:
                 recorded = read_run(file.read(MOST_BYTES + 1))
-        except BadRunFile as error:
-            raise click.ClickException(
-                f"{run_file}: {error}; the page's Save run makes such a file"
-            ) from error
-    if recorded is not None and as_json:
-        again = replay(recorded, click.echo)
+        again = replay(recorded, click.echo) if recorded is not None and as_json else None
+    except BadRunFile as error:
+        what = f"{run_file}: {error}; the page's Save run makes such a file"
+        raise click.ClickException(what) from error
+    if recorded is not None and again is not None:
         if again.digest != recorded.digest:
             raise click.ClickException(
                 f"{again.events:,} events that differ from the file's {recorded.events:,}: use the version "

@@ -24,6 +24,7 @@ from tools.rig.playground.run_file import (
     MOST_PRESSES,
     MOST_WATCHED_MS,
     SLICE_MS,
+    BadRunFile,
     Button,
     Press,
     RunFile,
@@ -31,9 +32,9 @@ from tools.rig.playground.run_file import (
 from tools.rig.playground.world import PlaygroundWorld, one_seed
 
 PACES: Final = (0, 1, 10)
-"""Virtual seconds a second; 0 stands still."""
+"""Virtual seconds a second; 0 is a pause."""
 _UNWATCHED_S: Final = 15.0
-"""Without a page that asks, time stands still."""
+"""Without a page that asks for news, the run pauses."""
 _SHOWN_EVERY_S: Final = 0.15
 _EVENTS_AT_ONCE: Final = 600
 
@@ -67,12 +68,13 @@ class OneRun:
         self.world = PlaygroundWorld(seed, folder, log)
         self.presses: list[Press] = []
 
-    def press(self, button: Button, who: str = "") -> None:
-        """Press a button now; it is part of the run from here on."""
-        press = Press(self.world.now_ms, button, who)
-        if self.world.allows(button, who) and self._room_for(button):
-            self.presses.append(press)
-            self.world.press(press)
+    def press(self, button: Button, who: str = "") -> bool:
+        """Press a button now; it is part of the run from here on. False where it does nothing now."""
+        if not self.world.allows(button, who) or not self._room_for(button):
+            return False
+        self.presses.append(Press(self.world.now_ms, button, who))
+        self.world.press(button, who)
+        return True
 
     def _room_for(self, button: Button) -> bool:
         advances = sum(press.button is Button.ADVANCE for press in self.presses)
@@ -93,7 +95,10 @@ class OneRun:
 
 
 def replay(run: RunFile, line_written: Callable[[str], object]) -> RunFile:
-    """Replay a whole run at once, every event to `line_written`; returns the run as it went this time."""
+    """Replay a whole run at once, every event to `line_written`; returns the run as it went this time.
+
+    Raises BadRunFile for a button that does nothing at its time.
+    """
     with tempfile.TemporaryDirectory(prefix="palm-playground-") as folder, one_seed(run.seed):
         log = EventLog()
         log.line_written = line_written
@@ -111,7 +116,8 @@ def replay(run: RunFile, line_written: Callable[[str], object]) -> RunFile:
 def _press_due(run: OneRun, left: list[Press]) -> None:
     while left and left[0].at_ms == run.world.now_ms:
         press = left.pop(0)
-        run.press(press.button, press.who)
+        if not run.press(press.button, press.who):
+            raise BadRunFile(f"{press.button.value} does nothing at {press.at_ms:,} ms of this run")
 
 
 class Playground:
@@ -164,6 +170,8 @@ class Playground:
         self.drawing.acquire()
 
     def _play(self, beginning: Beginning, shown: ShownRun) -> None:
+        while not self._asked.empty():
+            self._asked.get()  # pressed in the run before
         recorded = beginning.replayed
         left = [] if recorded is None else list(recorded.presses)
         with (
@@ -184,13 +192,15 @@ class Playground:
                         button, who = self._asked.get()
                         if recorded is None:
                             run.press(button, who)
-                    stands = self.pace == 0 or run.over or time.monotonic() - self._asked_s > _UNWATCHED_S
-                    if not stands:
+                    unwatched = time.monotonic() - self._asked_s > _UNWATCHED_S
+                    if self.pace != 0 and not run.over and not unwatched:
                         run.world.step()
                     now_s = time.monotonic()
                     if now_s - shown_s >= _SHOWN_EVERY_S or not shown.state:
                         shown_s = now_s
-                        shown.state, shown.run = run.world.state(), run.file()
+                        shown.state = run.world.state()
+                        if not run.world.advancing:  # no run ends between two hours
+                            shown.run = run.file()
                     shown.camera = run.world.eyes.latest
                     due_s = max(due_s + SLICE_MS / 1000 / max(1, self.pace), now_s - 0.5)
                     if not run.world.advancing and due_s > now_s:

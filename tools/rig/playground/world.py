@@ -33,7 +33,7 @@ from models.synthesis.person import SyntheticPerson, make_person
 from models.synthesis.scene import passage, poor_capture
 from tools.rig.playground.events import EventLog
 from tools.rig.playground.eyes import HANDS, PLACE, FilmEyes, enrolled_hands
-from tools.rig.playground.run_file import ADVANCE_MS, PEOPLE, SLICE_MS, Button, Press
+from tools.rig.playground.run_file import ADVANCE_MS, PEOPLE, SLICE_MS, Button
 from tools.rig.simulation.cable import Cable
 from tools.rig.simulation.crash_disk import lay_out
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, called_in
@@ -134,6 +134,8 @@ class PlaygroundWorld:
         self._loop = SimulatedLoop(self._chance("loop"))
         asyncio.set_event_loop(self._loop)
         self._loop.after_step = self._after_step
+        self._loop.set_exception_handler(self._unexpected)
+        self._failure: BaseException | None = None
         self._cable = Cable(self._loop, self._chance("cable"), self._heard)
         self._gate_network = self._network("device")
         self._office_network = self._network("office")
@@ -168,7 +170,7 @@ class PlaygroundWorld:
         self._advance_until_ms = 0
         self._gone: set[str] = set()
         self._awaited: dict[int, str] = {}
-        """Positions of the gallery at which somebody is gone, and who."""
+        """Positions of the gallery, and the person who is gone there."""
         self._known: tuple[object, object] = (None, None)
         self.stolen = self._wiped = False
         self._session = False
@@ -219,9 +221,13 @@ class PlaygroundWorld:
         self._slices += 1
         if self.advancing or self._slices % _STATUS_EVERY == 0:
             self._loop.run_until_complete(self._ask_status())
-        for failure in (self._device.failure, self._validator.failure):
+        for failure in (self._failure, self._device.failure, self._validator.failure):
             if failure is not None:
                 raise failure
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task failed, and no part of its program took its exception."""
+        self._failure = self._failure or context.get("exception")
 
     async def _sleep_until(self, at_s: float) -> None:
         due = self._loop.create_future()
@@ -246,10 +252,9 @@ class PlaygroundWorld:
             Button.STEAL: not self.stolen,
         }[button]
 
-    def press(self, press: Press) -> None:
-        """Do what a button does, if it does anything now."""
-        if self.allows(press.button, press.who):
-            self._loop.run_until_complete(self._do(press.button, press.who))
+    def press(self, button: Button, who: str) -> None:
+        """Do what a button does that is allowed now."""
+        self._loop.run_until_complete(self._do(button, who))
 
     async def _do(self, button: Button, who: str) -> None:
         match button:
