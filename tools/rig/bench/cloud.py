@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.rig.bench.cloud_gallery import fill, measure_snapshot, measure_waiting, register
+from tools.rig.bench.cloud_gallery import fill_gallery, measure_snapshot, measure_waiting, register
 from tools.rig.bench.cloud_requests import measure_batches, measure_requests
 from tools.rig.bench.cloud_server import serving
 
@@ -44,7 +44,7 @@ def run_cloud_bench(folder: Path, size: CloudBench, tell: Callable[[str], None])
     with serving(folder / "c") as server:
         (device,) = register(server, 1, "snapshot")
         tell(f"making a gallery of {size.templates} templates")
-        fill(server, size.templates)
+        fill_gallery(server.data, server.tenant, size.templates)
         tell("taking it page by page")
         figures["snapshot"] = measure_snapshot(server, device)
     return figures

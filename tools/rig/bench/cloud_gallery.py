@@ -6,6 +6,7 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -20,7 +21,7 @@ from cloud_client.reference_server.store.vault import Vault, seal
 from gallery.stream import Entry, entry_sha256, state_of
 from link1.canonical import b64_encode
 from tools.palmctl.bench.daemon import BenchFailed
-from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice, ServerProcess, on_store
+from tools.rig.bench.cloud_server import MODEL_ID, BenchDevice, BenchTenant, ServerProcess, on_store
 from tools.rig.bench.http_load import LoadConnection, connections, cpu_s, drive, rss_bytes
 
 _DELTAS = "/v1/gallery/deltas"
@@ -30,7 +31,7 @@ _HANDS = "LR"
 def register(server: ServerProcess, count: int, prefix: str) -> list[BenchDevice]:
     """Devices, each with its own keys, registered over HTTP; their tokens are made in one transaction."""
     names = [f"{prefix}-{number}" for number in range(count)]
-    environment = Environment(server.tenant_id, False)
+    environment = server.tenant.environment
 
     def make_tokens(tx: Tx, _vault: Vault, now_ms: int) -> list[str]:
         return [operator.create_token(tx, environment, name, 3600, now_ms)["token"] for name in names]
@@ -145,16 +146,22 @@ def _enrol(server: ServerProcess, device: BenchDevice) -> str:
     return subject_id
 
 
-def fill(server: ServerProcess, templates: int) -> None:
+def person_id(number: int) -> str:
+    """The subject_id of a person that ``fill_gallery`` has made."""
+    return f"00000000-0000-4000-8000-{number:012x}"
+
+
+def fill_gallery(data: Path, tenant: BenchTenant, templates: int) -> None:
     """So many templates, two a person, put into the store as enrolments a month ago would have left them."""
-    environment = Environment(server.tenant_id, False)
+    environment = tenant.environment
 
     def insert(tx: Tx, vault: Vault, now_ms: int) -> None:
         rng = np.random.default_rng(7)
         state = gallery_log.state_of_stream(tx, environment)
+        held = tenants.load(tx, vault, tenant.tenant_id)
         for number in range(templates):
             if number % 2 == 0:
-                person = _insert_person(tx, vault, environment, number=number, now_ms=now_ms)
+                person = _insert_person(tx, vault, held, environment, number=number // 2, now_ms=now_ms)
             vector = rng.standard_normal(512, dtype=np.float32)
             vector /= np.linalg.norm(vector)
             entry = Entry(
@@ -187,14 +194,13 @@ def fill(server: ServerProcess, templates: int) -> None:
             stream=environment.stream,
         )
 
-    on_store(server.data, insert)
+    on_store(data, insert)
 
 
 def _insert_person(
-    tx: Tx, vault: Vault, environment: Environment, *, number: int, now_ms: int
+    tx: Tx, vault: Vault, tenant: tenants.Tenant, environment: Environment, *, number: int, now_ms: int
 ) -> persons.SubjectIdentity:
-    tenant = tenants.load(tx, vault, environment.tenant_id)
-    subject_id = f"00000000-0000-4000-8000-{number:012x}"
+    subject_id = person_id(number)
     key, key_ct = persons.new_key(tx, vault, subject_id)
     name = f"filled-{number}"
     person = persons.SubjectIdentity(

@@ -29,7 +29,7 @@ def measure_requests(server: ServerProcess, folder: Path, requests: int) -> dict
     bare_port = _free_port()
     words = [sys.executable, "-m", "tools.rig.bench.cloud_bare", str(folder / "bare.db"), str(bare_port)]
     with started(words, folder / "bare.log") as process:
-        bare = ServerProcess(("127.0.0.1", bare_port), process.pid, folder, "bare", server.api_key)
+        bare = ServerProcess(("127.0.0.1", bare_port), process.pid, folder, server.tenant)
         _await_listening(bare)
         both = {"server": server, "bare": bare}
         ids = {name: _create(one, _PERSONS) for name, one in both.items()}

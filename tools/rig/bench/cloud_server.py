@@ -31,14 +31,25 @@ _SCOPES = ("subjects:read", "subjects:write", "devices:write", "verdicts:read")
 
 
 @dataclass(frozen=True)
+class BenchTenant:
+    """A tenant in its test environment, and an API key of it."""
+
+    tenant_id: str
+    api_key: str
+
+    @property
+    def environment(self) -> Environment:
+        return Environment(self.tenant_id, False)
+
+
+@dataclass(frozen=True)
 class ServerProcess:
     """A running server: where it listens and which process it is."""
 
     address: tuple[str, int]
     pid: int
     data: Path
-    tenant_id: str
-    api_key: str
+    tenant: BenchTenant
 
     @property
     def host(self) -> str:
@@ -46,7 +57,11 @@ class ServerProcess:
 
     def partner_request(self, method: str, path: str, body: JsonObject | None = None) -> bytes:
         """A back office's request, with a new idempotency key when it has a body."""
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}", f"Authorization: Bearer {self.api_key}"]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: {self.host}",
+            f"Authorization: Bearer {self.tenant.api_key}",
+        ]
         return finished(lines, body)
 
 
@@ -60,21 +75,31 @@ def finished(lines: list[str], body: JsonObject | None) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
+def new_tenant(tx: Tx, vault: Vault, now_ms: int) -> BenchTenant:
+    """A tenant of the bench."""
+    return with_new_key(tx, operator.create_tenant(tx, vault, "bench", now_ms)["tenant_id"], now_ms)
+
+
+def with_new_key(tx: Tx, tenant_id: str, now_ms: int) -> BenchTenant:
+    """A tenant with another API key, which has its own rate limits."""
+    key = operator.create_key(tx, Environment(tenant_id, False), list(_SCOPES), now_ms)
+    return BenchTenant(tenant_id, key["api_key"])
+
+
 @contextmanager
 def serving(
-    data: Path, *, rate_scale: float = RATE_SCALE, files: tuple[int, int] | None = None
+    data: Path,
+    *,
+    tenant: BenchTenant | None = None,
+    rate_scale: float = RATE_SCALE,
+    files: tuple[int, int] | None = None,
 ) -> Iterator[ServerProcess]:
-    """A server on a data directory with one tenant, whose rate limits are out of the way by default.
+    """A server on a data directory, whose rate limits are out of the way by default.
 
-    ``files`` are its soft and hard limit of open files, where they are not to be those of this process.
+    ``tenant`` is made where there is none yet. ``files`` are the server's soft and hard limit of open files,
+    where they are not to be those of this process.
     """
-
-    def create(tx: Tx, vault: Vault, now_ms: int) -> tuple[str, str]:
-        tenant_id: str = operator.create_tenant(tx, vault, "bench", now_ms)["tenant_id"]
-        key = operator.create_key(tx, Environment(tenant_id, False), list(_SCOPES), now_ms)
-        return tenant_id, key["api_key"]
-
-    tenant_id, api_key = on_store(data, create)
+    tenant = on_store(data, new_tenant) if tenant is None else tenant
     words = ["serve", "--data", str(data), "--port", "0", "--rate-scale", str(rate_scale)]
     with started(
         [sys.executable, "-m", "tools.palmctl.main", "cloud", *words], data / "server.log"
@@ -86,7 +111,14 @@ def serving(
         port = int(process.stdout.readline().strip().rpartition(":")[2] or 0)
         if not port:
             raise BenchFailed(f"the server did not start: {(data / 'server.log').read_text()[-500:]}")
-        yield ServerProcess(("127.0.0.1", port), process.pid, data, tenant_id, api_key)
+        yield ServerProcess(("127.0.0.1", port), process.pid, data, tenant)
+
+
+def files_of_a_service() -> tuple[int, int]:
+    """The limits of open files that systemd gives a service, as far as this process may give them."""
+    soft, hard = 1024, 524_288
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return soft, hard if most == resource.RLIM_INFINITY else min(hard, most)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ attacks it, in turns within one run. Everything stays on the loopback interface.
 
 import multiprocessing
 import os
-import resource
 import select
 import socket
 import time
@@ -21,13 +20,11 @@ from typing import Any, Final
 from cloud_client.http_signature import new_nonce
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench.cloud_gallery import allow_files, measure_waiting, register
-from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, serving
+from tools.rig.bench.cloud_server import BenchDevice, ServerProcess, files_of_a_service, serving
 from tools.rig.bench.http_load import LoadConnection, rss_bytes
 
 BAR_MS: Final = 50
 """The most that a bystander's request may take at the 99th percentile."""
-DEFAULT_FILES: Final = (1024, 524_288)
-"""The limits of open files that systemd gives a service."""
 _RATE_SCALE = 2.0  # a bystander asks more often than one key may
 _STRANGER = "127.0.0.2"  # another address than that of the bystander and the devices
 _EVERY_S = 0.01
@@ -57,7 +54,7 @@ def run_strangers_bench(folder: Path, size: StrangersBench, tell: Callable[[str]
     """p50 and p99 of a bystander in each situation, with those of the quiet seconds before it."""
     allow_files(4 * max(size.connections, size.devices))
     figures: dict[str, Any] = {}
-    with serving(folder, rate_scale=_RATE_SCALE, files=_allowed(DEFAULT_FILES)) as server:
+    with serving(folder, rate_scale=_RATE_SCALE, files=files_of_a_service()) as server:
         tell(f"registering {size.devices} devices")
         devices = register(server, size.devices, "waiting")
         target = _Target(server, devices[0], size.connections)
@@ -70,11 +67,6 @@ def run_strangers_bench(folder: Path, size: StrangersBench, tell: Callable[[str]
             found = measure_waiting(server, devices, lambda: _bystander(server, size.seconds))
         figures["devices waiting"] = {"quiet": quiet, "attacked": found.pop("meanwhile"), **found}
     return figures
-
-
-def _allowed(files: tuple[int, int]) -> tuple[int, int]:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return files if hard == resource.RLIM_INFINITY else (files[0], min(hard, files[1]))
 
 
 def _beside(server: ServerProcess, seconds: float, attacked: Callable[[], Any]) -> dict[str, Any]:

@@ -53,25 +53,6 @@ def strangers(*, seconds: float, connections: int, devices: int, out: Path | Non
 
 
 @click.command()
-@click.option("--verdicts", default=400_000, show_default=True, help="Verdicts of the tenant that lists.")
-@click.option("--requests", default=2_000, show_default=True, help="Requests of the others a situation.")
-@outputs
-def lists(*, verdicts: int, requests: int, out: Path | None, as_json: bool) -> None:
-    """Measure what others wait for at the reference server while verdicts are listed, erased, backed up.
-
-    Runs `palmctl cloud serve` on SQLite. Takes two minutes and some 3 GiB of disk; what it makes lies in a
-    temporary folder and is removed.
-    """
-    from tools.rig.bench.cloud_lists import run_lists_bench, summary
-
-    def measure(folder: Path, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
-        figures = run_lists_bench(folder, verdicts, requests, tell)
-        return figures, summary(figures)
-
-    report_figures(measure, out, as_json=as_json)
-
-
-@click.command()
 @click.option("--requests", default=500, show_default=True, help="Requests, each with its verdict.")
 @outputs
 def link(*, requests: int, out: Path | None, as_json: bool) -> None:
