@@ -14,7 +14,16 @@ from tools.cloud.port_database import port_db
 from tools.cloud.release import release
 from tools.cloud.secret import secret
 from tools.cloud.simulate import simulate
-from tools.cloud.store import Work, environment_of, of_environment, of_tenant, on_data, on_store, reported
+from tools.cloud.store import (
+    Work,
+    echo,
+    environment_of,
+    of_environment,
+    of_tenant,
+    on_data,
+    on_store,
+    reported,
+)
 from tools.palmctl.whole_help import WholeHelpGroup
 
 
@@ -373,15 +382,19 @@ def root_show() -> Work:
 
 @cloud.command()
 @click.option("--now", "timestamp", metavar="TIMESTAMP", help="RFC 3339; what is expired then is deleted.")
-@on_store
-def sweep(*, timestamp: str | None) -> Work:
-    """Delete what is past its retention, and count it."""
-    from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339
-    from cloud_client.reference_server.ops.retention import sweep as delete_expired
+@on_data
+@reported
+def sweep(*, timestamp: str | None, data: Path, database: str | None, as_json: bool) -> None:
+    """Delete what is past its retention, and count it. Servers go on meanwhile."""
+    from cloud_client.reference_server.contract.times import LATEST_MS, parse_rfc3339, system_now_ms
+    from cloud_client.reference_server.ops.retention import sweep_all
+    from cloud_client.reference_server.ops.serve import DataDirectory
 
-    at_ms = None
-    if timestamp is not None:
-        at_ms = parse_rfc3339(timestamp)
-        if at_ms is None or not 0 <= at_ms <= LATEST_MS:
-            raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
-    return lambda tx, _, now_ms: {**delete_expired(tx, now_ms if at_ms is None else at_ms)}
+    at_ms = system_now_ms() if timestamp is None else parse_rfc3339(timestamp)
+    if at_ms is None or not 0 <= at_ms <= LATEST_MS:
+        raise click.BadParameter("expected RFC 3339 with a zone, like 2030-01-31T12:00:00Z")
+    store, _ = DataDirectory.of(data, database).open(system_now_ms())
+    try:
+        echo(sweep_all(store, at_ms).shown, as_json=as_json)
+    finally:
+        store.close()

@@ -65,4 +65,4 @@ class ApiAnswer:
     wakes: tuple[str, str] | None = None
     unfinished: Callable[[Tx], bool] | None = None
     encoded: bytes = b""
-    """The JSON of ``body``, where it is always the same and large."""
+    """The JSON of ``body``, where many get the same."""

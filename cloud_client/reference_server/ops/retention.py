@@ -1,5 +1,9 @@
-"""Retention: what is kept how long, and the sweep that deletes what is past it."""
+"""Retention: what is kept how long, and the sweep that deletes what is past it, some records at a time."""
 
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from cloud_client.reference_server.contract.times import DAY_MS, months_before
@@ -7,54 +11,127 @@ from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.people import sessions
 from cloud_client.reference_server.domain.verdicts.records import VERDICT_MONTHS
-from cloud_client.reference_server.store.base import Tx
+from cloud_client.reference_server.store.base import CloudStore, Tx
 from cloud_client.reference_server.web.api import idempotency
 
 EVENT_MS: Final = 30 * DAY_MS
 TOKEN_MS: Final = 30 * DAY_MS
 """Provisioning tokens that have expired are kept this long, to explain why a token was refused."""
+STEP_ROWS: Final = 200
+"""Records that are deleted in one transaction, in some hundredths of a second: others write between any two."""
+PAUSE_S: Final = 0.02
+"""Between two transactions of a process next to a server, whose writer looks that often for a free moment."""
+COUNTED: Final = ("idempotency", "deltas", "events", "verdicts", "sessions")
+"""The tables whose records are counted for an operator."""
 
 
-def sweep(tx: Tx, now_ms: int) -> dict[str, int]:
-    """Delete what is expired at ``now_ms`` and count it."""
-    counts = {
-        "idempotency": tx.run(
-            "DELETE FROM idempotency WHERE started_ms <= :limit_ms", limit_ms=now_ms - idempotency.KEEP_MS
-        ),
-        "deltas": tx.run(
-            "DELETE FROM deltas WHERE created_ms <= :limit_ms", limit_ms=now_ms - gallery_log.KEEP_DELTAS_MS
-        ),
-        "events": tx.run("DELETE FROM events WHERE created_ms <= :limit_ms", limit_ms=now_ms - EVENT_MS),
-        "verdicts": _delete_verdicts(tx, months_before(now_ms, VERDICT_MONTHS)),
-        "sessions": sessions.expire(tx, now_ms),
-    }
-    tx.run("DELETE FROM nonces WHERE expires_ms <= :now_ms", now_ms=now_ms)
-    tx.run("DELETE FROM challenges WHERE expires_ms <= :now_ms", now_ms=now_ms)
-    tx.run("DELETE FROM snapshots WHERE expires_ms <= :now_ms", now_ms=now_ms)
-    tx.run(
-        "DELETE FROM provisioning_tokens WHERE expires_ms <= :limit_ms AND keys_digest IS NULL",
-        limit_ms=now_ms - TOKEN_MS,
-    )
-    mail_inbox.sweep(tx, now_ms)
-    # Replaced templates are kept only for snapshots that were open when they were replaced.
-    tx.run(
-        """DELETE FROM templates WHERE removed_seq IS NOT NULL AND NOT EXISTS
-               (SELECT 1 FROM snapshots s
-                WHERE s.stream = templates.stream AND s.seq < templates.removed_seq)"""
-    )
-    tx.purge_after_commit = True
-    return counts
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a transaction of a sweep has deleted, by table, and whether there may be more to delete."""
+
+    counts: dict[str, int]
+    more: bool
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """The counts for an operator."""
+        return {name: self.counts.get(name, 0) for name in COUNTED}
+
+    def then(self, later: "Swept") -> "Swept":
+        """Both of them, of which ``later`` is the last."""
+        return Swept(dict(Counter(self.counts) + Counter(later.counts)), later.more)
 
 
-def _delete_verdicts(tx: Tx, limit_ms: int) -> int:
-    """Environment by environment, as the index has them: the table is too large to be read through."""
-    return sum(
-        tx.run(
-            """DELETE FROM verdicts
-               WHERE tenant_id = :tenant_id AND livemode = :livemode AND decided_ms <= :limit_ms""",
-            tenant_id=row["tenant_id"],
-            livemode=row["livemode"],
-            limit_ms=limit_ms,
+def sweep(tx: Tx, now_ms: int, most: int = STEP_ROWS) -> Swept:
+    """Delete at most ``most`` records that are expired at ``now_ms``.
+
+    Call it again, in another transaction, while there may be more.
+    """
+    counts: dict[str, int] = {"sessions": sessions.expire(tx, now_ms)}
+    left = most
+    for expired in _all_expired(tx, now_ms):
+        deleted = expired.delete(tx, left)
+        counts[expired.table] = counts.get(expired.table, 0) + deleted
+        left -= deleted
+        if not left:
+            break
+    tx.purge_after_commit = bool(left)
+    return Swept(counts, not left)
+
+
+def sweep_all(store: CloudStore, now_ms: int) -> Swept:
+    """Sweep until there is no more, next to a server that may be running."""
+    swept = store.write(lambda tx: sweep(tx, now_ms))
+    while swept.more:
+        time.sleep(PAUSE_S)
+        swept = swept.then(store.write(lambda tx: sweep(tx, now_ms)))
+    store.purge()  # a running server, or the next to start, finishes the purge
+    return swept
+
+
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    """The records of a table that are past their time. They go in ``order``, where it matters."""
+
+    table: str
+    key: str
+    where: str
+    given: dict[str, object]
+    order: str = ""
+
+    def delete(self, tx: Tx, most: int) -> int:
+        order = f"ORDER BY {self.order}" if self.order else ""
+        return tx.run(
+            f"""DELETE FROM {self.table} WHERE ({self.key}) IN
+                (SELECT {self.key} FROM {self.table} WHERE {self.where} {order} LIMIT :most)""",  # noqa: S608 - fixed words only
+            most=most,
+            **self.given,
         )
-        for row in tx.all("SELECT tenant_id, livemode FROM streams")
+
+
+def _all_expired(tx: Tx, now_ms: int) -> Iterator[_Expired]:
+    now, mailed = {"now_ms": now_ms}, {"limit_ms": now_ms - mail_inbox.KEEP_ACKNOWLEDGED_MS}
+    yield _Expired(
+        "idempotency",
+        "scope_hash, key_mac",
+        "started_ms <= :limit_ms",
+        {"limit_ms": now_ms - idempotency.KEEP_MS},
+    )
+    # From the beginning of a log: a device must not be given what follows a gap.
+    yield _Expired(
+        "deltas",
+        "stream, epoch, seq",
+        "created_ms <= :limit_ms",
+        {"limit_ms": now_ms - gallery_log.KEEP_DELTAS_MS},
+        order="created_ms, stream, epoch, seq",
+    )
+    yield _Expired("events", "event_id", "created_ms <= :limit_ms", {"limit_ms": now_ms - EVENT_MS})
+    # Environment by environment, as the index has them: the table is too large to be read through.
+    for row in tx.all("SELECT tenant_id, livemode FROM streams"):
+        yield _Expired(
+            "verdicts",
+            "verdict_id",
+            "tenant_id = :tenant_id AND livemode = :livemode AND decided_ms <= :limit_ms",
+            {**dict(row), "limit_ms": months_before(now_ms, VERDICT_MONTHS)},
+        )
+    yield _Expired("nonces", "kid, nonce", "expires_ms <= :now_ms", now)
+    yield _Expired("challenges", "tenant_id, device_id", "expires_ms <= :now_ms", now)
+    yield _Expired("snapshots", "snapshot_id", "expires_ms <= :now_ms", now)
+    yield _Expired(
+        "provisioning_tokens",
+        "token_hash",
+        "expires_ms <= :limit_ms AND keys_digest IS NULL",
+        {"limit_ms": now_ms - TOKEN_MS},
+    )
+    yield _Expired("inbox", "tenant_id, device_id, seq", "acked_ms <= :limit_ms", mailed)
+    yield _Expired(
+        "outbox", "tenant_id, device_id, seq", "record IS NULL AND received_ms <= :limit_ms", mailed
+    )
+    # Replaced templates are kept only for snapshots that were open when they were replaced.
+    yield _Expired(
+        "templates",
+        "template_id",
+        """removed_seq IS NOT NULL AND NOT EXISTS
+           (SELECT 1 FROM snapshots s WHERE s.stream = templates.stream AND s.seq < templates.removed_seq)""",
+        {},
     )

@@ -284,11 +284,21 @@ def _stopping() -> Iterator[asyncio.Event]:
 async def _sweep_regularly(api: Api) -> None:
     while True:
         try:
-            counts = await api.store.write(lambda tx: retention.sweep(tx, api.service.now_ms()))
-            log.info("sweep: %s", counts)
+            log.info("sweep: %s", (await _swept(api.store, api.service.now_ms())).shown)
         except StoreUnavailable as error:
             log.warning("sweep not done, tried again later: %s", error)
         await asyncio.sleep(SWEEP_EVERY_S)
+
+
+async def _swept(store: AsyncStore, now_ms: int) -> retention.Swept:
+    def step(tx: Tx) -> retention.Swept:
+        return retention.sweep(tx, now_ms)
+
+    # What a power loss takes back is deleted by the next sweep.
+    swept = await store.write(step, durable=False)
+    while swept.more:
+        swept = swept.then(await store.write(step, durable=False))
+    return swept
 
 
 async def _move_rollouts(api: Api) -> None:

@@ -1,16 +1,15 @@
 """Reading requests and writing answers: the part of a route that is the same for all of them."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, ProblemCode
-from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.problems import Problem, unavailable
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.web.routing import RequestTarget
 
@@ -171,11 +170,3 @@ async def send_answer(send: Send, answer: ApiAnswer, headers: Mapping[str, str],
 
 
 _JSON_TYPE, _PROBLEM_TYPE = JSON_TYPE.encode(), PROBLEM_TYPE.encode()
-_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def encode(body: AnswerObject | Mapping[str, Any]) -> bytes:
-    """Compact UTF-8 JSON."""
-    if isinstance(body, AnswerObject):
-        return body.model_dump_json(exclude_unset=True).encode()
-    return _encoder.encode(body).encode()

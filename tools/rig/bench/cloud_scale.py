@@ -136,7 +136,7 @@ def _expired(tx: Tx, tenant: BenchTenant, count: int, past_ms: int) -> None:
         """INSERT INTO events (event_id, tenant_id, livemode, kind, created_ms)
            SELECT lower(hex(randomblob(16))), :tenant_id, 0, 'verdict', :past_ms FROM n""",
         """INSERT INTO deltas (stream, epoch, seq, op, digest, head, salt, created_ms)
-           SELECT :stream, 1, i, 'noop', randomblob(32), randomblob(32), randomblob(16), :past_ms FROM n""",
+           SELECT :stream, 1, i, 'noop', randomblob(32), randomblob(32), randomblob(16), :past_ms + i FROM n""",
         "UPDATE streams SET seq = :count, head = randomblob(32) WHERE stream = :stream",
     ):
         given = {"count": count, "past_ms": past_ms, "tenant_id": tenant.tenant_id}
@@ -295,12 +295,12 @@ class _Fleet:
 
         self._clients[number].ask(self._waits[number][self._changes[number]], answered)
 
-    async def erase(self, erasing: Callable[[], Awaitable[tuple[int, bytes]]]) -> tuple[float, list[float]]:
+    async def erase(self, erasing: Awaitable[tuple[int, bytes]]) -> tuple[float, list[float]]:
         """Seconds from an erasure's request to its answer, and to its tombstone at each device."""
         self._heard.clear()
         self._all_heard.clear()
         begun = time.perf_counter()
-        status, body = await erasing()
+        status, body = await erasing
         answered_s = time.perf_counter() - begun
         if status != 200:
             raise BenchFailed(f"an erasure was answered {status}: {body[:200]!r}")
@@ -322,7 +322,6 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
     begun = time.monotonic()
     await fleet.connect()
     connected_s = time.monotonic() - begun
-    partner = await ThinClient.connected(server.address)
     answered, last, every = [], [], []
     try:
         with beside(_others, server) as others:
@@ -337,7 +336,9 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
             for number in range(size.erasures):
                 await asyncio.sleep(_ERASURE_EVERY_S)
                 request = server.partner_request("DELETE", f"/v1/subjects/{person_id(number + 1)}")
-                answered_s, heard = await fleet.erase(lambda request=request: partner.answer(request))
+                partner = await ThinClient.connected(server.address)
+                answered_s, heard = await fleet.erase(partner.answer(request))
+                partner.close()
                 answered.append(answered_s)
                 last.append(max(heard))
                 every += heard
@@ -345,7 +346,6 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
             listed = first_lister() + second_lister()
     finally:
         fleet.close()
-        partner.close()
     return {
         "devices": len(devices),
         "connected_s": round(connected_s, 1),

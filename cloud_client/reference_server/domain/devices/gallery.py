@@ -6,6 +6,7 @@ from typing import Any
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.problems import Problem, unauthenticated
 from cloud_client.reference_server.contract.words import DeviceStatusWord
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
@@ -37,15 +38,16 @@ async def list_deltas(call: Call, store: AsyncStore) -> ApiAnswer:
 
     shown = 0 if superseded else limit
 
-    def page(tx: Tx) -> dict[str, Any]:
+    def page(tx: Tx) -> ApiAnswer:
         now_ms = call.service.now_ms()
-        return gallery_log.delta_page(
+        found = gallery_log.delta_page(
             tx, call.vault, call.environment, after_seq=after_seq, limit=shown, now_ms=now_ms
         )
+        return ApiAnswer(200, found, encoded=encode(found))
 
     # A thousand devices that one change has woken all ask for the same page.
     same = (call.environment.stream, call.query["epoch"], after_seq, shown, seq)
-    return ApiAnswer(200, await waiters.pages.made(same, lambda: store.read_aside(page)))
+    return await waiters.pages.made(same, lambda: store.read_aside(page))
 
 
 def _acknowledge(call: Call, tx: Tx, turn: Turn) -> None:

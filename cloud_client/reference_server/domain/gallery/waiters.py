@@ -9,11 +9,13 @@ import secrets
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller
 
 T = TypeVar("T")
+AT_WORK: Final = 8
+"""Polls that are carried out at once: enough to keep the store's threads busy."""
 _Who = tuple[str, str]
 
 
@@ -61,6 +63,9 @@ class Waiters:
 
     def __init__(self) -> None:
         self.pages = Shared()
+        self.at_work = asyncio.Semaphore(AT_WORK)
+        """Held by each poll, but not while it waits: however many begin, or are woken, at the same moment, a
+        few at a time are carried out, and requests of others go between them."""
         self._turns: dict[_Who, Turn] = {}
         self._streams: dict[str, dict[_Who, Turn]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
@@ -86,7 +91,7 @@ class Waiters:
         turn.seen = self._changes
 
     async def wait(self, turn: Turn, timeout_s: float) -> Woken:
-        """Wait for the turn's stream to change since it has looked."""
+        """Wait for the turn's stream to change since it has looked; others are at work meanwhile."""
         if turn.superseded:
             return Woken.SUPERSEDED
         if turn.seen != self._changes:
@@ -94,6 +99,7 @@ class Waiters:
         turn.future = asyncio.get_running_loop().create_future()
         stream = self._streams.setdefault(turn.stream, {})
         stream[turn.who] = turn
+        self.at_work.release()
         try:
             async with asyncio.timeout(timeout_s):
                 return await turn.future
@@ -103,6 +109,7 @@ class Waiters:
             turn.future = None
             if stream.get(turn.who) is turn:
                 del stream[turn.who]
+            await self.at_work.acquire()
 
     def leave(self, turn: Turn) -> None:
         """The turn is over."""

@@ -142,13 +142,6 @@ def void(tx: Tx, device: Row) -> None:
     )
 
 
-def sweep(tx: Tx, now_ms: int) -> None:
-    """Delete what was acknowledged (inbox) or applied (outbox) 30 days ago."""
-    limit_ms = now_ms - KEEP_ACKNOWLEDGED_MS
-    tx.run("DELETE FROM inbox WHERE acked_ms <= :limit_ms", limit_ms=limit_ms)
-    tx.run("DELETE FROM outbox WHERE record IS NULL AND received_ms <= :limit_ms", limit_ms=limit_ms)
-
-
 def _sealed(
     tx: Tx, vault: Vault, device: Row, seq: int, mail: InboxMail, *, now_ms: int
 ) -> tuple[JsonObject, bytes]:

@@ -29,6 +29,7 @@ from cloud_client.reference_server.contract.request_signature import VerifiedReq
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import IDEMPOTENCY_KEY, MAX_JSON_BYTES, REQUEST_ID_HEADER
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call, Service
 from cloud_client.reference_server.domain.devices.registration import registering_http_key
 from cloud_client.reference_server.domain.tenancy.callers import (
@@ -55,7 +56,7 @@ from cloud_client.reference_server.web.api.operation import (
     Surface,
 )
 from cloud_client.reference_server.web.api.rate_limit import Charge, Limiter, Rate
-from cloud_client.reference_server.web.http import Bodies, HttpRequest, encode, send_answer
+from cloud_client.reference_server.web.http import Bodies, HttpRequest, send_answer
 from cloud_client.reference_server.web.routing import Routes
 
 log = logging.getLogger("palm.cloud")
@@ -99,6 +100,16 @@ class Api:
         """One request; ``table`` has the operations of each template by method."""
         request = HttpRequest(scope, receive, https=self._https)
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
+        operation = table.get(template, {}).get(request.method)
+        if operation is None or not operation.polled:
+            await self._handle(request, template, path_params, table, send)
+            return
+        async with self.service.waiters.at_work:
+            await self._handle(request, template, path_params, table, send)
+
+    async def _handle(
+        self, request: HttpRequest, template: str, path_params: Mapping[str, str], table: ByPath, send: Send
+    ) -> None:
         exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
         try:
             answer = await self._answer(table.get(template, {}), request, exchange, path_params)

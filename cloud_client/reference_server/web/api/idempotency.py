@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from cloud_client.contract import IDEMPOTENT_REPLAYED_HEADER, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.store.base import Tx
 from cloud_client.reference_server.store.vault import Vault, seal, unseal
-from cloud_client.reference_server.web.http import encode
 
 TAKEOVER_MS = 60_000
 KEEP_MS = 24 * 3600 * 1000

@@ -127,6 +127,8 @@ class Operation:
     """Reads many rows: in a thread, never on the event loop."""
     waits: bool = False
     """``handler`` is an AsyncHandler."""
+    polled: bool = False
+    """Thousands of devices may ask for it at the same moment: a few of them are carried out at once."""
     max_bytes: int = MAX_JSON_BYTES
     max_values: int = MAX_VALUES
     """About how many values a body may have; counted before its JSON is parsed."""

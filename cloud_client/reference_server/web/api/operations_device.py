@@ -123,6 +123,7 @@ DEVICE_OPERATIONS: Final = (
             integer("wait_s", 0, MAX_WAIT_S, 0),
         ),
         waits=True,
+        polled=True,
         access_only=True,
     ),
     Operation(

@@ -30,8 +30,9 @@ from uvicorn.server import ServerState
 from cloud_client.contract import PROBLEM_TYPE, ProblemCode
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
+from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.web.access_log import ServedRequest
-from cloud_client.reference_server.web.http import AUTHENTICATED, encode, is_drained
+from cloud_client.reference_server.web.http import AUTHENTICATED, is_drained
 from cloud_client.reference_server.web.listening.connections import Connections
 
 NO_REQUEST: Final = "(no request)"
