@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -51,6 +52,9 @@ Ready = Callable[[str, str | None], None]
 _SHUTDOWN_S = 5
 _PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
+_GARBAGE = (50_000, 20, 20)
+"""Objects between two looks for garbage that refers to itself; a look at two thousand waiting devices takes a tenth
+of a second, and their requests leave no such garbage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +243,7 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
         tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
         async with listening(bind, admin_app, **tls) as admin_url:
             url = _url(options, sockets[0].getsockname()[1])
+            gc.freeze()  # what is there by now stays: it is not looked at for garbage
             server = listener.Server(
                 config,
                 sockets,
@@ -327,4 +332,5 @@ def run(options: ServeOptions, ready: Ready) -> None:
     listener.silence()
     # How long a thread that makes a list may hold the interpreter while the loop wants it.
     sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*_GARBAGE)
     asyncio.run(serve(options, ready))

@@ -14,7 +14,10 @@ from cloud_client.reference_server.domain.call import ApiAnswer
 from cloud_client.reference_server.web.routing import RequestTarget
 
 AUTHENTICATED: Final = "authenticated"
-"""The member of ``scope["state"]`` that is called once the caller is authenticated."""
+"""The member of ``scope["state"]`` that is called once the caller is authenticated.
+
+Its argument says whether the request is one that thousands may send at the same moment.
+"""
 
 DRAINED_BYTES: Final = 64 * 1024
 """A body of a refused request is read to its end up to this size, so that its connection goes on."""
@@ -73,7 +76,7 @@ class HttpRequest:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         # The authority of a target in absolute form goes before Host (RFC 9112 §3.2.2).
         self.authority = target.authority or next(iter(self.headers.get("host", ())), "")
-        self.authenticated: Callable[[], None] = scope.get("state", {}).get(AUTHENTICATED, lambda: None)
+        self.authenticated: Callable[[bool], None] = scope.get("state", {}).get(AUTHENTICATED, lambda _: None)
         """To be called once it is known who asks: the connection keeps its place then."""
         self._receive = receive
         # RFC 9112 §6.3: a request without either has no body.

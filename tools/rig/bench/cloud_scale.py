@@ -17,24 +17,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any, Final
 
 from cloud_client.reference_server.domain.verdicts.records import VERDICT_MONTHS
 from cloud_client.reference_server.store.base import Tx
-from cloud_client.reference_server.store.vault import Vault
 from tools.palmctl.bench.daemon import BenchFailed
 from tools.rig.bench import many_verdicts
-from tools.rig.bench.cloud_gallery import allow_files, fill_gallery, person_id, register
+from tools.rig.bench.cloud_gallery import allow_files, await_idle, fill_gallery, person_id, register
 from tools.rig.bench.cloud_requests import measure_batches
 from tools.rig.bench.cloud_server import (
     BenchDevice,
+    BenchTenant,
     ServerProcess,
     files_of_a_service,
-    BenchTenant,
     new_tenant,
     on_store,
     serving,
@@ -47,6 +46,8 @@ ERASURE_BAR_MS: Final = 1000
 OTHERS_BAR_MS: Final = 50
 """99 of 100: from an erasure to its tombstone at a waiting device; what a back office waits for an answer."""
 
+_BACK_OFFICE = "127.0.0.3"
+"""Not the address of the devices: newcomers of one address take turns."""
 _PREFIX = "waiting"
 _UPLOADER = f"{_PREFIX}-0"
 _DELTAS = "/v1/gallery/deltas"
@@ -93,8 +94,10 @@ def run_scale_bench(folder: Path, size: ScaleBench, tell: Callable[[str], None])
         figures["sweep"] = asyncio.run(_sweep(server))
         tell("others, and nothing else")
         figures["idle"] = _others_for(server, size.seconds)
-        tell(f"{size.devices} devices wait, {size.erasures} people are erased, {_LISTERS} processes list")
+        tell(f"{size.devices} devices wait, {size.erasures} people are erased")
         figures |= asyncio.run(_erasures(server, devices, size))
+        tell(f"others, while {_LISTERS} processes list")
+        figures["pages_of_200"], figures["lists"] = _while_listing(server, size.seconds)
         tell("others, while the database is copied")
         figures["backup"] = _backup(server)
         tell("others, during a read without end")
@@ -199,7 +202,9 @@ def _ids(server: ServerProcess, path: str, name: str) -> Iterator[str]:
 
 def _others(ended: Callable[[], bool], server: ServerProcess) -> dict[str, Any]:
     """What a back office waits for until it is ended: of each kind of request, and of all."""
-    took = asyncio.run(asked_steadily(server.address, _requests(server), _OTHERS_EVERY_S, ended))
+    took = asyncio.run(
+        asked_steadily(server.address, _BACK_OFFICE, _requests(server), _OTHERS_EVERY_S, ended)
+    )
     return {"all": _summed([*itertools.chain(*took.values())])} | {
         kind: _summed(waits) for kind, waits in took.items()
     }
@@ -236,6 +241,14 @@ def _lists(ended: Callable[[], bool], server: ServerProcess) -> list[float]:
             if status != 200:
                 raise BenchFailed(f"a list was answered {status}: {body[:200]!r}")
     raise AssertionError
+
+
+def _while_listing(server: ServerProcess, seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
+    """What the pages of 200 take, and others meanwhile."""
+    with ExitStack() as stack:
+        listing = [stack.enter_context(beside(_lists, _with_own_key(server))) for _ in range(_LISTERS)]
+        found = _others_for(server, seconds)
+        return _summed([took for one in listing for took in one()]), found
 
 
 def _summed(waits_s: list[float]) -> dict[str, float]:
@@ -319,20 +332,20 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
         head = json.loads(drive(opened, [asked], 200)[0])["head"]["head_obj"]
     before = rss_bytes(server.pid)
     fleet = _Fleet(server, devices, head["seq"], size.erasures)
-    begun = time.monotonic()
-    await fleet.connect()
-    connected_s = time.monotonic() - begun
+    with beside(_others, server) as others:
+        await asyncio.sleep(1)
+        begun = time.monotonic()
+        await fleet.connect()
+        await asyncio.to_thread(await_idle, server, 0.5)
+        connected_s = time.monotonic() - begun
+        connecting = others()
     answered, last, every = [], [], []
     try:
         with beside(_others, server) as others:
             await asyncio.sleep(min(size.seconds, 20))
             grown = rss_bytes(server.pid) - before
             waiting = others()
-        with (
-            beside(_others, server) as others,
-            beside(_lists, _with_own_key(server)) as first_lister,
-            beside(_lists, _with_own_key(server)) as second_lister,
-        ):
+        with beside(_others, server) as others:
             for number in range(size.erasures):
                 await asyncio.sleep(_ERASURE_EVERY_S)
                 request = server.partner_request("DELETE", f"/v1/subjects/{person_id(number + 1)}")
@@ -342,20 +355,19 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
                 answered.append(answered_s)
                 last.append(max(heard))
                 every += heard
-            everything = others()
-            listed = first_lister() + second_lister()
+            meanwhile = others()
     finally:
         fleet.close()
     return {
         "devices": len(devices),
         "connected_s": round(connected_s, 1),
         "kib_a_device": round(grown / len(devices) / 1024, 1),
+        "connecting": connecting,
         "waiting": waiting,
-        "erasures": everything,
+        "erasures": meanwhile,
         "erasure_answered": _summed(answered),
         "erasure_at_each": _summed(every),
         "erasure_at_the_last": _summed(last),
-        "pages_of_200": _summed(listed),
     }
 
 
@@ -392,7 +404,7 @@ def summary(figures: dict[str, Any]) -> list[str]:
             f"  {name:<20} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
         )
     lines.append(f"a back office's requests (99 of 100 within {OTHERS_BAR_MS} ms):")
-    for name in ("idle", "waiting", "erasures", "sweep", "backup", "long_read"):
+    for name in ("idle", "connecting", "waiting", "erasures", "lists", "sweep", "backup", "long_read"):
         for kind, one in figures[name].items():
             if isinstance(one, dict):
                 label = name if kind == "all" else f"  {kind}"

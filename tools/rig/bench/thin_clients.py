@@ -27,14 +27,16 @@ class ThinClient(asyncio.Protocol):
         self._answered: Answered | None = None
 
     @classmethod
-    async def connected(cls, address: tuple[str, int]) -> "ThinClient":
+    async def connected(cls, address: tuple[str, int], source: str = "127.0.0.1") -> "ThinClient":
         """A new connection."""
-        _, client = await asyncio.get_running_loop().create_connection(cls, *address)
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(cls, *address, local_addr=(source, 0))
         return client
 
     @property
-    def idle(self) -> bool:
-        return self._answered is None
+    def usable(self) -> bool:
+        """Whether a request may be sent now."""
+        return self._answered is None and self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -76,7 +78,11 @@ class ThinClient(asyncio.Protocol):
 
 
 async def asked_steadily(
-    address: tuple[str, int], made: Iterator[tuple[str, bytes]], every_s: float, until: Callable[[], bool]
+    address: tuple[str, int],
+    source: str,
+    made: Iterator[tuple[str, bytes]],
+    every_s: float,
+    until: Callable[[], bool],
 ) -> dict[str, list[float]]:
     """Send a request ``every_s`` whatever the server does; seconds from its due time to its answer, by kind.
 
@@ -88,9 +94,10 @@ async def asked_steadily(
     under_way: set[asyncio.Task[None]] = set()
 
     async def one(kind: str, request: bytes, due_s: float) -> None:
-        client = next((client for client in clients if client.idle), None)
+        # The one that was used last: an idle connection ends after ten seconds.
+        client = next((client for client in reversed(clients) if client.usable), None)
         if client is None:
-            client = await ThinClient.connected(address)
+            client = await ThinClient.connected(address, source)
             clients.append(client)
         status, body = await client.answer(request)
         took.setdefault(kind, []).append(time.perf_counter() - due_s)

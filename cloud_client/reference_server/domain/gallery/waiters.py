@@ -16,6 +16,7 @@ from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller
 T = TypeVar("T")
 AT_WORK: Final = 8
 """Polls that are carried out at once: enough to keep the store's threads busy."""
+_WOKEN_AT_ONCE: Final = 8
 _Who = tuple[str, str]
 
 
@@ -136,8 +137,14 @@ class Waiters:
     def wake_stream(self, stream: str) -> None:
         """Wake every device that waits for a stream."""
         self._changes += 1
-        for turn in self._streams.get(stream, {}).values():
+        self._wake([*self._streams.get(stream, {}).values()])
+
+    def _wake(self, turns: list[Turn]) -> None:
+        """Some now, the others when the loop has done what else there is."""
+        for turn in turns[:_WOKEN_AT_ONCE]:
             _end(turn, Woken.CHANGED)
+        if len(turns) > _WOKEN_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._wake, turns[_WOKEN_AT_ONCE:])
 
     def positions(self, found: dict[str, tuple[int, int]]) -> None:
         """Take note of every stream's (epoch, seq); wakes those whose stream has moved."""

@@ -205,7 +205,7 @@ class Api:
             caller, verified = await self.store.read(
                 lambda tx: auth.verify_device(tx, parts, now_ms, for_revoked=operation.for_revoked)
             )
-        request.authenticated()
+        request.authenticated(operation.polled)
         return caller, verified
 
     def _signed_parts(self, request: HttpRequest) -> auth.SignedParts:

@@ -202,8 +202,9 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
-    def _authenticated(self) -> None:
-        self._paced.known = True
+    def _authenticated(self, polls: bool) -> None:
+        # Whoever polls keeps the place, and takes turns with the next request.
+        self._paced.known = not polls
         self._places.authenticated(self)
 
     # Reading
