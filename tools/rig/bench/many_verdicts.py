@@ -10,6 +10,11 @@ _SIZE = "x" * 2000
 """About what the signatures and the rest of a verdict take."""
 
 
+def verdict_id(number: int) -> str:
+    """The id of the verdict that ``fill`` writes with a number."""
+    return f"{1_000_000_000 + number * 2654435761 % 2**32:032}"
+
+
 def fill(
     tx: Tx, environment: Environment, subject_id: str, count: int, *, after: int = 0, first_ms: int = FIRST_MS
 ) -> None:
