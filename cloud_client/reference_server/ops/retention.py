@@ -17,10 +17,10 @@ from cloud_client.reference_server.web.api import idempotency
 EVENT_MS: Final = 30 * DAY_MS
 TOKEN_MS: Final = 30 * DAY_MS
 """Provisioning tokens that have expired are kept this long, to explain why a token was refused."""
-STEP_ROWS: Final = 200
+STEP_ROWS: Final = 100
 """Records that are deleted in one transaction, in some hundredths of a second; others write in between."""
 PAUSE_S: Final = 0.02
-"""Between two transactions of a process next to a server, whose writer looks that often for a free moment."""
+"""Between two of them. The writer of a server next to this process looks that often for a free moment."""
 COUNTED: Final = ("idempotency", "deltas", "events", "verdicts", "sessions")
 """The tables whose records are counted for an operator."""
 

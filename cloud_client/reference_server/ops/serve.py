@@ -302,6 +302,7 @@ async def _swept(store: AsyncStore, now_ms: int) -> retention.Swept:
     # What a power loss takes back is deleted by the next sweep.
     swept = await store.write(step, durable=False)
     while swept.more:
+        await asyncio.sleep(retention.PAUSE_S)
         swept = swept.then(await store.write(step, durable=False))
     return swept
 

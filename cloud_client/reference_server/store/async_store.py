@@ -56,11 +56,15 @@ class _Crew:
 
 
 class _Purger:
-    """A thread that purges when it is asked; where the engine wants it, at its start and regularly too."""
+    """A thread that purges when it is asked; where the engine wants it, at its start and regularly too.
 
-    def __init__(self, database: Database, every_s: float | None) -> None:
+    In between it tidies.
+    """
+
+    def __init__(self, database: Database, every_s: float | None, tidy_every_s: float | None) -> None:
         self._database = database
         self._every_s = every_s
+        self._tidy_every_s = tidy_every_s
         self._asked = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="store-purger", daemon=True)
@@ -80,7 +84,7 @@ class _Purger:
     def _serve(self) -> None:
         store: CloudStore | None = None
         while not self._ending.is_set():
-            self._asked.wait(self._every_s)
+            self._await_asked(store)
             self._asked.clear()
             pause_s, since_s = _PURGE_AGAIN_S, time.monotonic()
             while True:
@@ -100,6 +104,18 @@ class _Purger:
         if store is not None:
             store.close()
 
+    def _await_asked(self, store: CloudStore | None) -> None:
+        """Until it is asked, or it is time again; tidies meanwhile."""
+        since_s = time.monotonic()
+        while not self._asked.wait(self._tidy_every_s):
+            try:
+                if store is not None:
+                    store.tidy()
+            except StoreUnavailable as error:
+                log.warning("the store is not tidied: %s", error)
+            if self._every_s is not None and time.monotonic() - since_s >= self._every_s:
+                return
+
 
 class AsyncStore:
     """The store as the server uses it.
@@ -115,7 +131,7 @@ class AsyncStore:
             self._store.close()  # it has made the tables; each thread opens its connection
         self._writers = _Crew(database, self._store.writers, "store-writer")
         self._readers = _Crew(database, self._store.readers, "store-reader")
-        self._purger = _Purger(database, self._store.purge_every_s)
+        self._purger = _Purger(database, self._store.purge_every_s, self._store.tidy_every_s)
         self._changed = asyncio.Event()
         self.engine = self._store.engine
 

@@ -139,6 +139,8 @@ class CloudStore(ABC):
     """Transactions of either kind that a server process runs at once."""
     purge_every_s: float | None
     """How often a server purges without being asked, for what other processes deleted; None: never."""
+    tidy_every_s: float | None
+    """How often a server tidies; None: never."""
 
     @abstractmethod
     def writing(self, *, durable: bool = True, lock: str | None = WHOLE) -> AbstractContextManager[Tx]:
@@ -168,6 +170,10 @@ class CloudStore(ABC):
 
         Blocks other work for no more than some hundredths of a second.
         """
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Do what else a write would have to do in its turn; blocks no other work."""
 
     @abstractmethod
     def has_table(self, tx: Tx, table: str) -> bool:

@@ -138,7 +138,7 @@ class PostgresStore(CloudStore):
     on_loop = False
     writers = 4
     readers = 4
-    purge_every_s = None
+    purge_every_s = tidy_every_s = None
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -211,6 +211,9 @@ class PostgresStore(CloudStore):
         except psycopg.Error as error:
             log.warning("not vacuumed after an erasure, autovacuum will: %s", _text(error))
         return not self._connection.closed
+
+    def tidy(self) -> None:
+        """PostgreSQL has processes of its own for that."""
 
     def has_table(self, tx: Tx, table: str) -> bool:
         return tx.scalar("SELECT to_regclass(:table)::text", table=table) is not None

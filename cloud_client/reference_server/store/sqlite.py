@@ -24,6 +24,8 @@ POLL_S: Final = 0.05
 _BUSY_TIMEOUT_MS: Final = 2000
 """Four busy writer processes wait 0.3 s for one another at worst; beyond this another process hangs."""
 _PURGE_WAIT_MS: Final = 20
+_LOG_PAGES: Final = 50_000
+"""A server's log is moved by a thread of its own (``tidy``); a write does it at this length, some 200 MiB."""
 _PURGE_FRAMES: Final = 1000
 """Pages of the log that are moved in some hundredths of a second, while writers are kept out."""
 
@@ -36,6 +38,7 @@ class SqliteStore(CloudStore):
     writers = 1
     readers = 2
     purge_every_s = 60.0
+    tidy_every_s = 0.5
 
     def __init__(self, path: Path) -> None:
         with _as_unavailable():
@@ -48,6 +51,7 @@ class SqliteStore(CloudStore):
                 "secure_delete=ON",
                 "foreign_keys=ON",
                 "temp_store=MEMORY",
+                f"wal_autocheckpoint={_LOG_PAGES}",
             ):
                 self._connection.execute(f"PRAGMA {pragma}")
         self._durable = True
@@ -115,6 +119,11 @@ class SqliteStore(CloudStore):
         finally:
             self._connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
         return bool(row[0] == 0)
+
+    def tidy(self) -> None:
+        """Move what is committed from the log into the file, of which a long write would pay for all before it."""
+        with _as_unavailable():
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def has_table(self, tx: Tx, table: str) -> bool:
         return tx.exists("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", table=table)
