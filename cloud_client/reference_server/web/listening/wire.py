@@ -111,16 +111,24 @@ def _to_be_read(data: bytes) -> bool:
     return data[0] < _FIRST_OF_A_METHOD
 
 
+def _nothing() -> bool:
+    return False
+
+
 class _Flow(FlowControl):
     """Asks the connection for more of a body when its application reads."""
 
-    def __init__(self, transport: asyncio.Transport, wanted: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, wanted: Callable[[], object]) -> None:
         super().__init__(transport)
         self._wanted = wanted
 
     def resume_reading(self) -> None:
         super().resume_reading()
         self._wanted()
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._wanted = _nothing
 
 
 class _WholeAnswers:
@@ -149,6 +157,10 @@ class _WholeAnswers:
         # Closed twice, a transport of TLS forgets what it is on.
         if self._may_close() and not self._transport.is_closing():
             self._transport.close()
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._may_close = _nothing
 
     def is_closing(self) -> bool:
         return self._ending or self._transport.is_closing()
@@ -201,6 +213,12 @@ class HttpConnection(H11Protocol):
         self._places.leave(self)
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        # Parts that refer to one another would lie there until they are found to be garbage.
+        if self._wire is not None:
+            self._wire.lost()
+            self.flow.lost()
+        self.cycle = self.scope = None  # type: ignore[assignment]
+        self.app_state = {}
 
     def _authenticated(self, polls: bool) -> None:
         # Whoever polls keeps the place, and takes turns with the next request.
