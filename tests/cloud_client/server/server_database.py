@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,22 +46,27 @@ def binaries() -> Path | None:
 
 
 class Cluster:
-    """A running PostgreSQL."""
+    """A running PostgreSQL; ``fill`` makes its files in a directory that is not there yet."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, fill: Callable[[Path], None] | None = None) -> None:
         self.programs = programs
         self.directory = Path(tempfile.mkdtemp(prefix="palm-pg-"))
         self._numbers = itertools.count(1)
+        (fill or self._initialise)(self.directory / "data")
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", f"{_SYSTEM_USER}:{_SYSTEM_USER}", self.directory], check=True)
+        self.start()
+
+    def _initialise(self, data: Path) -> None:
         if os.geteuid() == 0:
             shutil.chown(self.directory, _SYSTEM_USER, _SYSTEM_USER)
-        words = ["-D", str(self.directory / "data"), "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync"]
+        words = ["-D", str(data), "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync"]
         subprocess.run(
-            [*self._as_user(), str(programs / "initdb"), *words, "--locale=C.UTF-8"],
+            [*self._as_user(), str(self.programs / "initdb"), *words, "--locale=C.UTF-8"],
             check=True,
             stdout=subprocess.DEVNULL,
             cwd=self.directory,
         )
-        self.start()
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -86,13 +92,24 @@ class Cluster:
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
 
-    def end(self) -> None:
+    def kill(self) -> None:
+        """As if its machine had gone: no session is told."""
         self._process.send_signal(signal.SIGQUIT)
+        self._process.wait()
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
         self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def url(self, database: str) -> str:
         return f"postgresql://{_USER}@/{database}?host={self.directory}"
+
+    @property
+    def owner(self) -> tuple[str, str] | tuple[int, int]:
+        """(user, group) of its files."""
+        return (_SYSTEM_USER, _SYSTEM_USER) if os.geteuid() == 0 else (os.getuid(), os.getgid())
 
     def new_database(self) -> str:
         """The URL of an empty database."""

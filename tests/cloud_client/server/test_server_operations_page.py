@@ -3,9 +3,14 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,8 @@ import pytest
 from tests import REPOSITORY
 from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
+from tests.cloud_client.server.server_process import Board, enrol, start
+from tests.until import until
 
 SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 _PAGES = [REPOSITORY / "docs" / "howto" / name for name in ("OPERATIONS.md", "KEYS.md")]
@@ -120,6 +127,95 @@ def test_moving_backup_and_restore_of_postgresql(postgresql: Cluster, tmp_path: 
     restored.clock.ms = cloud.clock.ms
     story.check_restored(restored, WHERE=f"--database {url}")
     restored.close()
+
+
+def test_postgresql_is_restored_to_a_moment(tmp_path: Path) -> None:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    with ended(Cluster(programs)) as machine:
+        archive = machine.directory / "archive"
+        archive.mkdir()
+        shutil.chown(archive, *machine.owner)
+        rehearse("archive", ADMIN=machine.url("postgres"), ARCHIVE=archive)
+        machine.stop()
+        machine.start()
+        url = machine.new_database()
+        cloud = Cloud(tmp_path, database=url)
+        backup = tmp_path / "backup"
+        rehearse("base-backup", ADMIN=machine.url("postgres"), BACKUP=backup)
+        story = Story(cloud)  # after the base backup: it comes out of the log
+        ((moment,),) = query(url, "SELECT clock_timestamp()::text")
+        story.go_on()
+        cloud.close()
+        ((last,),) = query(url, "SELECT pg_walfile_name(pg_switch_wal())")
+        until((archive / last).exists)
+        machine.kill()
+
+        def restore(data: Path) -> None:
+            rehearse("to-a-moment", PGDATA=data, BACKUP=backup, ARCHIVE=archive, MOMENT=moment)
+
+        with ended(Cluster(programs, restore)) as again:
+            name = url.partition("?")[0].rpartition("/")[2]
+            restored_url = again.url(name)
+            until(lambda: query(restored_url, "SELECT pg_is_in_recovery()") == [(False,)])
+            restored = Cloud(tmp_path, database=restored_url)
+            restored.clock.ms = cloud.clock.ms
+            story.check_restored(restored, WHERE=f"--database {restored_url}")
+            restored.close()
+
+
+@pytest.mark.long
+def test_a_standby_takes_over(tmp_path: Path) -> None:
+    """The primary is killed while a device waits: nothing that was answered is lost, no server is restarted."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    with ended(Cluster(programs)) as primary:
+        url = primary.new_database()
+        name = url.partition("?")[0].rpartition("/")[2]
+
+        def copy(data: Path) -> None:
+            rehearse("standby", PRIMARY=primary.url("postgres"), PGDATA=data)
+
+        with ended(Cluster(programs, copy)) as standby:
+            rehearse("synchronous", PRIMARY=primary.url("postgres"))
+            until(lambda: query(primary.url("postgres"), _SYNCHRONOUS) == [("sync",)])
+            hosts = f"{primary.directory},{standby.directory}"
+            both = f"postgresql://palm@/{name}?host={hosts}&target_session_attrs=read-write"
+            running = start(tmp_path / "data", tmp_path / "server.log", both)
+            with running.process, ThreadPoolExecutor(1) as threads:
+                tenant_id = running.palmctl("tenant", "create", "acme")["tenant_id"]
+                partner, board = running.partner(tenant_id), Board(running, tenant_id)
+                person = enrol(partner, board)
+                waiting = "/v1/gallery/deltas?epoch=1&after_seq=1&wait_s=25"
+                pending = threads.submit(board.send, "GET", waiting)
+                synced = "SELECT 1 FROM devices WHERE acked_seq = 1"
+                until(lambda: query(primary.url(name), synced))
+                primary.kill()
+                away = partner.get("/v1/subjects")
+                assert (away.status_code, away.headers["retry-after"]) == (503, "1")
+                assert board.send("GET", "/v1/devices/self/status").status_code == 503
+                assert not pending.done()
+                rehearse("promote", STANDBY=standby.url("postgres"))
+                began_s = time.monotonic()
+                until(lambda: partner.get("/v1/subjects").status_code == 200, every_s=0.05)
+                assert time.monotonic() - began_s < 5
+                # Everything that was answered is there, and the gallery goes on from where it was.
+                assert partner.delete(f"/v1/subjects/{person}").status_code == 200
+                assert [delta["op"] for delta in pending.result(25).json()["data"]] == ["tombstone"]
+                running.process.terminate()
+
+
+_SYNCHRONOUS = "SELECT sync_state FROM pg_stat_replication"
+
+
+@contextmanager
+def ended(machine: Cluster) -> Iterator[Cluster]:
+    try:
+        yield machine
+    finally:
+        machine.end()
 
 
 def test_rewriting_leaves_no_key_in_the_tables_files(postgresql: Cluster, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ class ScaleBench:
     people: int = 100_000
     devices: int = 2_000
     erasures: int = 15
-    expired: int = 100_000
-    seconds: float = 20.0
+    expired: int = 20_000
+    seconds: float = 10.0
 
 
 def run_scale_bench(folder: Path, size: ScaleBench, tell: Callable[[str], None]) -> dict[str, Any]:
