@@ -165,7 +165,6 @@ def test_postgresql_is_restored_to_a_moment(tmp_path: Path) -> None:
             restored.close()
 
 
-@pytest.mark.long
 def test_a_standby_takes_over(tmp_path: Path) -> None:
     """The primary is killed while a device waits: nothing that was answered is lost, no server is restarted."""
     programs = binaries()

@@ -93,24 +93,25 @@ def serving(
     tenant: BenchTenant | None = None,
     rate_scale: float = RATE_SCALE,
     files: tuple[int, int] | None = None,
+    database: str | None = None,
+    log: str = "server.log",
 ) -> Iterator[ServerProcess]:
     """A server on a data directory, whose rate limits are out of the way by default.
 
     ``tenant`` is made where there is none yet. ``files`` are the server's soft and hard limit of open files,
-    where they are not to be those of this process.
+    where they are not to be those of this process; ``log`` is the file in ``data`` that it writes to.
     """
-    tenant = on_store(data, new_tenant) if tenant is None else tenant
+    tenant = on_store(data, new_tenant, database) if tenant is None else tenant
     words = ["serve", "--data", str(data), "--port", "0", "--rate-scale", str(rate_scale)]
-    with started(
-        [sys.executable, "-m", "tools.palmctl.main", "cloud", *words], data / "server.log"
-    ) as process:
+    words += [] if database is None else ["--database", database]
+    with started([sys.executable, "-m", "tools.palmctl.main", "cloud", *words], data / log) as process:
         if files is not None:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, files)  # it looks at them a second later
         if process.stdout is None:
             raise BenchFailed("the server was started without a pipe")
         port = int(process.stdout.readline().strip().rpartition(":")[2] or 0)
         if not port:
-            raise BenchFailed(f"the server did not start: {(data / 'server.log').read_text()[-500:]}")
+            raise BenchFailed(f"the server did not start: {(data / log).read_text()[-500:]}")
         yield ServerProcess(("127.0.0.1", port), process.pid, data, tenant)
 
 
@@ -133,10 +134,10 @@ def started(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=20)
 
 
-def on_store(data: Path, work: Callable[[Tx, Vault, int], T]) -> T:
+def on_store(data: Path, work: Callable[[Tx, Vault, int], T], database: str | None = None) -> T:
     """What `palmctl cloud …` does: one transaction on the store, whether or not a server runs on it."""
     now_ms = int(time.time() * 1000)
-    store, vault = DataDirectory.of(data).open(now_ms)
+    store, vault = DataDirectory.of(data, database).open(now_ms)
     try:
         with store.writing() as tx:
             return work(tx, vault, now_ms)
