@@ -23,6 +23,7 @@ PROCESSES: Final = (1, 2, 4)
 LIMIT: Final = 0.1
 """By how much a request may cost more, or less, than with one process."""
 _CONNECTIONS = 4
+"""To each process."""
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
@@ -77,8 +78,11 @@ def _reads(servers: list[ServerProcess], people: list[str], count: int) -> list[
 
 
 def _opened(servers: list[ServerProcess], stack: ExitStack) -> list[LoadConnection]:
-    """As many connections whatever the number of processes, in turns over them."""
-    opened = [LoadConnection(servers[number % len(servers)].address) for number in range(_CONNECTIONS)]
+    """As many connections to each process, in turns over them."""
+    opened = [
+        LoadConnection(servers[number % len(servers)].address)
+        for number in range(_CONNECTIONS * len(servers))
+    ]
     for connection in opened:
         stack.callback(connection.close)
     return opened

@@ -39,7 +39,7 @@ from tools.rig.bench.cloud_server import (
     serving,
     with_new_key,
 )
-from tools.rig.bench.http_load import connections, drive, rss_bytes
+from tools.rig.bench.http_load import connections, cpu_s, drive, rss_bytes
 from tools.rig.bench.thin_clients import ThinClient, asked_steadily, beside
 
 ERASURE_BAR_MS: Final = 1000
@@ -331,7 +331,7 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
         asked = devices[0].request("GET", "/v1/gallery/snapshot")
         head = json.loads(drive(opened, [asked], 200)[0])["head"]["head_obj"]
     before = rss_bytes(server.pid)
-    fleet = _Fleet(server, devices, head["seq"], size.erasures)
+    fleet = _Fleet(server, devices, head["seq"], size.erasures + 1)
     with beside(_others, server) as others:
         await asyncio.sleep(1)
         begun = time.monotonic()
@@ -345,6 +345,7 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
             await asyncio.sleep(min(size.seconds, 20))
             grown = rss_bytes(server.pid) - before
             waiting = others()
+        alone, cpu_ms = await _erased_alone(server, fleet, size)
         with beside(_others, server) as others:
             for number in range(size.erasures):
                 await asyncio.sleep(_ERASURE_EVERY_S)
@@ -361,6 +362,8 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
     return {
         "devices": len(devices),
         "connected_s": round(connected_s, 1),
+        "erasure_and_nothing_else": _summed(alone),
+        "cpu_ms_a_poll": cpu_ms,
         "kib_a_device": round(grown / len(devices) / 1024, 1),
         "connecting": connecting,
         "waiting": waiting,
@@ -369,6 +372,18 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
         "erasure_at_each": _summed(every),
         "erasure_at_the_last": _summed(last),
     }
+
+
+async def _erased_alone(server: ServerProcess, fleet: _Fleet, size: ScaleBench) -> tuple[list[float], float]:
+    """Seconds to each device, and ms of the server's processor to answer one of them and take its next poll."""
+    await asyncio.to_thread(await_idle, server)
+    before = cpu_s(server.pid)
+    partner = await ThinClient.connected(server.address)
+    request = server.partner_request("DELETE", f"/v1/subjects/{person_id(size.erasures + 1)}")
+    _, heard = await fleet.erase(partner.answer(request))
+    partner.close()
+    await asyncio.to_thread(await_idle, server)
+    return heard, round((cpu_s(server.pid) - before) / size.devices * 1000, 2)
 
 
 def _backup(server: ServerProcess) -> dict[str, Any]:
@@ -398,10 +413,16 @@ def summary(figures: dict[str, Any]) -> list[str]:
         f"{figures['database_mib']} MiB, made in {figures['filled_s']} s",
         f"an erasure at {figures['devices']} waiting devices (99 of 100 within {ERASURE_BAR_MS} ms):",
     ]
-    for name in ("erasure_answered", "erasure_at_each", "erasure_at_the_last", "pages_of_200"):
+    for name in (
+        "erasure_answered",
+        "erasure_at_each",
+        "erasure_at_the_last",
+        "erasure_and_nothing_else",
+        "pages_of_200",
+    ):
         one = figures[name]
         lines.append(
-            f"  {name:<20} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
+            f"  {name:<24} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
         )
     lines.append(f"a back office's requests (99 of 100 within {OTHERS_BAR_MS} ms):")
     for name in ("idle", "connecting", "waiting", "erasures", "lists", "sweep", "backup", "long_read"):
@@ -415,7 +436,7 @@ def summary(figures: dict[str, Any]) -> list[str]:
         f"the sweep took {figures['sweep']['seconds']} s, the backup {figures['backup']['seconds']} s"
     )
     lines.append(
-        f"a waiting device: {figures['kib_a_device']} KiB; all connected in {figures['connected_s']} s"
+        f"a waiting device: {figures['kib_a_device']} KiB, {figures['cpu_ms_a_poll']} ms of processor a poll; all connected in {figures['connected_s']} s"
     )
     return lines
 
