@@ -111,7 +111,7 @@ figures: $(VENV)/ready ## run every bench and renew the table of figures
 	$(BIN)/palmctl bench device --out build/figures/device.json
 	$(BIN)/palmctl bench link --out build/figures/link.json
 	$(BIN)/palmctl bench cloud --out build/figures/cloud.json
-	$(BIN)/palmctl bench lists --out build/figures/lists.json
+	$(BIN)/python -m tools.rig.bench.cloud_scale --json > build/figures/scale.json
 	$(BIN)/palmctl bench strangers --out build/figures/strangers.json
 	$(BIN)/python -m tools.rig.bench.gallery 100000 > build/figures/gallery.json
 	$(BIN)/python -m tools.rig.reference_pages --keep build/figures

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tests.cloud_client.server.server_database import cluster
 from tools.palmctl.commands.bench import bench
+from tools.rig.bench.cloud_processes import run_processes_bench
+from tools.rig.bench.cloud_scale import ScaleBench, run_scale_bench, summary
 from tools.rig.bench.cloud_strangers import ATTACKS
 
 
@@ -39,16 +42,23 @@ def test_strangers_in_every_situation() -> None:
     assert figures["devices waiting"]["answered"] == 5
 
 
-def test_the_situations_of_the_lists_are_measured() -> None:
-    done = CliRunner().invoke(bench, ["lists", "--verdicts", "500", "--requests", "100", "--json"])
-    assert done.exit_code == 0, done.output
-    figures = json.loads(done.stdout)
-    for situation in ("quiet", "while_listing", "while_somebody_reads_long", "while_backing_up"):
-        assert figures[situation]["count"] >= 100
-        assert figures[situation]["p99_ms"] >= figures[situation]["p50_ms"] > 0
-    assert figures["lists"]["count"] >= 2
-    assert figures["erasure"]["count"] == figures["erasure_beside_a_long_reader"]["count"] == 20
-    assert figures["backup"]["mebibytes"] >= 1
+def test_the_situations_of_a_large_store_are_measured(tmp_path: Path) -> None:
+    size = ScaleBench(verdicts=500, people=210, devices=10, erasures=2, expired=150, seconds=0.5)
+    figures = run_scale_bench(tmp_path, size, lambda _line: None)
+    for situation in ("sweep", "idle", "connecting", "waiting", "erasures", "lists", "backup", "long_read"):
+        found = figures[situation]["all"]
+        assert found["most_ms"] >= found["p99_ms"] >= found["p50_ms"] > 0
+    assert figures["erasure_at_each"]["count"] == 20
+    assert figures["erasure_at_the_last"]["count"] == figures["erasure_answered"]["count"] == 2
+    assert figures["pages_of_200"]["count"] >= 2
+    assert "1000 ms" in "".join(summary(figures))
+
+
+def test_several_processes_are_measured(tmp_path: Path) -> None:
+    figures = run_processes_bench(tmp_path, cluster().new_database(), requests=8, rounds=1)
+    for operation in ("get_subject", "create_subject"):
+        assert set(figures[operation]) == {"1", "2", "4"}
+        assert all(one["server_us"] > 0 for one in figures[operation].values())
 
 
 def test_the_device_is_still_measured_without_a_word() -> None:

@@ -139,8 +139,8 @@ def _rows(
     walked_by = min(names, key=lambda name: _count(tx, listed, after, name, given))
     walk = f"{listed.walked(', '.join([listed.at, listed.key, *names]), after, [walked_by])} {listed.order}"
     others = " AND ".join(f"{name} = :{name}" for name in names if name != walked_by)
-    # The innermost LIMIT is what keeps the engine on the index of the one filter, and CROSS JOIN is what makes
-    # SQLite look up what was found one by one: without it, it read through every row of the tenant.
+    # The innermost LIMIT keeps the engine on the index of one filter. CROSS JOIN makes SQLite look up every
+    # row that was found; with IN it reads through all rows of the tenant.
     found = tx.all(
         f"""SELECT {listed.columns} FROM (
                 SELECT {listed.key} AS found_key FROM ({walk} LIMIT {SCAN_ROWS}) AS walked

@@ -53,8 +53,8 @@ _SHUTDOWN_S = 5
 _PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
 _GARBAGE = (500_000, 10, 10)
-"""New objects between two looks for garbage that refers to itself. A look at two thousand waiting devices takes a
-tenth of a second; a request leaves no such garbage, a connection some kilobyte."""
+"""New objects between two looks for garbage that refers to itself. A look at two thousand waiting devices
+takes a tenth of a second; a request leaves no such garbage, a connection about a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class SqliteStore(CloudStore):
         return bool(row[0] == 0)
 
     def tidy(self) -> None:
-        """Move what is committed from the log into the file, of which a long write would pay for all before it."""
+        """Move what is committed from the log into the file."""
         with _as_unavailable():
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 

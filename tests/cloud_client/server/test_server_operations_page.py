@@ -166,7 +166,7 @@ def test_postgresql_is_restored_to_a_moment(tmp_path: Path) -> None:
 
 
 def test_a_standby_takes_over(tmp_path: Path) -> None:
-    """The primary is killed while a device waits: nothing that was answered is lost, no server is restarted."""
+    """The primary is killed while a device waits: what was answered is kept, no server is restarted."""
     programs = binaries()
     if programs is None:
         pytest.skip("PostgreSQL is not installed")

@@ -6,6 +6,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from cloud_client.reference_server.contract.times import parse_rfc3339, rfc3339
+from cloud_client.reference_server.ops import retention
+from cloud_client.reference_server.ops.retention import STEP_ROWS
+from cloud_client.reference_server.store.base import Tx
 from tests.cloud_client.server.server_database import ENGINE, database_words, everything_in
 from tests.cloud_client.server.server_harness import START_MS, Cloud, code_of
 from tools.cloud.command import cloud as command
@@ -107,3 +110,26 @@ def test_sweep_wants_a_moment(own_cloud: Cloud) -> None:
             command, ["sweep", "--now", text, "--data", str(own_cloud.data.path), "--json"]
         )
         assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_a_sweep_deletes_some_at_a_time_and_a_log_from_its_beginning(own_cloud: Cloud) -> None:
+    environment = own_cloud.new_tenant().environment("test")
+    count = STEP_ROWS + STEP_ROWS // 2
+
+    def fill(tx: Tx, *_: object) -> None:
+        for number in range(count):
+            tx.run(
+                """INSERT INTO deltas (stream, epoch, seq, op, digest, head, created_ms)
+                   VALUES (:stream, 1, :seq, 'noop', :digest, :digest, :created_ms)""",
+                stream=environment.stream,
+                seq=number + 1,
+                digest=bytes(32),
+                created_ms=START_MS,
+            )
+
+    own_cloud.operate(fill)
+    first = own_cloud.operate(lambda tx, _, now: retention.sweep(tx, now + 7 * _DAY_MS))
+    assert (first.shown["deltas"], first.more) == (STEP_ROWS, True)
+    left = own_cloud.operate(lambda tx, *_: [row["seq"] for row in tx.all("SELECT seq FROM deltas")])
+    assert sorted(left) == list(range(STEP_ROWS + 1, count + 1))
+    assert sweep(own_cloud, START_MS + 7 * _DAY_MS) == only(deltas=count - STEP_ROWS)

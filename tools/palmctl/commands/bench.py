@@ -41,7 +41,7 @@ def report_figures(measure: Measure, out: Path | None, *, as_json: bool) -> None
 @click.group(
     cls=ExtendedGroup,
     entry_points="palmctl.bench",
-    added_by=dict.fromkeys(("cloud", "device", "link", "lists", "strangers"), RIG),
+    added_by=dict.fromkeys(("cloud", "device", "link", "strangers"), RIG),
     invoke_without_command=True,
 )
 @click.option("--templates", default=10_000, show_default=True, help="Gallery size for the verdict latency.")

@@ -130,8 +130,8 @@ def main() -> None:
     for operation in ("get_subject", "create_subject"):
         for count, one in figures[operation].items():
             print(
-                f"{operation:<15} {count} processes: server {one['server_us']} µs ({one['to_one_process']} of one), "
-                f"database {one['database_us']} µs"
+                f"{operation:<15} {count} processes: server {one['server_us']} µs "
+                f"({one['to_one_process']} of one), database {one['database_us']} µs"
             )
 
 

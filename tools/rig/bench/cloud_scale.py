@@ -1,9 +1,10 @@
 """One server process at its size: `python -m tools.rig.bench.cloud_scale`.
 
-A store with a million verdicts and a hundred thousand people; two thousand devices wait. What is measured, each
-next to the idle server of the same run: how long an erasure takes to reach every device, and what a back office
-waits for meanwhile, while the server sweeps what is past its time, and while it is backed up. The server has its
-default limits of requests, and those of open files that systemd gives a service.
+A store with a million verdicts and a hundred thousand people; two thousand devices wait. What is measured,
+each next to the idle server of the same run: how long an erasure takes to reach every device, and what a back
+office waits for meanwhile, while the server sweeps what is past its time, while two processes list verdicts,
+and while it is backed up. The server has its default limits of requests, and those of open files that systemd
+gives a service.
 """
 
 import argparse
@@ -139,7 +140,8 @@ def _expired(tx: Tx, tenant: BenchTenant, count: int, past_ms: int) -> None:
         """INSERT INTO events (event_id, tenant_id, livemode, kind, created_ms)
            SELECT lower(hex(randomblob(16))), :tenant_id, 0, 'verdict', :past_ms FROM n""",
         """INSERT INTO deltas (stream, epoch, seq, op, digest, head, salt, created_ms)
-           SELECT :stream, 1, i, 'noop', randomblob(32), randomblob(32), randomblob(16), :past_ms + i FROM n""",
+           SELECT :stream, 1, i, 'noop', randomblob(32), randomblob(32), randomblob(16), :past_ms + i
+           FROM n""",
         "UPDATE streams SET seq = :count, head = randomblob(32) WHERE stream = :stream",
     ):
         given = {"count": count, "past_ms": past_ms, "tenant_id": tenant.tenant_id}
@@ -375,7 +377,7 @@ async def _erasures(server: ServerProcess, devices: list[BenchDevice], size: Sca
 
 
 async def _erased_alone(server: ServerProcess, fleet: _Fleet, size: ScaleBench) -> tuple[list[float], float]:
-    """Seconds to each device, and ms of the server's processor to answer one of them and take its next poll."""
+    """Seconds to each device, and ms of processor to answer one of them and take its next poll."""
     await asyncio.to_thread(await_idle, server)
     before = cpu_s(server.pid)
     partner = await ThinClient.connected(server.address)
@@ -409,36 +411,37 @@ def _long_reader(folder: Path) -> closing[sqlite3.Connection]:
 def summary(figures: dict[str, Any]) -> list[str]:
     """The figures for a person."""
     lines = [
-        f"{figures['machine']}; {figures['verdicts']} verdicts, {figures['people']} people: "
-        f"{figures['database_mib']} MiB, made in {figures['filled_s']} s",
+        (
+            f"{figures['machine']}; {figures['verdicts']} verdicts, {figures['people']} people: "
+            f"{figures['database_mib']} MiB, made in {figures['filled_s']} s"
+        ),
         f"an erasure at {figures['devices']} waiting devices (99 of 100 within {ERASURE_BAR_MS} ms):",
     ]
-    for name in (
-        "erasure_answered",
-        "erasure_at_each",
-        "erasure_at_the_last",
-        "erasure_and_nothing_else",
-        "pages_of_200",
-    ):
-        one = figures[name]
-        lines.append(
-            f"  {name:<24} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
-        )
+    lines += [_line(name, figures[name]) for name in _ERASURES]
     lines.append(f"a back office's requests (99 of 100 within {OTHERS_BAR_MS} ms):")
-    for name in ("idle", "connecting", "waiting", "erasures", "lists", "sweep", "backup", "long_read"):
-        for kind, one in figures[name].items():
-            if isinstance(one, dict):
-                label = name if kind == "all" else f"  {kind}"
-                lines.append(
-                    f"  {label:<20} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
-                )
-    lines.append(
-        f"the sweep took {figures['sweep']['seconds']} s, the backup {figures['backup']['seconds']} s"
-    )
-    lines.append(
-        f"a waiting device: {figures['kib_a_device']} KiB, {figures['cpu_ms_a_poll']} ms of processor a poll; all connected in {figures['connected_s']} s"
-    )
-    return lines
+    for name in _SITUATIONS:
+        kinds = ((kind, one) for kind, one in figures[name].items() if isinstance(one, dict))
+        lines += [_line(name if kind == "all" else f"  {kind}", one) for kind, one in kinds]
+    sweep_s, backup_s = figures["sweep"]["seconds"], figures["backup"]["seconds"]
+    return [
+        *lines,
+        f"sweep {sweep_s} s, backup {backup_s} s; all devices connected in {figures['connected_s']} s",
+        f"a waiting device: {figures['kib_a_device']} KiB, {figures['cpu_ms_a_poll']} ms of processor a poll",
+    ]
+
+
+def _line(name: str, one: dict[str, float]) -> str:
+    return f"  {name:<24} p50 {one['p50_ms']:7} ms, p99 {one['p99_ms']:7} ms, most {one['most_ms']} ms"
+
+
+_ERASURES: Final = (
+    "erasure_answered",
+    "erasure_at_each",
+    "erasure_at_the_last",
+    "erasure_and_nothing_else",
+    "pages_of_200",
+)
+_SITUATIONS: Final = ("idle", "connecting", "waiting", "erasures", "lists", "sweep", "backup", "long_read")
 
 
 def main() -> None:

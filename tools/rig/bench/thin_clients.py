@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, cast
 
 from tools.palmctl.bench.daemon import BenchFailed
 
@@ -39,8 +39,7 @@ class ThinClient(asyncio.Protocol):
         return self._answered is None and self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, request: bytes, answered: Answered) -> None:
         """Send a request; ``answered`` is called from the loop. BenchFailed when the connection has ended."""
@@ -70,6 +69,7 @@ class ThinClient(asyncio.Protocol):
         answered(status, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         self._transport = None
 
     def close(self) -> None:
@@ -120,9 +120,9 @@ async def asked_steadily(
 
 @contextmanager
 def beside(work: Callable[..., Any], *given: object) -> Iterator[Callable[[], Any]]:
-    """``work(ended, *given)`` in another process until ``ended()``; calling what is yielded ends it: its result.
+    """``work(ended, *given)`` in another process until ``ended()``.
 
-    BenchFailed when it fails.
+    Calling what is yielded ends it; that is its result, or BenchFailed.
     """
     context = get_context("fork")
     ended, (ours, theirs) = context.Event(), context.Pipe()

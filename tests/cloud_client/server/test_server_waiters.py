@@ -1,0 +1,69 @@
+"""Many devices that wait: one change wakes all of them, and requests of others go between them."""
+
+import asyncio
+
+from cloud_client.reference_server.domain.gallery.waiters import AT_WORK, Waiters, Woken
+from cloud_client.reference_server.domain.tenancy.callers import DeviceCaller, Environment
+
+DEVICES = 10 * AT_WORK
+ENVIRONMENT = Environment("tenant", False)
+
+
+def test_some_are_at_work_at_once_and_none_is_forgotten() -> None:
+    async def run() -> None:
+        waiters = Waiters()
+        at_work, most, woken = 0, 0, []
+
+        async def poll(number: int) -> None:
+            nonlocal at_work, most
+            async with waiters.at_work:
+                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access", "active", "kid"))
+                waiters.look(turn)
+                woken.append(await waiters.wait(turn, 20))
+                at_work += 1
+                most = max(most, at_work)
+                await asyncio.sleep(0)  # the answer goes out
+                at_work -= 1
+                waiters.leave(turn)
+
+        polls = [asyncio.create_task(poll(number)) for number in range(DEVICES)]
+        for _ in range(DEVICES):  # a pass of the loop lets at least one of them begin
+            await asyncio.sleep(0)
+        assert waiters.count == DEVICES
+        waiters.wake_stream(ENVIRONMENT.stream)
+        # Whoever asks now does not wait for all of them.
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert len(woken) < DEVICES
+        await asyncio.gather(*polls)
+        assert woken == [Woken.CHANGED] * DEVICES
+        assert most <= AT_WORK
+        assert waiters.count == 0
+
+    asyncio.run(run())
+
+
+def test_a_wait_that_begins_during_a_wake_is_not_lost() -> None:
+    """A device that looks after the change waits for the next one; one that looked before it is woken."""
+
+    async def run() -> None:
+        waiters = Waiters()
+
+        async def poll(number: int, looked: asyncio.Event, go_on: asyncio.Event) -> Woken:
+            async with waiters.at_work:
+                turn = waiters.enter(DeviceCaller(f"gate-{number}", ENVIRONMENT, "access", "active", "kid"))
+                waiters.look(turn)
+                looked.set()
+                await go_on.wait()
+                return await waiters.wait(turn, 0.01)
+
+        looked, go_on = asyncio.Event(), asyncio.Event()
+        before = asyncio.create_task(poll(1, looked, go_on))
+        await looked.wait()
+        waiters.wake_stream(ENVIRONMENT.stream)
+        go_on.set()
+        after = asyncio.create_task(poll(2, asyncio.Event(), go_on))
+        assert await before is Woken.CHANGED
+        assert await after is Woken.TIMED_OUT
+
+    asyncio.run(run())
