@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,7 +76,7 @@ class _Expired:
     table: str
     key: str
     where: str
-    given: dict[str, object]
+    given: Mapping[str, object]
     order: str = ""
 
     def delete(self, tx: Tx, most: int) -> int:

@@ -228,7 +228,7 @@ def _with_own_key(server: ServerProcess) -> ServerProcess:
 
 def _lists(ended: Callable[[], bool], server: ServerProcess) -> list[float]:
     """Pages of 200 verdicts, as fast as they are answered; seconds each."""
-    took = []
+    took: list[float] = []
     with connections(server.address, 1) as (connection,):
         for path in itertools.cycle(list_paths(person_id(0))):
             if ended():

@@ -216,7 +216,7 @@ class HttpConnection(H11Protocol):
         # Parts that refer to one another would lie there until they are found to be garbage.
         if self._wire is not None:
             self._wire.lost()
-            self.flow.lost()
+            cast("_Flow", self.flow).lost()
         self.cycle = self.scope = None  # type: ignore[assignment]
         self.app_state = {}
 
