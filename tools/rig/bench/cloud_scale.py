@@ -57,6 +57,7 @@ _OTHERS_EVERY_S = 0.025
 _ERASURE_EVERY_S = 2.0
 _LISTERS = 2
 _RETRY_S = 0.5
+_UPLOADS = 400
 _STEP = 50_000
 """Rows that are written in one transaction."""
 
@@ -99,6 +100,7 @@ def run_scale_bench(folder: Path, size: ScaleBench, tell: Callable[[str], None])
         figures |= asyncio.run(_erasures(server, devices, size))
         tell(f"others, while {_LISTERS} processes list")
         figures["pages_of_200"], figures["lists"] = _while_listing(server, size.seconds)
+        figures["cpu_ms_a_verdict"] = _uploaded(server, devices)
         tell("others, while the database is copied")
         figures["backup"] = _backup(server)
         tell("others, during a read without end")
@@ -388,6 +390,19 @@ async def _erased_alone(server: ServerProcess, fleet: _Fleet, size: ScaleBench) 
     return heard, round((cpu_s(server.pid) - before) / size.devices * 1000, 2)
 
 
+def _uploaded(server: ServerProcess, devices: list[BenchDevice]) -> float:
+    """ms of processor that a verdict costs which is uploaded by itself, as gates do when someone passes."""
+    uploaders = devices[1 : 1 + _UPLOADS]
+    requests = [
+        device.request("POST", "/v1/verdicts/batch", body={"items": [{"signed_verdict": device.verdict()}]})
+        for device in uploaders
+    ]
+    with connections(server.address, 4) as opened:
+        before = cpu_s(server.pid)
+        drive(opened, requests, 200)
+        return round((cpu_s(server.pid) - before) / len(requests) * 1000, 2)
+
+
 def _backup(server: ServerProcess) -> dict[str, Any]:
     """One copy as the command makes it, and what others wait for meanwhile."""
     file = server.data / "copy.db"
@@ -426,7 +441,8 @@ def summary(figures: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"sweep {sweep_s} s, backup {backup_s} s; all devices connected in {figures['connected_s']} s",
-        f"a waiting device: {figures['kib_a_device']} KiB, {figures['cpu_ms_a_poll']} ms of processor a poll",
+        f"a waiting device: {figures['kib_a_device']} KiB",
+        f"ms of processor: {figures['cpu_ms_a_poll']} a poll, {figures['cpu_ms_a_verdict']} an upload",
     ]
 
 
