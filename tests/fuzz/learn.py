@@ -47,15 +47,28 @@ def learn(name: str, *options: str) -> None:
         assert spent_s < most_s, f"{len(data)} bytes took {spent_s:.2f} s"
 
     limits = [f"-max_len={target.most_bytes}", "-timeout=20", "-rss_limit_mb=1536"]
-    atheris.Setup([sys.argv[0], f"-artifact_prefix={LEARNED}/{name}-", *limits, *options], run)
+    atheris.Setup([str(_program(name)), f"-artifact_prefix={LEARNED}/{name}-", *limits, *options], run)
     atheris.Fuzz()
 
 
 def _child(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"from tests.fuzz.learn import learn; learn({name!r}, *{options!r})"]
+    """Run libFuzzer with a target. Merging, it starts the same program again, which so has to be a file."""
+    program = _program(name)
+    start = f"exec {sys.executable} -c 'import sys; from tests.fuzz.learn import learn; learn(*sys.argv[1:])'"
+    program.write_text(f'#!/bin/sh\n{start} {name} "$@"\n', "utf-8")
+    program.chmod(0o755)
     return subprocess.run(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        [program, *options],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
+
+
+def _program(name: str) -> Path:
+    return LEARNED / f"{name}.sh"
 
 
 def _runs(name: str, minutes: float) -> str:

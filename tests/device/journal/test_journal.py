@@ -585,6 +585,20 @@ def _impatient(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqli
     return lambda *args, **kwargs: connect(*args, **(kwargs | {"timeout": 0.05}))
 
 
+def test_a_journal_that_has_left_the_disk_goes_on_with_its_numbers(path: Path, journal: Journal) -> None:
+    last = append(journal, "a")
+    journal.mail.applied(1)
+    journal.leave_disk()
+    for file in path.parent.iterdir():
+        file.unlink()
+    after = append(journal, "b")
+    assert (after.seq, after.wrapper["verdict"]["prev_ref"]) == (2, last.ref)
+    assert journal.mail.position().in_applied_seq == 1
+    assert journal.find_txn(txn_id_of("a")) is not None
+    assert journal.pending_uploads() == 1, "what was before is uploaded no more"
+    assert list(path.parent.iterdir()) == []
+
+
 def test_a_killed_process_loses_nothing_it_promised(path: Path) -> None:
     child = os.fork()
     if child == 0:
