@@ -11,6 +11,7 @@ from device.errors import JournalError
 from device.journal import evidence as evidence_module
 from device.journal import schema as schema_module
 from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, Ticket
+from device.journal.mail import OutboxEntry
 from device.journal.seal import RowSeal
 from link1.canonical import JsonObject, canonical_bytes
 from link1.events import Backing
@@ -583,6 +584,33 @@ def test_only_one_process_writes(path: Path, journal: Journal, monkeypatch: pyte
 
 def _impatient(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
     return lambda *args, **kwargs: connect(*args, **(kwargs | {"timeout": 0.05}))
+
+
+def test_an_inbox_begins_where_the_registration_says_and_never_goes_back(
+    path: Path, journal: Journal
+) -> None:
+    journal.mail.begin_inbox(5)
+    assert journal.mail.position().in_applied_seq == 4
+    journal.mail.applied(5)
+    journal.mail.begin_inbox(3)
+    assert journal.mail.position().in_applied_seq == 5
+    journal.close()
+    journal = open_journal(path)
+    assert journal.mail.position().in_applied_seq == 5
+    journal.close()
+
+
+def test_an_outbox_record_whose_bytes_changed_is_not_sent(path: Path) -> None:
+    journal = open_journal(path)
+    for seq in (1, 2):
+        journal.mail.append(OutboxEntry(seq, b"record %d" % seq), "svc.device.report")
+    journal.close()
+    tamper(path, "UPDATE outbox SET record = X'00' WHERE seq = 2")
+    journal = open_journal(path)
+    assert journal.mail.next_record(0) == OutboxEntry(1, b"record 1")
+    with pytest.raises(JournalError, match="the bytes of outbox record 2 have changed"):
+        journal.mail.next_record(1)
+    journal.close()
 
 
 def test_a_journal_that_has_left_the_disk_goes_on_with_its_numbers(path: Path, journal: Journal) -> None:
