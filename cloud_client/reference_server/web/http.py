@@ -80,7 +80,7 @@ class HttpRequest:
         """To be called once it is known who asks: the connection keeps its place then."""
         self._receive = receive
         # RFC 9112 §6.3: a request without either has no body.
-        self._whole = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        self.whole = "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
     def header(self, name: str) -> list[str]:
         """Every value of a header, in order; ``name`` in lower case."""
@@ -123,7 +123,7 @@ class HttpRequest:
 
         The connection ends with such an answer; what the client still sends is read and dropped there.
         """
-        if self._whole:
+        if self.whole:
             return b""
         chunks: list[bytes] = []
         size = 0
@@ -138,12 +138,12 @@ class HttpRequest:
             take(len(chunk))
             chunks.append(chunk)
             if not message.get("more_body", False):
-                self._whole = True
+                self.whole = True
                 return b"".join(chunks)
 
     def leaves_much(self) -> bool:
         """Whether the body was not read, and is too large to be dropped: the connection ends then."""
-        return not self._whole and not is_drained(self.header("content-length"))
+        return not self.whole and not is_drained(self.header("content-length"))
 
 
 def is_drained(lengths: Sequence[str]) -> bool:

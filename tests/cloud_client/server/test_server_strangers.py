@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from cloud_client.http_signature import new_nonce, sign_request
+from cloud_client.reference_server.domain.gallery.waiters import AT_WORK
 from cloud_client.reference_server.ops.serve import DataDirectory
 from cloud_client.reference_server.web.listening.connections import KEPT_BACK, SWEEPS, Connections
 from link1.keys import SigningKey
@@ -61,11 +62,12 @@ def _open(running: Running) -> socket.socket:
 
 def _signed(board: Board, target: str, content: bytes, **changes: object) -> bytes:
     """The head of a signed request, and the part of the body that is sent."""
+    method, query = str(changes.pop("method", "POST")), str(changes.pop("query", ""))
     signed = sign_request(
-        "POST",
+        method,
         urlsplit(board.url).netloc,
         target,
-        "",
+        query,
         content,
         key=changes.pop("key", board.http_key),  # type: ignore[arg-type]
         created_s=int(time.time()),
@@ -73,7 +75,8 @@ def _signed(board: Board, target: str, content: bytes, **changes: object) -> byt
     )
     lines = [f"{name}: {value}" for name, value in signed.items()]
     lines += ["Content-Type: application/json", f"Idempotency-Key: {new_nonce()}"]
-    return request(board.url, f"POST {target} HTTP/1.1", lines, content)
+    asked = f"{target}?{query}" if query else target
+    return request(board.url, f"{method} {asked} HTTP/1.1", lines, content)
 
 
 def _rss(running: Running) -> int:
@@ -263,6 +266,21 @@ def test_a_body_counts_when_its_sender_is_known(tmp_path: Path) -> None:
         assert post(partner, "/v1/subjects", {"external_ref": new_account()}).status_code == 201
         stack.close()
         until(lambda: board.send("POST", "/v1/verdicts/batch", content).status_code == 400)
+
+
+def test_polls_whose_body_never_ends_take_no_turn(tmp_path: Path) -> None:
+    """A few polls are carried out at once; a device that does not send what it announced is none of them."""
+    with served(tmp_path) as running, ExitStack() as stack:
+        tenant = running.palmctl("tenant", "create", "acme")["tenant_id"]
+        board = Board(running, tenant)
+        query = "epoch=1&after_seq=0"
+        for _ in range(AT_WORK + 2):
+            head = _signed(board, "/v1/gallery/deltas", b"{}", method="GET", query=query)
+            stack.enter_context(_open(running)).sendall(head[:-1])
+        for _ in range(3):  # those that hang are there by then
+            answer = board.send("GET", f"/v1/gallery/deltas?{query}")
+            assert answer.status_code == 200
+            assert answer.elapsed < timedelta(seconds=5), "a slow body ends after ten"
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:

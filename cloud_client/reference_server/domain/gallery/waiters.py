@@ -6,7 +6,8 @@ looked and the moment it waits is not lost: each wait says up to when it has loo
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
@@ -100,16 +101,24 @@ class Waiters:
         turn.future = asyncio.get_running_loop().create_future()
         stream = self._streams.setdefault(turn.stream, {})
         stream[turn.who] = turn
+        async with self.aside():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await turn.future
+            except TimeoutError:
+                return Woken.TIMED_OUT
+            finally:
+                turn.future = None
+                if stream.get(turn.who) is turn:
+                    del stream[turn.who]
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """Others are at work while this poll waits, for a change or for its client."""
         self.at_work.release()
         try:
-            async with asyncio.timeout(timeout_s):
-                return await turn.future
-        except TimeoutError:
-            return Woken.TIMED_OUT
+            yield
         finally:
-            turn.future = None
-            if stream.get(turn.who) is turn:
-                del stream[turn.who]
             await self.at_work.acquire()
 
     def leave(self, turn: Turn) -> None:

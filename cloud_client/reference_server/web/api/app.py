@@ -14,7 +14,7 @@ import secrets
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -100,19 +100,13 @@ class Api:
         """One request; ``table`` has the operations of each template by method."""
         request = HttpRequest(scope, receive, https=self._https)
         template, path_params = routes.find(request.raw_path) or (NO_ROUTE, {})
-        operation = table.get(template, {}).get(request.method)
-        if operation is None or not operation.polled:
-            await self._handle(request, template, path_params, table, send)
-            return
-        async with self.service.waiters.at_work:
-            await self._handle(request, template, path_params, table, send)
-
-    async def _handle(
-        self, request: HttpRequest, template: str, path_params: Mapping[str, str], table: ByPath, send: Send
-    ) -> None:
         exchange = Exchange(secrets.token_hex(16), template, time.monotonic(), {})
+        operations = table.get(template, {})
+        operation = operations.get(request.method)
         try:
-            answer = await self._answer(table.get(template, {}), request, exchange, path_params)
+            # Not held while an answer is sent: a client that reads slowly takes nobody's turn.
+            async with self.service.waiters.at_work if operation and operation.polled else nullcontext():
+                answer = await self._answer(operations, request, exchange, path_params)
         except Problem as problem:
             answer = _problem_answer(problem, exchange)
         except StoreUnavailable as error:
@@ -229,7 +223,10 @@ class Api:
             return b""  # whatever a stranger sends after the head is not read
         if operation.bodies and operation.surface is not Surface.REGISTRATION:
             request.check_json_type()
-        body = await request.body(operation.max_bytes, take)
+        # Nor while a body comes, however slowly.
+        aside = operation.polled and not request.whole
+        async with self.service.waiters.aside() if aside else nullcontext():
+            body = await request.body(operation.max_bytes, take)
         now_ms = self.service.now_ms()
         if verified is not None:
             auth.check_body(verified, body)
