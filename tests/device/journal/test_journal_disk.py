@@ -12,12 +12,10 @@ import pytest
 from device.errors import JournalError
 from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal
 from device.journal.reserve import GIVEN_UP_BELOW_BYTES, RESERVE_BYTES, Reserve, free_bytes
+from link1.canonical import JsonObject
+from link1.signed import object_ref
 from tests.device.core.small_disk import fill, small_disk
-from tests.device.core_makers import (
-    HandClock,
-    make_decision,
-    txn_id_of,
-)
+from tests.device.core_makers import REJECTED, HandClock, make_decision, make_request, sign_verdict, txn_id_of
 from tests.device.core_makers import make_passage as make_passage_of
 from tests.device.journal.journal_makers import append, make_journal
 
@@ -79,6 +77,23 @@ def test_a_full_disk_at_the_start_does_not_keep_the_device_down(disk: Path) -> N
     journal = make_journal(disk)
     assert journal.close_open_outcomes() == 1
     assert append(journal, "after").wrapper["verdict"]["prev_ref"] == stored.ref
+    journal.close()
+
+
+def test_a_disk_that_fills_up_during_a_verdict_costs_that_verdict_alone(disk: Path) -> None:
+    """Too late for the write that finds it full; the next one has the reserve."""
+    journal = make_journal(disk)
+    journal.keep_reserve()
+    request, wrapper = make_request("while it fills up")
+
+    def build(seq: int, prev_ref: str) -> JsonObject:
+        fill(disk)
+        return sign_verdict(request, REJECTED, seq, prev_ref)
+
+    with pytest.raises(JournalError, match="full"):
+        journal.append_verdict(request.txn_id, object_ref(wrapper), build)
+    assert free_bytes(disk) >= RESERVE_BYTES
+    assert append(journal, "after").seq == 1
     journal.close()
 
 
