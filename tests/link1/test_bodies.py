@@ -81,6 +81,7 @@ MAY_NOT_BE = [
     ("resolve", {"verdict_refs": [REF] * 33}),
     ("resolve", {"verdict_refs": [REF, "x"]}),
 ]
+OTHER_TYPES: tuple[Any, ...] = (None, True, 1.5, {}, [], "é")
 
 
 def test_a_record_may_hold_512_kib_of_ciphertext() -> None:
@@ -104,6 +105,6 @@ def test_what_a_body_may_not_be_is_refused(type_: str, change: JsonObject) -> No
 def test_every_member_has_to_be_there_and_of_its_type(type_: str) -> None:
     for member in BODIES[type_].keys() - {"txn_id" if type_ == "error" else ""}:
         without = {name: value for name, value in BODIES[type_].items() if name != member}
-        for body in (without, *(without | {member: value} for value in (None, True, 1.5, {}, [], "é"))):
+        for body in (without, *(without | {member: value} for value in OTHER_TYPES)):
             with pytest.raises(FormatError):
                 READERS[type_](body)
