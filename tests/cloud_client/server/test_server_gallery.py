@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cloud_client.reference_server.domain.gallery import log as gallery_log
+from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.tenancy import persons as people
 from cloud_client.reference_server.ops import commands as operator
 from gallery.freshness import GalleryNow
@@ -84,6 +85,20 @@ def test_a_snapshot_is_one_state_under_writes(tenant: Tenant, partner: Partner) 
     assert pages[0].head.count == len(entries)
     assert state_of(entry.sha256 for entry in entries) == pages[-1].head.state
     assert pages[0].head.stream == environment.stream
+
+
+def test_a_hash_of_a_gallery_that_has_moved_opens_nothing(tenant: Tenant, partner: Partner) -> None:
+    device, environment = tenant.device(), tenant.environment("test")
+    device.enrol(partner, partner.person()["subject_id"], seed=1)
+    operate, now_ms = tenant.cloud.operate, tenant.cloud.clock.ms
+    before = operate(lambda tx, *_: snapshots.hashed(tx, environment))
+    device.enrol(partner, partner.person()["subject_id"], seed=2)
+    assert operate(lambda tx, *_: snapshots.open_hashed(tx, environment, now_ms, before)) is None
+    assert operate(lambda tx, *_: snapshots.open_hashed(tx, environment, now_ms, None)) is None
+    now = operate(lambda tx, *_: snapshots.hashed(tx, environment))
+    opened = operate(lambda tx, *_: snapshots.open_hashed(tx, environment, now_ms, now))
+    assert operate(lambda tx, *_: snapshots.open_snapshot(tx, environment, now_ms)) == opened
+    assert device.get("/v1/gallery/snapshot")["head"]["head_obj"]["state"] == now.state.hex()
 
 
 def test_an_erasure_ends_open_snapshots(tenant: Tenant, partner: Partner) -> None:

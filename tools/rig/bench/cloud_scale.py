@@ -76,7 +76,7 @@ class ScaleBench:
 
 def run_scale_bench(folder: Path, size: ScaleBench, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure in ``folder``, which takes some 6 GiB."""
-    allow_files(2 * size.devices + 500)
+    allow_files(size.devices + 500)
     begun_s = time.monotonic()
     tenant = on_store(folder, new_tenant)
     with serving(folder, tenant=tenant, files=files_of_a_service()) as server:

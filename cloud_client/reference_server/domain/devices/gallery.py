@@ -1,7 +1,8 @@
 """The gallery routes: deltas with long-poll, and consistent snapshots (device surface §3, §4)."""
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.problems import Problem, unauthenticated
@@ -14,6 +15,9 @@ from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.gallery.waiters import Turn, Woken
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import UNLOCKED, Tx
+
+_HASHED_ASIDE: Final = 4
+"""How often the gallery may move while it is hashed, until it is made to stand still for that."""
 
 
 async def list_deltas(call: Call, store: AsyncStore) -> ApiAnswer:
@@ -76,15 +80,24 @@ def _check_history(call: Call, tx: Tx) -> gallery_log.StreamState:
     return state
 
 
+async def _opened(call: Call, store: AsyncStore) -> str:
+    """The id of a snapshot of the gallery as it is."""
+    environment, now_ms, lock = call.environment, call.now_ms, call.environment.tenant_id
+    found: snapshots.Hashed | None = None
+    for _ in range(_HASHED_ASIDE):
+        work = partial(snapshots.open_hashed, environment=environment, now_ms=now_ms, found=found)
+        opened = await store.write(work, lock=lock)
+        if opened is not None:
+            return opened
+        found = await store.read_aside(lambda tx: snapshots.hashed(tx, environment))
+    return await store.write(lambda tx: snapshots.open_snapshot(tx, environment, now_ms), lock=lock)
+
+
 async def snapshot(call: Call, store: AsyncStore) -> ApiAnswer:
     """``GET /v1/gallery/snapshot``: one page of the state at the seq of the first page."""
     text = call.query["cursor"]
     if text is None:
-        snapshot_id = await store.write(
-            lambda tx: snapshots.open_snapshot(tx, call.environment, call.now_ms),
-            lock=call.environment.tenant_id,
-        )
-        after = ""
+        snapshot_id, after = await _opened(call, store), ""
     else:
         snapshot_id, after = snapshots.read_cursor(call.vault, call.environment, text)
 

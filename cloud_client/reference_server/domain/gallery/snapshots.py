@@ -3,6 +3,7 @@
 import base64
 import hmac
 import os
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud_client.contract import ProblemCode
@@ -20,8 +21,40 @@ _ID_BYTES: Final = 16
 _MAC_BYTES: Final = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """The hash over a gallery, and the position it is of."""
+
+    position: gallery_log.StreamState
+    state: bytes
+
+
+def hashed(tx: Tx, environment: Environment) -> Hashed:
+    """The hash over the gallery as it is now; a hundred thousand palms take a third of a second."""
+    position = gallery_log.state_of_stream(tx, environment)
+    digests = tx.each(
+        """SELECT entry_digest FROM templates WHERE stream = :stream AND removed_seq IS NULL
+           ORDER BY template_id""",
+        stream=position.stream,
+    )
+    return Hashed(position, state_of(row["entry_digest"] for row in digests))
+
+
 def open_snapshot(tx: Tx, environment: Environment, now_ms: int) -> str:
     """Fix the gallery as it is now for an hour of paging; the snapshot's id."""
+    opened = open_hashed(tx, environment, now_ms, None) or open_hashed(
+        tx, environment, now_ms, hashed(tx, environment)
+    )
+    if opened is None:
+        raise LookupError("the gallery moved within a transaction")
+    return opened
+
+
+def open_hashed(tx: Tx, environment: Environment, now_ms: int, found: Hashed | None) -> str | None:
+    """As ``open_snapshot``, with a hash that was made before, while others could write.
+
+    None where there is none of the gallery as it is now.
+    """
     state = gallery_log.state_of_stream(tx, environment)
     expires_ms = now_ms + SNAPSHOT_MS
     same = tx.one(
@@ -36,11 +69,8 @@ def open_snapshot(tx: Tx, environment: Environment, now_ms: int) -> str:
     )
     if same is not None:
         return str(same["snapshot_id"])
-    digests = tx.each(
-        """SELECT entry_digest FROM templates WHERE stream = :stream AND removed_seq IS NULL
-           ORDER BY template_id""",
-        stream=state.stream,
-    )
+    if found is None or found.position != state:
+        return None
     snapshot_id = os.urandom(_ID_BYTES).hex()
     tx.run(
         """INSERT INTO snapshots (snapshot_id, stream, epoch, seq, head, count, state, expires_ms)
@@ -51,7 +81,7 @@ def open_snapshot(tx: Tx, environment: Environment, now_ms: int) -> str:
         seq=state.seq,
         head=state.head,
         count=state.count,
-        state=state_of(row["entry_digest"] for row in digests),
+        state=found.state,
         expires_ms=expires_ms,
     )
     return snapshot_id
