@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,11 @@ class Story:
     def go_on(self) -> None:
         lost = self.partner.person("lost")
         self.device.enrol(self.partner, lost["subject_id"], 2)
-        self.device.get("/v1/gallery/deltas?epoch=1&after_seq=2")
+        self.seen = self._head()
+
+    def _head(self) -> dict[str, Any]:
+        head: dict[str, Any] = self.device.get("/v1/gallery/deltas?epoch=1&after_seq=2")["head"]["head_obj"]
+        return head
 
     def check_restored(self, cloud: Cloud, **where: object) -> None:
         """The store is as it was at the backup, and devices follow once there is a new epoch."""
@@ -73,11 +78,17 @@ class Story:
         assert [person["external_ref"] for person in partner.get("/v1/subjects")["data"]] == ["kept"]
         ahead = device.send("GET", "/v1/gallery/deltas?epoch=1&after_seq=4")
         assert code_of(ahead) == "history_expired"
+        # Without a new epoch the gallery grows past what the device has seen, with other contents: a device
+        # refuses that (bad_chain), and takes the new epoch.
+        device.enrol(partner, partner.person("another")["subject_id"], 3)
+        forked = self._head()
+        assert forked["seq"] == self.seen["seq"]
+        assert forked["head"] != self.seen["head"]
         rehearse(
             "epoch", TENANT=self.tenant.tenant_id, MODE="test", MODEL=MODEL_ID, DATA=cloud.data.path, **where
         )
         head = device.get("/v1/gallery/snapshot")["head"]["head_obj"]
-        assert (head["epoch"], head["count"]) == (2, 2)
+        assert (head["epoch"], head["count"]) == (2, 4)
 
 
 @pytest.fixture
