@@ -58,6 +58,8 @@ _ERASURE_EVERY_S = 2.0
 _LISTERS = 2
 _RETRY_S = 0.5
 _UPLOADS = 400
+_AT_ONCE = 2000
+"""Devices that connect without a pause."""
 _STEP = 50_000
 """Rows that are written in one transaction."""
 
@@ -297,6 +299,8 @@ class _Fleet:
 
     async def connect(self) -> None:
         for number in range(len(self._waits)):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(1)  # of newcomers that wait for their turn, the oldest go for the newest
             self._clients.append(await ThinClient.connected(self._server.address))
             self._ask(number)
 
