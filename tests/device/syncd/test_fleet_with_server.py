@@ -123,6 +123,7 @@ def test_a_model_is_taken_through_cuts_and_runs_and_the_rollout_is_done(
         assert re.search(rf"^running +release {release_seq} model$", shown.stdout, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_halted_model_is_withdrawn_and_taken_again_when_the_rollout_goes_on(
     server: Server, tmp_path: Path
 ) -> None:
