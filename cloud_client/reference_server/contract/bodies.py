@@ -142,9 +142,14 @@ Hands = Annotated[
 ]
 
 
+def _exactly_one_of(*rules: dict[str, Any]) -> dict[str, Any]:
+    # Generators of clients read a oneOf next to properties as a union of types, and drop the properties.
+    return {"allOf": [{"oneOf": list(rules)}]}
+
+
 class CreateEnrollmentSession(Body):
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["subject_id"]}, {"required": ["external_ref"]}]}
+        json_schema_extra=_exactly_one_of({"required": ["subject_id"]}, {"required": ["external_ref"]})
     )
 
     subject_id: Absent[Uuid] = None
@@ -214,12 +219,10 @@ _X509_EVIDENCE: dict[str, Any] = {
 class Attest(Body):
     # What evidence is depends on the level; attestation.py reads it.
     model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"properties": {"level": {"const": "none"}, "evidence": {"type": "null"}}},
-                {"properties": {"level": {"const": "x509"}, "evidence": _X509_EVIDENCE}},
-            ]
-        }
+        json_schema_extra=_exactly_one_of(
+            {"properties": {"level": {"const": "none"}, "evidence": {"type": "null"}}},
+            {"properties": {"level": {"const": "x509"}, "evidence": _X509_EVIDENCE}},
+        )
     )
 
     level: Literal["none", "x509"]

@@ -158,7 +158,7 @@ def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int =
         every = [_members(inner, schemas, depth) for inner in schema.get("anyOf", schema.get("oneOf", []))]
         return list({member.name: member for members in every for member in members}.values())
     required = schema.get("required", ())
-    either = [name for way in schema.get("oneOf", ()) for name in way.get("required", ())]
+    either = [name for names in _exclusive(schema) for name in names]
     note = f"; exactly one of {' and '.join(either)}"
     return [
         Member(
@@ -171,11 +171,17 @@ def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int =
     ]
 
 
+def _exclusive(schema: Mapping[str, Any]) -> list[list[str]]:
+    """The members that exclude one another, by alternative."""
+    ways = [way for rule in schema.get("allOf", ()) for way in rule.get("oneOf", ())]
+    return [way.get("required", []) for way in ways]
+
+
 def _type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:  # noqa: PLR0911 - a row a kind
     if "$ref" in schema:
         return "object"
     for word in ("anyOf", "oneOf"):
-        if word in schema and "properties" not in schema:
+        if word in schema:
             return " or ".join(dict.fromkeys(_type(inner, schemas) for inner in schema[word]))
     if "const" in schema:
         return json.dumps(schema["const"])
@@ -240,7 +246,7 @@ def example(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:  # no
         return schema["examples"][0]
     if "properties" in schema or schema.get("type") == "object":
         # Of members that exclude one another the first alternative's are shown.
-        others = {name for way in schema.get("oneOf", ())[1:] for name in way.get("required", ())}
+        others = {name for names in _exclusive(schema)[1:] for name in names}
         members = schema.get("properties", {}).items()
         return {name: example(inner, schemas) for name, inner in members if name not in others}
     if ways := schema.get("anyOf") or schema.get("oneOf"):

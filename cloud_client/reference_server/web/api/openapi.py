@@ -224,7 +224,12 @@ def _problem(status: int, codes: list[str]) -> dict[str, Any]:
     headers = _common_headers() | _rate_headers(required=status == 429)
     if status in (429, 503):
         headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 1}, "required": True}
-    one_of_these = {"type": "object", "properties": {"code": {"enum": codes}, "status": {"const": status}}}
+    # Generators of clients narrow a member only where it repeats its type, and an integer only by an enum.
+    narrowed = {
+        "code": {"type": "string", "enum": codes},
+        "status": {"type": "integer", "enum": [status]},
+    }
+    one_of_these = {"type": "object", "properties": narrowed}
     return {
         "description": ", ".join(codes),
         "headers": headers,
