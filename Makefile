@@ -8,7 +8,7 @@ PROJECTS := pyproject.toml $(PACKAGING)/cloud/pyproject.toml $(PACKAGING)/rig/py
 # Workers of the test run; the suite is written for two cores.
 JOBS ?= 2
 
-.PHONY: help messages demo playground test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures fuzz-ends bench-board
+.PHONY: help messages demo playground test test-long test-all smoke fuzz power soak simulate lint unit bench evaluate quality train train-hand hand-weights model mutate lock clean reference figures deb deb-test hil image image-test release release-test pictures fuzz-ends bench-board clients
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +55,22 @@ build/atheris/ready: $(PACKAGING)/lock/fuzz.txt $(VENV)/ready
 
 fuzz-ends: $(VENV)/ready ## a million generated and mutated inputs through the cable's decoder, envelope and both ends in every state
 	$(BIN)/python -m tests.link1.fuzz 1000000
+
+# The generators lie in folders of their own; without npm only Python's is tried.
+CLIENTS := tests/cloud_client/clients
+clients: build/clients/python/ready $(if $(shell command -v npm),build/clients/node/ready) ## clients in Python and TypeScript, generated from the served OpenAPI document, do a back office's work (a minute; node, npm)
+	PALM_CLIENTS_TEST=1 $(BIN)/pytest $(CLIENTS) -n 0
+
+build/clients/python/ready: $(PACKAGING)/lock/clients.txt $(VENV)/ready
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --only-binary :all: --target $(@D) -r $<
+	touch $@
+
+build/clients/node/ready: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
+	mkdir -p $(@D)
+	cp $^ $(@D)
+	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
+	touch $@
 
 power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; about half an hour)
 	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
@@ -179,9 +195,11 @@ lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml --group train -o $(PACKAGING)/lock/train.txt
 	$(LOCK) --group convert -o $(PACKAGING)/lock/convert.txt
 	$(LOCK) --group fuzz -o $(PACKAGING)/lock/fuzz.txt
+	$(LOCK) --group clients -o $(PACKAGING)/lock/clients.txt
 	$(LOCK) $(PROJECTS) --group dev $(OWN) -o $(PACKAGING)/lock/dev.txt
 	$(LOCK) $(PROJECTS) $(OWN) -c $(PACKAGING)/lock/dev.txt -o $(PACKAGING)/lock/palmctl.txt
 	$(BIN)/python -m tools.rig.packaging.release.base
+	npm install --prefix $(CLIENTS) --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""A back office's clients, generated from the served OpenAPI document."""
