@@ -18,7 +18,7 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return skip(NAME, "no [attest] in the configuration: KEY_UNATTESTED is for information")
     try:
         chain = read_chain(section.chain_file)
-        if case.keys is not None and section.signer.startswith("file:"):
+        if case.keys is not None and not section.signer.startswith("credential:"):
             attestation_body(chain, section.signer, case.keys, b"doctor")
     except AttestationError as error:
         if is_not_permitted(error):

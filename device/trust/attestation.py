@@ -190,8 +190,21 @@ def _sign_in_token(held: TokenKey, message: bytes, leaf: LeafKey) -> bytes:
     except (OSError, UnicodeDecodeError) as error:
         raise AttestationError(f"[attest] signer: the PIN cannot be read: {error}") from error
     except (PKCS11Error, RuntimeError) as error:
-        raise AttestationError(
-            f"[attest] signer: the token does not sign: {type(error).__name__} {error}".rstrip()
-        ) from error
+        told = f"{type(error).__name__} {error}".rstrip()
+        todo = _todo(held, type(error).__name__)
+        raise AttestationError(f"[attest] signer: the token does not sign: {told}; {todo}") from error
     half = len(raw) // 2
     return encode_dss_signature(int.from_bytes(raw[:half]), int.from_bytes(raw[half:]))
+
+
+def _todo(held: TokenKey, fault: str) -> str:
+    """The next step after a fault, named as python-pkcs11 names it: its module is absent on most boards."""
+    match fault:
+        case "PinIncorrect" | "PinInvalid" | "PinLenRange":
+            return f"the PIN in {held.pin_file} is not the token's; correct it first: wrong PINs lock a token"
+        case "PinLocked":
+            return "wrong PINs locked the token; correct the PIN, then unlock it (docs/howto/ATTESTATION.md)"
+        case "NoSuchToken" | "NoSuchKey":
+            return f"compare the URI with `pkcs11-tool --module {held.module} --list-objects --login`"
+        case _:
+            return "see that the secure element answers and that this user may use it, then restart palmd"
