@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.device.reference_cloud import DBD_ID, GATE_ID, Server, running_server
 from tests.docs.page_commands import blocks_of
 
 MODULE = next(Path("/usr/lib").glob("*-linux-gnu/pkcs11/libtpm2_pkcs11.so"), None)
-PROGRAMS = ("swtpm", "tpm2_ptool", "tpm2_print", "tpm2-abrmd", "dbus-daemon")
+PROGRAMS = ("swtpm", "tpm2_ptool", "tpm2_print", "tpm2-abrmd", "dbus-daemon", "systemd-creds")
 ABSENT = [name for name in PROGRAMS if shutil.which(name) is None] + (
     ["libtpm2-pkcs11-1"] if MODULE is None else []
 )
@@ -61,6 +61,7 @@ def software_tpm(folder: Path, store: Path) -> Iterator[SoftwareTpm]:
         DBUS_SESSION_BUS_ADDRESS=bus,
         TPM2TOOLS_TCTI=place,
         TPM2_PKCS11_TCTI=place,
+        SYSTEMD_TPM2_DEVICE=place,
         TPM2_PKCS11_STORE=str(store),
     )
     with ExitStack() as running:
@@ -76,22 +77,22 @@ def software_tpm(folder: Path, store: Path) -> Iterator[SoftwareTpm]:
             *("--flags", "not-need-init,startup-clear"),
         )
         start("dbus-daemon", "--session", "--nofork", f"--address={bus}")
-        await_path(folder / "tpm")
-        await_path(folder / "bus")
+        until((folder / "tpm").exists)
+        until((folder / "bus").exists)
         start("tpm2-abrmd", "--session", "--allow-root", f"--tcti=swtpm:path={folder}/tpm")
-        deadline = time.monotonic() + 20
-        asking = ["tpm2_getrandom", "1"]
-        while subprocess.run(asking, env=environ, capture_output=True, check=False).returncode:
-            assert time.monotonic() < deadline, "the resource manager does not answer"
-            time.sleep(0.05)
+        until(lambda: succeeds(environ, "tpm2_getrandom", "1"))
         yield SoftwareTpm(environ, emulator)
 
 
-def await_path(path: Path) -> None:
+def until(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not appear"
+    while not what():
+        assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.02)
+
+
+def succeeds(environ: Mapping[str, str], *command: str) -> bool:
+    return subprocess.run(command, env=environ, capture_output=True, check=False).returncode == 0
 
 
 def type_in(place: str, folder: Path, environ: Mapping[str, str]) -> None:
@@ -159,3 +160,16 @@ def provision(tpm: SoftwareTpm, server: Server, folder: Path, token: str) -> Non
         *("--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")),
         given=token,
     )
+
+
+def test_a_credential_sealed_to_a_tpm_opens_with_no_other(tmp_path: Path) -> None:
+    key, sealed = tmp_path / "board.key", str(tmp_path / "sealed")
+    make_ca(tmp_path)
+    make_board(tmp_path)
+    opening = ("systemd-creds", "decrypt", "--name=palm-access.attest", sealed, "-")
+    with software_tpm(tmp_path / "tpm", tmp_path / "store") as tpm:
+        sealing = ("systemd-creds", "encrypt", "--with-key=tpm2", "--name=palm-access.attest")
+        assert succeeds(tpm.environ, *sealing, str(key), sealed)
+        assert subprocess.check_output(opening, env=tpm.environ) == key.read_bytes()
+    with software_tpm(tmp_path / "tpm-2", tmp_path / "store") as another:
+        assert not succeeds(another.environ, *opening)
