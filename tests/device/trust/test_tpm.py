@@ -103,7 +103,8 @@ def provision(environ: Environ, server: Server, folder: Path, token: str) -> Non
     palmctl(
         environ,
         f"provision --server {server.url} --token-stdin --device-id gate-7-left --gate-id {GATE_ID} "
-        f"--dbd-id {DBD_ID} --config {folder}/device.toml --state-dir {folder}/state --runtime-dir {folder}/run",
+        f"--dbd-id {DBD_ID} --config {folder}/device.toml --state-dir {folder}/state "
+        f"--runtime-dir {folder}/run",
         token,
     )
 
