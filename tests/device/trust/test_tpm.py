@@ -113,7 +113,7 @@ def test_a_tpm_vouches_for_a_device_with_a_key_that_stays_in_it(tmp_path: Path) 
     store, config_file, pin_file = (tmp_path / name for name in ("store", "device.toml", "pin"))
 
     def doctor(environ: Environ) -> str:
-        (finding,) = palmctl(environ, f"doctor attest --config {config_file}")["checks"]
+        (finding,) = palmctl(environ, f"doctor attest --config {config_file}")["findings"]
         return f"{finding['result']}: {finding['detail']}"
 
     with software_tpm(tmp_path / "tpm", store) as tpm, running_server(tmp_path / "server") as server:
