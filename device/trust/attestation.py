@@ -207,4 +207,7 @@ def _todo(held: TokenKey, fault: str) -> str:
         case "NoSuchToken" | "NoSuchKey":
             return f"compare the URI with `pkcs11-tool --module {held.module} --list-objects --login`"
         case _:
-            return "see that the secure element answers and that this user may use it, then restart palmd"
+            return (
+                "see that the secure element answers, that it made this key and that this user may use both, "
+                "then restart palmd"
+            )

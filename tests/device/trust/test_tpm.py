@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from device.config.config import AttestSection, load_config, write_config
+from device.trust.credentials import encrypt_keys, run_tool
+from device.trust.keystore import KeyStore
 from tests.device.factory import PAGE, make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, GATE_ID, Server, running_server
 from tests.docs.page_commands import blocks_of
@@ -145,14 +147,24 @@ def test_a_tpm_vouches_for_a_device_with_a_key_that_stays_in_it(tmp_path: Path) 
     assert "see that the secure element answers" in doctor(tpm)
 
 
-def test_a_credential_sealed_to_a_tpm_opens_with_no_other(tmp_path: Path) -> None:
-    key, sealed, store = (tmp_path / name for name in ("board.key", "sealed", "store"))
-    make_ca(tmp_path)
-    make_board(tmp_path)
-    named = "--name=palm-access.attest"
-    opening = ("systemd-creds", "decrypt", named, str(sealed), "-")
-    with software_tpm(tmp_path / "tpm", store) as tpm:
-        assert succeeds(tpm, "systemd-creds", "encrypt", "--with-key=tpm2", named, str(key), str(sealed))
-        assert subprocess.check_output(opening, env=tpm) == key.read_bytes()
-    with software_tpm(tmp_path / "tpm-2", store) as another:
+@pytest.mark.skipif(os.geteuid() != 0, reason="systemd-creds needs root")
+def test_the_keys_of_a_device_sealed_to_a_tpm_open_with_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `palmctl keys encrypt --with-key tpm2`, without the restart of units."""
+    keys = KeyStore.create(tmp_path / "keys")
+    credstore = tmp_path / "credstore"
+    opening = [
+        "systemd-creds",
+        "decrypt",
+        "--name=palm-access.data",
+        str(credstore / "palm-access.data"),
+        "-",
+    ]
+    with software_tpm(tmp_path / "tpm", tmp_path / "store") as tpm, monkeypatch.context() as patched:
+        for name, value in tpm.items():
+            patched.setenv(name, value)
+        encrypt_keys(tmp_path / "keys", with_key="tpm2", credstore=credstore)
+        assert run_tool(opening, b"") == keys.data_key
+    with software_tpm(tmp_path / "tpm-2", tmp_path / "store") as another:
         assert not succeeds(another, *opening)
