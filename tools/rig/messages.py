@@ -44,6 +44,7 @@ PROSE: Final = (
     "device/journal/opening.py",
     "device/provisioning",
     "device/syncd/policy.py",
+    "device/trust/attestation.py",
     "device/vision/hand_weights.py",
     "device/wipe",
     "link1/transport",
