@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -67,8 +68,7 @@ def software_tpm(folder: Path, store: Path) -> Iterator[Environ]:
             "--flags not-need-init,startup-clear"
         )
         start(f"dbus-daemon --session --nofork --address={bus}")
-        until((folder / "tpm").exists)
-        until((folder / "bus").exists)
+        until(lambda: accepts(folder / "tpm") and accepts(folder / "bus"))
         start(f"tpm2-abrmd --session --allow-root --tcti=swtpm:path={folder}/tpm")
         until(lambda: succeeds(environ, "tpm2_getrandom", "1"))
         yield environ
@@ -79,6 +79,12 @@ def until(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.02)
+
+
+def accepts(path: Path) -> bool:
+    """A socket is seen before it listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def succeeds(environ: Environ, *command: str) -> bool:
