@@ -112,7 +112,7 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     help_text = inspect.cleandoc(command.help or "").split("\f")[0].rstrip()
     yield f"\n## {context.command_path}\n{help_text}\n\n```text\nusage: {usage}\n"
-    records = [record for one in command.get_params(context) if (record := one.get_help_record(context))]
+    records = [record for one in command.get_params(context) if (record := _help_record(one, context))]
     width = min(30, max((len(option) for option, _ in records), default=0))
     for option, text in records:
         yield f"  {option:<{width}}  {' '.join(text.split())}\n"
@@ -122,6 +122,13 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
                 yield from _commands(child, click.Context(child, info_name=name, parent=context))
+
+
+def _help_record(param: click.Parameter, context: click.Context) -> tuple[str, str] | None:
+    """A parameter's names and help. The names of --help are this context's: click keeps the option that it
+    made first, perhaps in a context of another program."""
+    record = param.get_help_record(context)
+    return (", ".join(context.help_option_names), record[1]) if record and param.name == "help" else record
 
 
 # ---- health words
