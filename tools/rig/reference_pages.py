@@ -112,7 +112,10 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     help_text = inspect.cleandoc(command.help or "").split("\f")[0].rstrip()
     yield f"\n## {context.command_path}\n{help_text}\n\n```text\nusage: {usage}\n"
-    records = [record for one in command.get_params(context) if (record := _help_record(one, context))]
+    # click keeps the option --help that it made first, perhaps in another context than palmctl's.
+    given = [one for one in command.get_params(context) if one is not command.get_help_option(context)]
+    records = [record for one in given if (record := one.get_help_record(context))]
+    records.append((", ".join(context.help_option_names), "Show this message and exit."))
     width = min(30, max((len(option) for option, _ in records), default=0))
     for option, text in records:
         yield f"  {option:<{width}}  {' '.join(text.split())}\n"
@@ -122,13 +125,6 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
                 yield from _commands(child, click.Context(child, info_name=name, parent=context))
-
-
-def _help_record(param: click.Parameter, context: click.Context) -> tuple[str, str] | None:
-    """A parameter's names and help. The names of --help are this context's: click keeps the option that it
-    made first, perhaps in a context of another program."""
-    record = param.get_help_record(context)
-    return (", ".join(context.help_option_names), record[1]) if record and param.name == "help" else record
 
 
 # ---- health words
