@@ -78,9 +78,9 @@ def test_a_key_in_a_file_or_a_credential_vouches_for_the_devices_keys(
         attestation_body(chain, "credential:palm-access.attest", keys, CHALLENGE, {})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SoftHSM's configuration: it is read once, when the module is loaded."""
+    """SoftHSM's configuration: a process reads it once, and may run these tests in two stretches."""
     if not MODULE.exists():
         pytest.skip(f"{MODULE} is not installed (package softhsm2)")
     folder = tmp_path_factory.mktemp("tokens")
