@@ -105,6 +105,19 @@ def _all_expired(tx: Tx, now_ms: int) -> Iterator[_Expired]:
         {"limit_ms": now_ms - gallery_log.KEEP_DELTAS_MS},
         order="created_ms, stream, epoch, seq",
     )
+    for row in tx.all("SELECT stream, epoch, kept_epoch FROM streams"):
+        yield _Expired(
+            "deltas",
+            "stream, epoch, seq",
+            "stream = :stream AND epoch < :epoch",
+            {"stream": row["stream"], "epoch": row["epoch"]},
+        )
+        yield _Expired(
+            "templates",
+            "template_id",
+            "stream = :stream AND epoch < :kept_epoch",
+            {"stream": row["stream"], "kept_epoch": row["kept_epoch"]},
+        )
     yield _Expired("events", "event_id", "created_ms <= :limit_ms", {"limit_ms": now_ms - EVENT_MS})
     # Environment by environment, as the index has them: the table is too large to be read through.
     for row in tx.all("SELECT tenant_id, livemode FROM streams"):

@@ -531,6 +531,18 @@ _WRAPPING = (
     "ALTER TABLE signers ADD COLUMN published_ms BIGINT",
 )
 
+_EPOCHS = (
+    # A new epoch rewrites no template. Those of epochs before `kept_epoch` were made with another model and
+    # are no longer part of the gallery; those of later ones are, from the beginning of the current epoch on.
+    # The sweep deletes the first, by templates_page.
+    "ALTER TABLE streams ADD COLUMN kept_epoch BIGINT NOT NULL DEFAULT 0",
+    """CREATE VIEW gallery_templates AS
+        SELECT t.template_id, t.stream, t.subject_id, t.hand, t.model_id, t.vector_ct, t.entry_digest,
+               CASE WHEN t.epoch = s.epoch THEN t.added_seq ELSE 0 END AS added_seq, t.removed_seq
+        FROM templates t JOIN streams s ON s.stream = t.stream WHERE t.epoch >= s.kept_epoch""",
+    "CREATE INDEX templates_by_id ON templates (stream, template_id)",
+)
+
 MIGRATIONS: Final = (
     (*_TENANTS, *_SUBJECTS, *_DEVICES, *_GALLERY, *_VERDICTS),
     _MAIL,
@@ -538,6 +550,7 @@ MIGRATIONS: Final = (
     _LISTS,
     _FLEET,
     _WRAPPING,
+    _EPOCHS,
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

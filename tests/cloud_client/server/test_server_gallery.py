@@ -11,6 +11,7 @@ from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.gallery import snapshots
 from cloud_client.reference_server.domain.tenancy import persons as people
 from cloud_client.reference_server.ops import commands as operator
+from cloud_client.reference_server.ops import retention
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import follow_chain, head_zero, read_delta_page, read_snapshot_page, state_of
@@ -167,6 +168,36 @@ def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> N
     tenant.cloud.operate(lambda tx, _, __: operator.new_epoch(tx, environment, "model-2"))
     assert partner.get(f"/v1/subjects/{subject_id}")["status"] == "pending_enrollment"
     assert device.get("/v1/gallery/snapshot")["data"] == []
+
+
+def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner: Partner) -> None:
+    device, environment = tenant.device(), tenant.environment("test")
+    again, never = (partner.person()["subject_id"] for _ in range(2))
+    for seed, subject_id in enumerate((again, never), 1):
+        device.enrol(partner, subject_id, seed=seed)
+    for model in ("model-2", MODEL_ID):
+        tenant.cloud.operate(lambda tx, _, __, model=model: operator.new_epoch(tx, environment, model))
+    device.enrol(partner, again, seed=2)
+
+    def shown() -> tuple[int, int, int]:
+        page = read_snapshot_page(
+            device.send("GET", "/v1/gallery/snapshot").content, keys_of(tenant.cloud).get
+        )
+        return page.head.epoch, page.head.count, len(page.entries)
+
+    def stored() -> list[int]:
+        counted = "SELECT count(*) FROM {} WHERE stream = :stream"
+        return tenant.cloud.operate(
+            lambda tx, _, __: [
+                tx.scalar(counted.format(table), stream=environment.stream)
+                for table in ("templates", "deltas")
+            ]
+        )
+
+    assert (shown(), stored()) == ((3, 2, 2), [6, 6])
+    while tenant.cloud.operate(lambda tx, _, now_ms: retention.sweep(tx, now_ms, 2)).more:
+        assert shown() == (3, 2, 2)
+    assert (shown(), stored()) == ((3, 2, 2), [2, 2])
 
 
 def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant) -> None:

@@ -18,6 +18,9 @@ from tests.cloud_client.server.test_server_verdicts import item
 
 CPF = "52998224725"
 _BACK_TO_4 = (
+    "DROP VIEW gallery_templates",
+    "DROP INDEX templates_by_id",
+    "ALTER TABLE streams DROP COLUMN kept_epoch",
     "DROP TABLE wrapping_keys",
     "ALTER TABLE signers DROP COLUMN published_ms",
     *(

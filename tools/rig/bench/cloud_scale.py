@@ -31,6 +31,7 @@ from tools.rig.bench import many_verdicts
 from tools.rig.bench.cloud_gallery import allow_files, await_idle, fill_gallery, person_id, register
 from tools.rig.bench.cloud_requests import measure_batches
 from tools.rig.bench.cloud_server import (
+    MODEL_ID,
     BenchDevice,
     BenchTenant,
     ServerProcess,
@@ -108,6 +109,8 @@ def run_scale_bench(folder: Path, size: ScaleBench, tell: Callable[[str], None])
         tell("others, during a read without end")
         with _long_reader(folder):
             figures["long_read"] = _others_for(server, size.seconds)
+        tell("others, while an epoch begins")
+        figures["epoch"] = _epoch(server)
     return figures
 
 
@@ -410,13 +413,29 @@ def _uploaded(server: ServerProcess, devices: list[BenchDevice]) -> float:
 def _backup(server: ServerProcess) -> dict[str, Any]:
     """One copy as the command makes it, and what others wait for meanwhile."""
     file = server.data / "copy.db"
-    words = ["-m", "tools.palmctl.main", "cloud", "backup", str(file), "--data", str(server.data), "--json"]
+    found = _while_commanded(server, "backup", str(file))
+    file.unlink()
+    return found
+
+
+def _epoch(server: ServerProcess) -> dict[str, Any]:
+    """An epoch of the same model, as the command begins it, and what others wait for meanwhile."""
+    tenant_id = server.tenant.tenant_id
+    return _while_commanded(
+        server, "epoch", "new", "--model-id", MODEL_ID, "--tenant", tenant_id, "--mode", "test"
+    )
+
+
+def _while_commanded(server: ServerProcess, *words: str) -> dict[str, Any]:
+    """Others from the start of a ``palmctl cloud`` command to its end, and its seconds."""
+    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", *words]
     with beside(_others, server) as others:
         begun = time.monotonic()
-        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [*command, "--data", str(server.data), "--json"], stdout=subprocess.DEVNULL, check=True
+        )
         seconds = time.monotonic() - begun
         found: dict[str, Any] = others()
-    file.unlink()
     return found | {"seconds": round(seconds, 1)}
 
 
@@ -441,10 +460,10 @@ def summary(figures: dict[str, Any]) -> list[str]:
     for name in _SITUATIONS:
         kinds = ((kind, one) for kind, one in figures[name].items() if isinstance(one, dict))
         lines += [_line(name if kind == "all" else f"  {kind}", one) for kind, one in kinds]
-    sweep_s, backup_s = figures["sweep"]["seconds"], figures["backup"]["seconds"]
+    took = ", ".join(f"{name} {figures[name]['seconds']} s" for name in ("sweep", "backup", "epoch"))
     return [
         *lines,
-        f"sweep {sweep_s} s, backup {backup_s} s; all devices connected in {figures['connected_s']} s",
+        f"{took}; all devices connected in {figures['connected_s']} s",
         f"a waiting device: {figures['kib_a_device']} KiB",
         f"ms of processor: {figures['cpu_ms_a_poll']} a poll, {figures['cpu_ms_a_verdict']} an upload",
     ]
@@ -461,7 +480,17 @@ _ERASURES: Final = (
     "erasure_and_nothing_else",
     "pages_of_200",
 )
-_SITUATIONS: Final = ("idle", "connecting", "waiting", "erasures", "lists", "sweep", "backup", "long_read")
+_SITUATIONS: Final = (
+    "idle",
+    "connecting",
+    "waiting",
+    "erasures",
+    "lists",
+    "sweep",
+    "backup",
+    "long_read",
+    "epoch",
+)
 
 
 def main() -> None:

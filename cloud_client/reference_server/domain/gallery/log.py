@@ -174,7 +174,8 @@ def remove_templates(
     """
     live = int(
         tx.scalar(
-            "SELECT count(*) FROM templates WHERE subject_id = :subject_id AND removed_seq IS NULL",
+            """SELECT count(*) FROM gallery_templates
+               WHERE subject_id = :subject_id AND removed_seq IS NULL""",
             subject_id=person.subject_id,
         )
     )
@@ -224,7 +225,7 @@ def set_suspended(
 ) -> int | None:
     """Take an enrolled person out of the match set, or put them back; None without templates."""
     templates = tx.all(
-        """SELECT template_id, hand, model_id, vector_ct FROM templates
+        """SELECT template_id, hand, model_id, vector_ct FROM gallery_templates
            WHERE subject_id = :subject_id AND removed_seq IS NULL""",
         subject_id=person.subject_id,
     )
@@ -261,16 +262,27 @@ def _open_suspension(tx: Tx, environment: Environment, subject_id: str, seq: int
 
 
 def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
-    """Begin an epoch made with ``model_id``; the old log and its templates of another model go.
+    """Begin an epoch made with ``model_id``, at a cost that the size of the gallery hardly changes.
 
-    Templates of the same model move into the new epoch (a rebuild); persons whose templates were made
-    with another model must be enrolled again.
+    Templates of the same model move into the new epoch (a rebuild). Where it is another, persons must be
+    enrolled again. The sweep deletes the old log, and the templates that are no longer part of the gallery.
     """
     state = state_of_stream(tx, environment)
     epoch = state.epoch + 1
     kept = state.model_id == model_id
-    if not kept:
-        tx.run("DELETE FROM templates WHERE stream = :stream", stream=state.stream)
+    tx.run("DELETE FROM snapshots WHERE stream = :stream", stream=state.stream)
+    if kept:
+        # Only snapshots that were open could still show them.
+        tx.run(
+            "DELETE FROM templates WHERE stream = :stream AND removed_seq IS NOT NULL", stream=state.stream
+        )
+        tx.run("DELETE FROM suspensions WHERE stream = :stream AND to_seq IS NOT NULL", stream=state.stream)
+        tx.run(
+            "UPDATE suspensions SET epoch = :epoch, from_seq = 0 WHERE stream = :stream",
+            epoch=epoch,
+            stream=state.stream,
+        )
+    else:
         tx.run(
             """UPDATE subjects SET model_id = NULL, hands = NULL, enrolled_ms = NULL, suspended = 0,
                       status = CASE WHEN operator_blocked_ms IS NULL THEN 'pending_enrollment'
@@ -278,27 +290,14 @@ def new_epoch(tx: Tx, environment: Environment, model_id: str) -> StreamState:
                WHERE tenant_id = :tenant_id AND livemode = :livemode""",
             **environment.params,
         )
-    tx.run("DELETE FROM deltas WHERE stream = :stream", stream=state.stream)
-    tx.run("DELETE FROM snapshots WHERE stream = :stream", stream=state.stream)
-    tx.run("DELETE FROM templates WHERE stream = :stream AND removed_seq IS NOT NULL", stream=state.stream)
+        tx.run("DELETE FROM suspensions WHERE stream = :stream", stream=state.stream)
+        tx.run(
+            "UPDATE streams SET kept_epoch = :epoch, count = 0 WHERE stream = :stream",
+            epoch=epoch,
+            stream=state.stream,
+        )
     tx.run(
-        "DELETE FROM suspensions WHERE stream = :stream AND (to_seq IS NOT NULL OR :all_of_them)",
-        stream=state.stream,
-        all_of_them=not kept,
-    )
-    tx.run(
-        "UPDATE suspensions SET epoch = :epoch, from_seq = 0 WHERE stream = :stream",
-        epoch=epoch,
-        stream=state.stream,
-    )
-    tx.run(
-        "UPDATE templates SET epoch = :epoch, added_seq = 0 WHERE stream = :stream",
-        epoch=epoch,
-        stream=state.stream,
-    )
-    tx.run(
-        """UPDATE streams SET epoch = :epoch, seq = 0, head = :head, model_id = :model_id,
-                  count = (SELECT count(*) FROM templates t WHERE t.stream = streams.stream)
+        """UPDATE streams SET epoch = :epoch, seq = 0, head = :head, model_id = :model_id
            WHERE stream = :stream""",
         epoch=epoch,
         head=head_zero(state.stream, epoch),

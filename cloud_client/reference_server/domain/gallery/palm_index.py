@@ -86,7 +86,7 @@ def _update(tx: Tx, vault: Vault, environment: Environment, palms: _Palms) -> No
     stored = {
         row["template_id"]
         for row in tx.each(
-            "SELECT template_id FROM templates WHERE stream = :stream AND removed_seq IS NULL",
+            "SELECT template_id FROM gallery_templates WHERE stream = :stream AND removed_seq IS NULL",
             stream=environment.stream,
         )
     }

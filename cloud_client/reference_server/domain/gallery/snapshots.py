@@ -33,7 +33,7 @@ def hashed(tx: Tx, environment: Environment) -> Hashed:
     """The hash over the gallery as it is now; a hundred thousand palms take a third of a second."""
     position = gallery_log.state_of_stream(tx, environment)
     digests = tx.each(
-        """SELECT entry_digest FROM templates WHERE stream = :stream AND removed_seq IS NULL
+        """SELECT entry_digest FROM gallery_templates WHERE stream = :stream AND removed_seq IS NULL
            ORDER BY template_id""",
         stream=position.stream,
     )
@@ -110,11 +110,11 @@ def snapshot_page(
     rows = tx.all(
         """SELECT t.*, s.person_key_ct, s.refs_ct, s.subject_ref, s.suspended,
                   EXISTS (SELECT 1 FROM suspensions p
-                          WHERE p.stream = t.stream AND p.epoch = t.epoch AND p.subject_id = t.subject_id
+                          WHERE p.stream = t.stream AND p.epoch = :epoch AND p.subject_id = t.subject_id
                             AND p.from_seq <= :seq
                             AND (p.to_seq IS NULL OR p.to_seq > :seq)) AS suspended_then
-           FROM templates t JOIN subjects s ON s.subject_id = t.subject_id
-           WHERE t.stream = :stream AND t.epoch = :epoch AND t.template_id > :after AND t.added_seq <= :seq
+           FROM gallery_templates t JOIN subjects s ON s.subject_id = t.subject_id
+           WHERE t.stream = :stream AND t.template_id > :after AND t.added_seq <= :seq
              AND (t.removed_seq IS NULL OR t.removed_seq > :seq)
            ORDER BY t.template_id LIMIT :rows""",
         stream=opened["stream"],
