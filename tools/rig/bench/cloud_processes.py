@@ -1,6 +1,7 @@
 """Several server processes on PostgreSQL: `python -m tools.rig.bench.cloud_processes --database URL`.
 
-What a request costs in processor time when 1, 2 or 4 processes share the load, in turns within one run. The
+What a request costs in processor time when 1, 2 or 4 processes share the load, in turns within one run: each
+process on one core, as `docs/howto/OPERATIONS.md` advises, and one that is free to use all of them. The
 database is an empty one on this machine, so that its own processor time can be seen too.
 """
 
@@ -9,6 +10,7 @@ import itertools
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
@@ -22,6 +24,9 @@ from tools.rig.bench.http_load import LoadConnection, cpu_s, drive
 PROCESSES: Final = (1, 2, 4)
 LIMIT: Final = 0.1
 """By how much a request may cost more, or less, than with one process."""
+_CORES: Final = sorted(os.sched_getaffinity(0))
+_FREE: Final = "1, on all cores"
+_SITUATIONS: Final = (*((count, str(count)) for count in PROCESSES), (1, _FREE))
 _CONNECTIONS = 4
 """To each process."""
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -30,7 +35,7 @@ _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()
 def run_processes_bench(folder: Path, database: str, requests: int, rounds: int) -> dict[str, Any]:
     """µs of processor time a request: of the servers, and of the database's processes."""
     tenant = on_store(folder, new_tenant, database)
-    took: dict[str, dict[int, list[tuple[float, float]]]] = {"get_subject": {}, "create_subject": {}}
+    took: dict[str, dict[str, list[tuple[float, float]]]] = {"get_subject": {}, "create_subject": {}}
     with ExitStack() as stack:
         servers = [
             stack.enter_context(serving(folder, tenant=tenant, database=database, log=f"server-{number}.log"))
@@ -40,24 +45,32 @@ def run_processes_bench(folder: Path, database: str, requests: int, rounds: int)
         people = _created(servers, 100)
         _measured(servers, database, _reads(servers, people, 400), 200)
         for _ in range(rounds):
-            for count in PROCESSES:
+            for count, name in _SITUATIONS:
                 used = servers[:count]
+                for number, server in enumerate(used):
+                    _allow_cores(server.pid, _CORES if name == _FREE else {_CORES[number % len(_CORES)]})
                 read = _measured(used, database, _reads(used, people, requests), 200)
                 made = _measured(used, database, [_new_person(servers[0]) for _ in range(requests)], 201)
-                took["get_subject"].setdefault(count, []).append(read)
-                took["create_subject"].setdefault(count, []).append(made)
+                took["get_subject"].setdefault(name, []).append(read)
+                took["create_subject"].setdefault(name, []).append(made)
     figures: dict[str, Any] = {"requests": requests, "rounds": rounds}
-    for operation, by_count in took.items():
-        base = median(ours for ours, _ in by_count[PROCESSES[0]])
+    for operation, by_name in took.items():
+        base = median(ours for ours, _ in by_name[str(PROCESSES[0])])
         figures[operation] = {
-            str(count): {
+            name: {
                 "server_us": round(median(ours for ours, _ in costs)),
                 "database_us": round(median(theirs for _, theirs in costs)),
                 "to_one_process": round(median(ours for ours, _ in costs) / base, 2),
             }
-            for count, costs in by_count.items()
+            for name, costs in by_name.items()
         }
     return figures
+
+
+def _allow_cores(pid: int, cores: Iterable[int]) -> None:
+    """Let a server run on these cores only: with the threads that it has, and so with those they start."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 def _new_person(server: ServerProcess) -> bytes:
@@ -115,7 +128,7 @@ def _together_s(pids: list[int]) -> float:
 
 
 def main() -> None:
-    """Measure, and print a line for each number of processes."""
+    """Measure, and print a line for each situation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", required=True, help="the URL of an empty database on this machine")
     parser.add_argument("--requests", type=int, default=1000, help="of each kind in a round")
@@ -128,9 +141,9 @@ def main() -> None:
         print(json.dumps(figures))
         return
     for operation in ("get_subject", "create_subject"):
-        for count, one in figures[operation].items():
+        for name, one in figures[operation].items():
             print(
-                f"{operation:<15} {count} processes: server {one['server_us']} µs "
+                f"{operation:<15} processes {name}: server {one['server_us']} µs "
                 f"({one['to_one_process']} of one), database {one['database_us']} µs"
             )
 
