@@ -187,12 +187,13 @@ def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner
 
     def stored() -> list[int]:
         counted = "SELECT count(*) FROM {} WHERE stream = :stream"
-        return tenant.cloud.operate(
+        counts: list[int] = tenant.cloud.operate(
             lambda tx, _, __: [
                 tx.scalar(counted.format(table), stream=environment.stream)
                 for table in ("templates", "deltas")
             ]
         )
+        return counts
 
     assert (shown(), stored()) == ((3, 2, 2), [6, 6])
     while tenant.cloud.operate(lambda tx, _, now_ms: retention.sweep(tx, now_ms, 2)).more:
