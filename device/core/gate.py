@@ -46,7 +46,7 @@ from device.trust.policy import Policy
 from device.trust.trust import Pinned, Trust
 from device.values.recognition import Sighting
 from device.values.status import PadStatus, VerdictSummary
-from device.values.transactions import TxnMemory
+from device.values.transactions import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
@@ -133,6 +133,9 @@ class _OnItsWay:
     frame_at_ms: int
     decided_at_s: float
     stage_ms: dict[str, float]
+
+    def since_decided_ms(self) -> float:
+        return (time.perf_counter() - self.decided_at_s) * 1000.0
 
 
 class Gate:
@@ -247,16 +250,18 @@ class Gate:
             )
             return sign_object(Kind.VERDICT, verdict.to_obj(), parts.verdict_key)
 
+        def append() -> StoredVerdict:
+            way.stage_ms["to_journal"] = way.since_decided_ms()
+            return self._journal.append_verdict(txn_id, decided.request_ref, build)
+
         try:
-            stored = await self._thread.do(
-                lambda: self._journal.append_verdict(txn_id, decided.request_ref, build)
-            )
+            stored = await self._thread.do(append)
         except JournalError as error:
             if not isinstance(error, SequenceHalted):  # reported as ROLLED_BACK
                 self._store_failed(error)
             self._do(self._engine.verdict_failed(txn_id))
             return
-        way.stage_ms["sign_and_journal"] = (time.perf_counter() - way.decided_at_s) * 1000
+        way.stage_ms["sign_and_journal"] = way.since_decided_ms() - way.stage_ms["to_journal"]
         self._on_its_way = {stored.ref: way}
         self._last = LastVerdict(stored.seq, stored.ref)
         pad = outcome.pad
@@ -287,8 +292,8 @@ class Gate:
         way = self._on_its_way.pop(event.verdict_ref, None)
         if way is None:
             return
-        done_ms = way.stage_ms["sign_and_journal"]
-        way.stage_ms["cable"] = max(0.0, (time.perf_counter() - way.decided_at_s) * 1000 - done_ms)
+        before_ms = way.stage_ms["to_journal"] + way.stage_ms["sign_and_journal"]
+        way.stage_ms["cable"] = max(0.0, way.since_decided_ms() - before_ms)
         total_ms = float(self._now_ms() - way.frame_at_ms)
         self.latencies.add(total_ms, way.stage_ms)
         if self._last_said is not None:

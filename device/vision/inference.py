@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -143,12 +144,13 @@ class InferenceThread:
             if frame.at_ms - self._last_idle_ms < IDLE_EVERY_MS:
                 return
             self._last_idle_ms = frame.at_ms
+        taken_ms = float(self._now_ms() - frame.at_ms)
         with self._examining():
             look = self._recogniser.look(frame, wanted.interest)
         self._examined += 1
         self._watch(frame, look)
         if look is not None:
-            self._tell_look(look)
+            self._tell_look(look, taken_ms)
         open_hand = look is not None and look.hand is not None
         if wanted.codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
             self._last_code_ms = frame.at_ms
@@ -164,10 +166,13 @@ class InferenceThread:
         fault = RecognitionFault(frame.at_ms, type(error).__name__, self._consecutive)
         self._tell(lambda: self._listener.on_fault(fault))
 
-    def _tell_look(self, look: Look) -> None:
+    def _tell_look(self, look: Look, taken_ms: float) -> None:
+        examined_s = time.perf_counter()
+
         def take() -> None:
             if look.interest is self._wanted.interest:
-                self._listener.on_look(look)
+                told_ms = (time.perf_counter() - examined_s) * 1000.0
+                self._listener.on_look(look.with_waits(taken_ms, told_ms))
 
         self._tell(take)
 

@@ -7,7 +7,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
 
@@ -71,6 +71,15 @@ class Look:
     seen: Hand | PartialHand | None = None
     quality: Quality | None = None
     store_fault: str = ""
+
+    def with_waits(self, to_recogniser_ms: float, to_loop_ms: float) -> "Look":
+        """The same with two stages more: from the camera to the examination, and from there to the loop."""
+        stage_ms = {
+            "to_recogniser": to_recogniser_ms,
+            **self.sighting.stage_ms,
+            "to_loop": to_loop_ms,
+        }
+        return replace(self, sighting=replace(self.sighting, stage_ms=stage_ms))
 
     def for_enrolment(self) -> EnrolmentLook:
         """The part that enrolment uses."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,8 @@ def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: De
     assert said["rehearsal"] is True
     assert said["score_q"] > 5_000
     names = [name for name, _ in said["stages_us"]]
-    assert names == ["hand", "crop", "quality", "liveness", "vector", "match"]
+    judged = ["hand", "crop", "quality", "liveness", "vector", "match"]
+    assert names == ["to_recogniser", *judged, "to_loop"]
     assert device.status().verdict_seq == 0
     wait_until_the_hand_has_left(device)
 
@@ -197,11 +199,15 @@ def test_no_hand_is_told_with_the_next_step(device: Device) -> None:
     assert "palmctl preview" in said[1]
 
 
-def test_with_a_validator_it_is_the_real_passage_with_its_times(device: Device, pair: PtyPair) -> None:
+def test_with_a_validator_it_is_the_real_passage_with_its_times(
+    device: Device, pair: PtyPair, tmp_path: Path
+) -> None:
+    trace = tmp_path / "passage.json"
+
     async def scenario() -> tuple[int, str]:
         async with validator_at(pair.right, device.board) as validator:
             await validator.wait_serving()
-            program = palmctl(device, "pass")
+            program = palmctl(device, "pass", "--trace", str(trace))
             assert program.stderr is not None
             first = await asyncio.to_thread(program.stderr.readline)
             assert "validator" in first
@@ -213,6 +219,12 @@ def test_with_a_validator_it_is_the_real_passage_with_its_times(device: Device, 
     code, said = asyncio.run(scenario())
     assert code == 0
     assert "accept MATCH" in said and "verdict 1" in said
-    for stage in ("hand", "vector", "match", "sign_and_journal", "cable"):
-        assert stage in said
+    stages = [one for one in json.loads(trace.read_text())["traceEvents"] if one["ph"] == "X"]
+    names = [one["name"] for one in stages]
+    assert names[:2] == ["to_recogniser", "hand"]
+    assert names[-4:] == ["to_loop", "to_journal", "sign_and_journal", "cable"]
+    assert all(name in said for name in names)
+    for one, following in pairwise(stages):
+        assert one["ts"] + one["dur"] == following["ts"]
+    assert len({one["tid"] for one in stages}) == 4
     assert device.status().verdict_seq == 1

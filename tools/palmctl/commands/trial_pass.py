@@ -10,7 +10,7 @@ from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from device.values.control import TrialPassage
     from device.values.status import CoreStatus
@@ -24,7 +24,10 @@ _ABOUT = {
     "NOT_READY": marked("the device cannot judge now; see palmctl status"),
     "GALLERY_EXPIRED": marked("the gallery is too old; see palmctl status"),
 }
-_BAR = 30
+_CHART = 40
+"""Columns of the chart of stages."""
+_LANES = {"sign_and_journal": "journal", "cable": "loop"}
+"""The thread of a stage, where it is not the recogniser's; a stage called `to_…` is a wait between two."""
 
 
 @click.command(name="pass")
@@ -37,8 +40,16 @@ _BAR = 30
 @click.option(
     "--wait-s", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="How long to wait."
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write the stages to this file too, for a trace viewer (ui.perfetto.dev, speedscope).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the passage as one JSON object.")
-def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bool) -> None:
+def trial_pass(
+    *, config: Path | None, dry_run: bool, wait_s: float, trace: Path | None, as_json: bool
+) -> None:
     """Wait for the next hand; show what was decided, its scores, and how long every stage took.
 
     With a validator connected it is the next real passage, which the validator asks for. Without one, or with
@@ -71,6 +82,8 @@ def trial_pass(*, config: Path | None, dry_run: bool, wait_s: float, as_json: bo
     passage = _waited(ask, wait_s)
     if passage is None:
         raise NoPassage(_nothing_came(status, rehearsal=rehearsal))
+    if trace is not None:
+        trace.write_text(json.dumps(trace_of(passage.stages_us)), encoding="ascii")
     click.echo(json.dumps(passage.to_obj(), sort_keys=True) if as_json else "\n".join(lines(passage)))
 
 
@@ -128,16 +141,34 @@ def lines(passage: "TrialPassage") -> list[str]:
     return [head, *(f"  {_(name):<10}{text}" for name, text in rows), *_stages(passage)]
 
 
-def _stages(passage: "TrialPassage") -> list[str]:
-    stages = passage.stages_us
-    if not stages:
-        return []
-    longest = max(us for _, us in stages) or 1
-    total = sum(us for _, us in stages)
-    rows = [
-        f"  {name:<18}{us / 1000:7.1f} ms  {'█' * max(1 if us else 0, round(_BAR * us / longest))}"
-        for name, us in stages
+def trace_of(stages_us: "Sequence[tuple[str, int]]") -> dict[str, object]:
+    """The stages one after the other, a lane for each thread, in Chrome's Trace Event Format."""
+    lanes = ["waits", "recogniser", "journal", "loop"]
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": lane}}
+        for tid, lane in enumerate(lanes, 1)
     ]
+    begins_us = 0
+    for name, us in stages_us:
+        lane = "waits" if name.startswith("to_") else _LANES.get(name, "recogniser")
+        tid = lanes.index(lane) + 1
+        events.append({"ph": "X", "name": name, "pid": 1, "tid": tid, "ts": begins_us, "dur": us})
+        begins_us += us
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _stages(passage: "TrialPassage") -> list[str]:
+    """A line for each stage, with a bar from its beginning to its end."""
+    total_us = sum(us for _, us in passage.stages_us)
+    if not total_us:
+        return []
+    rows, begins_us = [], 0
+    for name, us in passage.stages_us:
+        before = min(_CHART * begins_us // total_us, _CHART - 1)
+        bar = max(1, _CHART * (begins_us + us) // total_us - before)
+        drawn = ("░" if name.startswith("to_") else "█") * bar
+        rows.append(f"  {name:<18}{us / 1000:7.1f} ms  {' ' * before}{drawn}")
+        begins_us += us
     what = (
         _("from the hand's first frame to this one")
         if passage.rehearsal
@@ -146,5 +177,5 @@ def _stages(passage: "TrialPassage") -> list[str]:
     return [
         "",
         *rows,
-        f"  {_('in all'):<18}{total / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
+        f"  {_('in all'):<18}{total_us / 1000:7.1f} ms  ({passage.total_us / 1000:.0f} ms {what})",
     ]
