@@ -105,6 +105,22 @@ def show(*, tenant: str, mode: str, device_id: str) -> Work:
     return lambda tx, _, now_ms: operator.show_device(tx, environment_of(tenant, mode), device_id, now_ms)
 
 
+@device.command()
+@click.argument("device_id")
+@click.option(
+    "--reason", required=True, metavar="R", help="lost, stolen, decommissioned, compromised or other."
+)
+@of_environment
+@on_store
+def revoke(*, tenant: str, mode: str, device_id: str, reason: str) -> Work:
+    """Revoke a device: its keys open nothing any more, and it wipes itself at its next contact."""
+    from cloud_client.reference_server.ops import commands as operator
+
+    return lambda tx, vault, now_ms: operator.revoke_device(
+        tx, vault, environment_of(tenant, mode), device_id, reason=reason, now_ms=now_ms
+    )
+
+
 def _check(said: dict[str, Any]) -> None:
     """What a board would refuse is refused here. Raises UsageError."""
     from cloud_client.client import ServerAddress

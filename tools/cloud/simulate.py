@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
@@ -12,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.simulation.errors import GateWiped, SimulationError
-from tools.cloud.store import Command, environment_of, of_environment, on_data, on_this_store, reported
+from tools.cloud.store import (
+    Command,
+    echo,
+    environment_of,
+    of_environment,
+    on_data,
+    on_this_store,
+    reported,
+)
 from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from device.enrolment.session import EnrolmentSession
     from tools.cloud.simulation.gate import SimulatedGate
-
-_REPORT_EVERY_S = 60
-_STATUS_EVERY_S = 5
-"""A device asks once a minute; a developer waits for what a revocation does."""
-_AFTER_FAILURE_S = 5
-_POLL_AGAIN_S = 1
-"""Another command of the same gate ends its long poll at once."""
 
 _FOLDER = click.option(
     "--folder",
@@ -33,6 +33,7 @@ _FOLDER = click.option(
     help="Where simulated gates are kept, with their keys.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+_URL = click.option("--url", required=True, help="Where the server is: http://127.0.0.1:8710.")
 
 
 @click.group(cls=WholeHelpGroup)
@@ -40,40 +41,42 @@ def simulate() -> None:
     """Simulated gates, which speak to a running server as devices do: no camera, no cable, test mode only."""
 
 
+class PrintingCommand(click.Command):
+    """A command whose function returns what is printed, so that the page can call the function."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Call the function and print its result."""
+        echo(super().invoke(ctx), as_json=ctx.params["as_json"])
+
+
 def _on_gate(work: Callable[..., Awaitable[dict[str, Any]]]) -> Command:
-    """A command on one gate of the folder, whose result is printed."""
+    """The function of a command on one gate of the folder."""
 
     @_FOLDER
     @click.option("--device-id", required=True, metavar="D")
     @_JSON
     @reported
     @wraps(work)
-    def run(*, folder: Path, device_id: str, as_json: bool, **given: Any) -> None:
+    def run(*, folder: Path, device_id: str, as_json: bool, **given: Any) -> dict[str, Any]:
         from tools.cloud.simulation.gate import SimulatedGate, place_of
 
-        async def at_gate() -> None:
+        async def at_gate() -> dict[str, Any]:
             async with SimulatedGate(place_of(folder, device_id)) as gate:
+                return await gate.unless_revoked(work(gate, **given))
 
-                async def answered() -> None:
-                    _print(await work(gate, **given), as_json)
-
-                await gate.unless_revoked(answered())
-
-        asyncio.run(at_gate())
+        del as_json  # for PrintingCommand
+        return asyncio.run(at_gate())
 
     return run
 
 
-def _print(printed: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(printed, ensure_ascii=False))
-        return
-    for name, value in printed.items():
-        click.echo(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+def _test_only(mode: str) -> None:
+    if mode != "test":
+        raise click.UsageError("--mode: gates are simulated in test mode only; expected test, found live")
 
 
-@simulate.command("gate")
-@click.option("--url", required=True, help="Where the server is: http://127.0.0.1:8710.")
+@simulate.command("gate", cls=PrintingCommand)
+@_URL
 @click.option("--device-id", required=True, metavar="D")
 @click.option("--gate-id", required=True, metavar="G")
 @click.option("--passage-sensor", is_flag=True, help="Its validator reports whether the person passed.")
@@ -95,15 +98,15 @@ def new_gate(
     passage_sensor: bool,
     model_id: str,
     folder: Path,
-) -> None:
+) -> dict[str, Any]:
     """Make a gate and its validator, and register both; the folder keeps their keys."""
     from cloud_client.contract import NAME_64
     from cloud_client.reference_server.ops import commands as operator
     from device.provisioning.online import RegistrationFacts
     from tools.cloud.simulation.gate import APP, make_gate, validator_id
 
-    if mode != "test":
-        raise click.UsageError("--mode: gates are simulated in test mode only; expected test, found live")
+    del as_json  # for PrintingCommand
+    _test_only(mode)
     for option, name in (("--device-id", device_id), ("--gate-id", gate_id), ("--model-id", model_id)):
         if not NAME_64.fullmatch(name):
             raise click.UsageError(f"{option}: expected 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
@@ -123,8 +126,7 @@ def new_gate(
 
     facts = RegistrationFacts(device_id, gate_id, dbd_id, passage_sensor, APP.version, model_id)
     make_gate(folder, facts, made["token"], register_validator, url=url, data=data, database=database)
-    printed = {"device_id": device_id, "gate_id": gate_id, "dbd_id": dbd_id, "folder": str(folder)}
-    _print(printed, as_json)
+    return {"device_id": device_id, "gate_id": gate_id, "dbd_id": dbd_id, "folder": str(folder)}
 
 
 @simulate.command("run")
@@ -134,7 +136,12 @@ def new_gate(
 def run_gates(*, folder: Path, as_json: bool) -> None:
     """Let every gate of the folder live until Ctrl-C: it follows the gallery and reports each minute."""
     from tools.cloud.simulation.gate import SimulatedGate
+    from tools.cloud.simulation.living import live
     from tools.cloud.simulation.state import gates_of
+
+    def tell(device_id: str, event: str, text: str) -> None:
+        told = {"device_id": device_id, "event": event, "text": text}
+        click.echo(json.dumps(told, ensure_ascii=False) if as_json else f"{device_id}: {text}")
 
     async def all_gates() -> None:
         gates = []
@@ -142,59 +149,59 @@ def run_gates(*, folder: Path, as_json: bool) -> None:
             try:
                 gates.append(SimulatedGate(place))
             except GateWiped as error:
-                _tell(place.stem, "wiped", str(error), as_json)
+                tell(place.stem, "wiped", str(error))
         if not gates:
             raise SimulationError(f"no gate lives in {folder}; make one with: palmctl cloud simulate gate")
-        await asyncio.gather(*(_live(gate, as_json) for gate in gates))
+        await asyncio.gather(*(live(gate, tell) for gate in gates))
 
     asyncio.run(all_gates())
 
 
-def _tell(device_id: str, event: str, text: str, as_json: bool) -> None:
-    told = {"device_id": device_id, "event": event, "text": text}
-    click.echo(json.dumps(told, ensure_ascii=False) if as_json else f"{device_id}: {text}")
+@simulate.command("page")
+@_URL
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8713, show_default=True, help="0: a free one."
+)
+@_FOLDER
+@of_environment
+@on_data
+@reported
+def page(
+    *,
+    data: Path,
+    database: str | None,
+    as_json: bool,
+    tenant: str,
+    mode: str,
+    url: str,
+    port: int,
+    folder: Path,
+) -> None:
+    """Every gate of the folder lives, and each command is a button of a page on this machine.
 
+    The page is for this machine only, and its address is a secret. It shows the tenant's gates, its newest
+    people, and what each button does, as the command that does the same.
+    """
+    from tools.cloud.simulation.page import GateSite, SimulationPage
+    from tools.palmctl.pages.server import LocalPage
 
-async def _live(gate: "SimulatedGate", as_json: bool) -> None:
-    """One gate, until its wipe."""
-    from cloud_client.contract import MAX_WAIT_S
-    from cloud_client.errors import CloudError
-    from gallery.errors import GalleryError
-
-    def tell(event: str, text: str) -> None:
-        _tell(gate.device_id, event, text, as_json)
-
-    async def follow() -> None:
-        before = gate.state.palms.seq
-        await gate.follow(MAX_WAIT_S)
-        palms = gate.state.palms
-        if palms.seq != before:
-            tell("gallery", f"gallery at {palms.epoch}.{palms.seq}, {len(palms.templates)} palms")
-
-    async def every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            begun = time.monotonic()
-            try:
-                await gate.unless_revoked(work())
-            except GateWiped:
-                raise
-            except (CloudError, GalleryError, SimulationError) as error:
-                tell("failed", str(error))
-                await asyncio.sleep(_AFTER_FAILURE_S)
-            await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
-
-    async with gate:
-        tell("lives", "lives")
+    _test_only(mode)
+    site = GateSite(data, database, tenant, url, folder)
+    buttons = {name: each for name, each in simulate.commands.items() if isinstance(each, PrintingCommand)}
+    with SimulationPage(site, buttons) as shown:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(every(_POLL_AGAIN_S, follow))
-                tasks.create_task(every(_REPORT_EVERY_S, gate.report))
-                tasks.create_task(every(_STATUS_EVERY_S, gate.obey))
-        except* GateWiped as wiped:
-            tell("wiped", str(wiped.exceptions[0]))
+            local = LocalPage(shown.routes(), port=port)
+        except OSError as error:
+            what = f"port {port} cannot be used: {error.strerror}; try --port 0"
+            raise click.ClickException(what) from error
+        click.echo(json.dumps({"url": local.url}) if as_json else f"{local.url}\nCtrl-C ends it.")
+        try:
+            asyncio.run(shown.live())
+        finally:
+            local.close()
 
 
-@simulate.command("sync")
+@simulate.command("sync", cls=PrintingCommand)
 @_on_gate
 async def sync(gate: "SimulatedGate") -> dict[str, Any]:
     """One contact with the server: take the gallery, report, hand in what it lacks, obey a revocation."""
@@ -209,7 +216,7 @@ async def sync(gate: "SimulatedGate") -> dict[str, Any]:
     return {"device_id": gate.device_id, "gallery": held}
 
 
-@simulate.command("pass")
+@simulate.command("pass", cls=PrintingCommand)
 @click.option("--subject-id", metavar="S", help="An enrolled person; a stranger where the gate knows none.")
 @click.option("--stranger", is_flag=True, help="A palm that is not in the gallery.")
 @click.option("--poor-capture", is_flag=True, help="No good picture was had: no decision about a person.")
@@ -242,6 +249,7 @@ async def one_pass(
     """
     from cloud_client.errors import CloudUnreachable
     from link1.objects import VerdictResult
+    from link1.signed import object_ref
     from tools.cloud.simulation.gate import now_ms
 
     said: dict[VerdictResult, object] = {
@@ -258,19 +266,20 @@ async def one_pass(
     subject_ref = None if subject_id is None else _reference(gate, subject_id)
     with suppress(CloudUnreachable):
         await gate.follow(0)
-    verdict = gate.decide(results[0], subject_ref, now_ms() - ago_s * 1000)
+    verdict, signed = gate.decide(results[0], subject_ref, now_ms() - ago_s * 1000)
+    verdict_ref = object_ref(signed)
     if late_s is not None:
-        gate.hand_over()
+        gate.hand_over(signed)
         with suppress(CloudUnreachable):
             await gate.deliver()
         await asyncio.sleep(late_s)
-    decision = None if lost_decision else gate.answered(verdict, outcome)
-    gate.hand_over(decision, unknown=lost_decision)
+    decision = None if lost_decision else gate.answered(verdict, verdict_ref, outcome)
+    gate.hand_over(signed, decision, unknown=lost_decision)
     with suppress(CloudUnreachable):
         await gate.deliver()
     return {
         "device_id": gate.device_id,
-        "verdict_id": gate.state.last_ref,
+        "verdict_id": verdict_ref,
         "verdict_seq": verdict.verdict_seq,
         "decision": str(verdict.decision),
         "result": str(verdict.result),
@@ -294,7 +303,7 @@ def _reference(gate: "SimulatedGate", subject_id: str) -> str:
     )
 
 
-@simulate.command("passage")
+@simulate.command("passage", cls=PrintingCommand)
 @click.option("--not-passed", is_flag=True, help="The person did not go through.")
 @_on_gate
 async def passage(gate: "SimulatedGate", *, not_passed: bool) -> dict[str, Any]:
@@ -304,7 +313,7 @@ async def passage(gate: "SimulatedGate", *, not_passed: bool) -> dict[str, Any]:
     return {"device_id": gate.device_id, "verdict_id": gate.state.last_ref, "passed": not not_passed}
 
 
-@simulate.command("enrol")
+@simulate.command("enrol", cls=PrintingCommand)
 @click.option("--qr-payload", metavar="TEXT", help="What the QR code says, as the session's answer has it.")
 @click.option("--short-code", metavar="C")
 @click.option("--fail", is_flag=True, help="No capture was good enough.")
@@ -342,7 +351,7 @@ async def _session(
             raise click.UsageError("expected one of --qr-payload and --short-code")
 
 
-@simulate.command("mail")
+@simulate.command("mail", cls=PrintingCommand)
 @_on_gate
 async def mail(gate: "SimulatedGate") -> dict[str, Any]:
     """A sealed report, as a gate without a network gives its validator: the body of a POST to its outbox."""

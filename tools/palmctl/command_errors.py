@@ -66,6 +66,13 @@ class _Told:
     hint: str = ""
     usage: str = ""
 
+    @property
+    def line(self) -> str:
+        """What is wrong and what to do, in the language of the process."""
+        message, hint = translated(self.message), translated(self.hint)
+        gap = " " if message.endswith((".", "?")) else "; "
+        return f"{message}{gap + hint if hint else ''}"
+
 
 @contextlib.contextmanager
 def reported(*, as_json: bool = False) -> Iterator[None]:
@@ -85,6 +92,11 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
         if os.environ.get(TRACEBACK_VARIABLE) and not isinstance(error, click.ClickException):
             raise
         _fail(_told(error), as_json=as_json)
+
+
+def in_words(error: Exception) -> str:
+    """What `palmctl` says of an error that a command ends with, for a page that runs commands."""
+    return _told(error).line
 
 
 def _told(error: Exception) -> _Told:
@@ -122,9 +134,7 @@ def _fail(told: _Told, *, as_json: bool) -> NoReturn:
     with contextlib.suppress(OSError):
         if told.usage:
             click.echo(told.usage, err=True)
-        message, hint = translated(told.message), translated(told.hint)
-        gap = " " if message.endswith((".", "?")) else "; "
-        click.echo(f"palmctl: {message}{gap + hint if hint else ''}", err=True)
+        click.echo(f"palmctl: {told.line}", err=True)
         if as_json:
             shown = {"code": told.code, "message": told.message} | ({"hint": told.hint} if told.hint else {})
             click.echo(json.dumps({"error": shown}, ensure_ascii=False))

@@ -7,15 +7,16 @@ import secrets
 import string
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, get_args
 
 from cloud_client.contract import NAME_64, ProblemCode
+from cloud_client.reference_server.contract.bodies import RevokeDevice
 from cloud_client.reference_server.contract.problems import Problem
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS, UUID, Scope, SessionStatus
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices import reports
-from cloud_client.reference_server.domain.devices.records import device_object, row_by_id
+from cloud_client.reference_server.domain.devices.records import device_object, revoke, row_by_id
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.people import enrollments, sessions, subjects
 from cloud_client.reference_server.domain.people import status as standing
@@ -33,6 +34,7 @@ _NAME_CHARACTERS = 200
 MAX_OFFLINE_AFTER_S = 365 * 24 * 3600
 _KEYS = """SELECT key_id, livemode, scopes, created_ms, revoked_ms FROM api_keys
     WHERE tenant_id = :tenant_id"""
+_REVOKE_REASONS: Final[tuple[str, ...]] = get_args(RevokeDevice.model_fields["reason"].annotation)
 _NO_SUCH_KEY = "no such key of this tenant: `key list` prints the key_id to give here"
 
 Printed = dict[str, Any]
@@ -138,12 +140,18 @@ def _key_object(row: Row) -> Printed:
 
 def show_device(tx: Tx, environment: Environment, device_id: str, now_ms: int) -> Printed:
     """``device show``: the Device of the contract, and what the device reported last."""
-    check_environment(tx, environment)
-    try:
-        row = row_by_id(tx, environment, device_id)
-    except Problem:
-        raise OperatorError("no such device in this environment: look at --tenant and --mode") from None
+    row = _device(tx, environment, device_id)
     return {"device": device_object(tx, row, now_ms).plain(), **reports.shown_report(tx, row)}
+
+
+def revoke_device(
+    tx: Tx, vault: Vault, environment: Environment, device_id: str, *, reason: str, now_ms: int
+) -> Printed:
+    """``device revoke``: it is wiped at its next contact; a second time changes nothing."""
+    if reason not in _REVOKE_REASONS:
+        raise OperatorError(f"--reason is one of {', '.join(_REVOKE_REASONS)}")
+    row = revoke(tx, vault, _device(tx, environment, device_id), reason, now_ms)
+    return device_object(tx, row, now_ms).plain()
 
 
 def revoke_key(tx: Tx, tenant_id: str, key_id: str, now_ms: int) -> Printed:
@@ -215,6 +223,25 @@ def reference_of(tx: Tx, environment: Environment, subject_id: str) -> str:
     """The subject_ref by which gates know a person."""
     reference: str = _subject(tx, environment, subject_id)["subject_ref"]
     return reference
+
+
+def newest_people(tx: Tx, vault: Vault, environment: Environment, most: int) -> list[Printed]:
+    """Up to `most` people, the newest first, by the names that partner, API and gates have for them."""
+    rows = tx.all(
+        """SELECT * FROM subjects WHERE tenant_id = :tenant_id AND livemode = :livemode
+           ORDER BY created_ms DESC, subject_id DESC LIMIT :most""",
+        most=most,
+        **environment.params,
+    )
+    return [
+        {
+            "subject_id": row["subject_id"],
+            "external_ref": persons.load(vault, row).external_ref,
+            "subject_ref": row["subject_ref"],
+            "status": row["status"],
+        }
+        for row in rows
+    ]
 
 
 def unblock_subject(
@@ -289,6 +316,14 @@ def check_tenant(tx: Tx, tenant_id: str) -> None:
     """OperatorError when there is no such tenant."""
     if not tx.exists("SELECT 1 FROM tenants WHERE tenant_id = :tenant_id", tenant_id=tenant_id):
         raise OperatorError("no such tenant: `palmctl cloud tenant create` prints the tenant_id to give here")
+
+
+def _device(tx: Tx, environment: Environment, device_id: str) -> Row:
+    check_environment(tx, environment)
+    try:
+        return row_by_id(tx, environment, device_id)
+    except Problem:
+        raise OperatorError("no such device in this environment: look at --tenant and --mode") from None
 
 
 def _subject(tx: Tx, environment: Environment, subject_id: str) -> Row:

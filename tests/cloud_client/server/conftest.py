@@ -6,6 +6,7 @@ import pytest
 from tests.cloud_client.server.server_database import new_database
 from tests.cloud_client.server.server_harness import Cloud, Partner, Tenant
 from tests.cloud_client.server.server_process import Running, start
+from tests.cloud_client.server.simulated_site import SimulatedSite
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +44,11 @@ def running(tmp_path: Path) -> Iterator[Running]:
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+@pytest.fixture
+def site(running: Running, tmp_path: Path) -> Iterator[SimulatedSite]:
+    site = SimulatedSite(running, tmp_path / "sim")
+    site.done(*site.gate_words("gate-1"))
+    with site.office:
+        yield site

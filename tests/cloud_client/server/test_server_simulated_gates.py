@@ -6,79 +6,16 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
-from click.testing import CliRunner, Result
 
-from tests.cloud_client.server.server_process import Running, new_account, post, start
+from tests.cloud_client.server.server_process import post, start
+from tests.cloud_client.server.simulated_site import Json, SimulatedSite
 from tests.until import until
-from tools.palmctl.main import main
-
-Json = dict[str, Any]
 
 
-class Site:
-    """A tenant of the server, its back office, and a folder of simulated gates."""
-
-    def __init__(self, running: Running, folder: Path) -> None:
-        self.running, self.folder = running, folder
-        self.tenant = str(running.palmctl("tenant", "create", "acme")["tenant_id"])
-        self.office = running.partner(self.tenant)
-
-    def tried(self, *words: str) -> Result:
-        return CliRunner().invoke(main, ["cloud", "simulate", *words, "--folder", str(self.folder), "--json"])
-
-    def done(self, *words: str) -> Json:
-        done = self.tried(*words)
-        assert done.exit_code == 0, done.stderr
-        printed: Json = json.loads(done.stdout)
-        return printed
-
-    def gate_words(self, device_id: str, *more: str, mode: str = "test") -> list[str]:
-        of = ["--tenant", self.tenant, "--mode", mode, "--url", self.running.url]
-        return ["gate", *self.running.where, *of, "--device-id", device_id, "--gate-id", "g1", *more]
-
-    def at_gate(self, command: str, *more: str, device_id: str = "gate-1") -> Json:
-        return self.done(command, "--device-id", device_id, *more)
-
-    def session(self, subject_id: str | None = None) -> Json:
-        if subject_id is None:
-            person = {"external_ref": new_account(), "onboard_ref": "fare/7"}
-            subject_id = post(self.office, "/v1/subjects", person).json()["subject_id"]
-        opened: Json = post(self.office, "/v1/enrollment-sessions", {"subject_id": subject_id}).json()
-        return opened
-
-    def proof(self, verdict_id: str) -> Json:
-        proof: Json = self.office.get(f"/v1/verdicts/{verdict_id}").json()
-        return proof
-
-    def record(self, verdict_id: str) -> Json:
-        record: Json = self.proof(verdict_id)["record"]
-        return record
-
-    def revoke(self, device_id: str) -> None:
-        answer = post(self.office, f"/v1/devices/{device_id}/revoke", {"reason": "stolen"})
-        assert answer.status_code == 200, answer.text
-
-    def device(self, device_id: str) -> Json:
-        listed = self.office.get("/v1/devices").json()["data"]
-        (device,) = (each for each in listed if each["device_id"] == device_id)
-        return dict(device)
-
-
-@pytest.fixture
-def site(running: Running, tmp_path: Path) -> Iterator[Site]:
-    site = Site(running, tmp_path / "sim")
-    site.done(*site.gate_words("gate-1"))
-    with site.office:
-        yield site
-
-
-def test_a_gate_is_made_once_in_test_mode_and_in_private(site: Site) -> None:
+def test_a_gate_is_made_once_in_test_mode_and_in_private(site: SimulatedSite) -> None:
     assert site.device("gate-1")["status"] == "active"
     assert stat.S_IMODE(site.folder.stat().st_mode) == 0o700
     in_live = site.tried(*site.gate_words("gate-2", mode="live"))
@@ -89,7 +26,7 @@ def test_a_gate_is_made_once_in_test_mode_and_in_private(site: Site) -> None:
     assert absent.exit_code == 1 and "palmctl cloud simulate gate" in absent.stderr
 
 
-def test_people_are_enrolled_recognized_and_blocked(site: Site) -> None:
+def test_people_are_enrolled_recognized_and_blocked(site: SimulatedSite) -> None:
     session = site.session()
     done = site.at_gate("enrol", "--short-code", session["short_code"])
     assert (done["session_id"], done["status"]) == (session["session_id"], "completed")
@@ -116,7 +53,7 @@ def test_people_are_enrolled_recognized_and_blocked(site: Site) -> None:
     assert gone.exit_code == 1 and "no such person" in gone.stderr
 
 
-def test_enrolments_fail_and_are_held_for_review(site: Site) -> None:
+def test_enrolments_fail_and_are_held_for_review(site: SimulatedSite) -> None:
     failing, first, second = site.session(), site.session(), site.session()
     assert site.at_gate("enrol", "--qr-payload", failing["qr_payload"], "--fail")["status"] == "failed"
     told = site.office.get(f"/v1/enrollment-sessions/{failing['session_id']}").json()
@@ -138,7 +75,7 @@ def test_enrolments_fail_and_are_held_for_review(site: Site) -> None:
     assert json.loads(unknown.stdout)["error"]["code"] == "enrollment_session_invalid"
 
 
-def test_strangers_spoofs_lost_and_late_decisions(site: Site) -> None:
+def test_strangers_spoofs_lost_and_late_decisions(site: SimulatedSite) -> None:
     stranger = site.at_gate("pass", "--stranger", "--ago-s", "3600")
     poor = site.at_gate("pass", "--poor-capture")
     spoof = site.at_gate("pass", "--spoof", "--lost-decision")
@@ -159,7 +96,7 @@ def test_strangers_spoofs_lost_and_late_decisions(site: Site) -> None:
         assert site.tried("pass", "--device-id", "gate-1", *words).exit_code == 2
 
 
-def test_a_decision_is_awaited_until_it_comes(site: Site) -> None:
+def test_a_decision_is_awaited_until_it_comes(site: SimulatedSite) -> None:
     """While the decision is late the verdict is there already, without it."""
     command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "pass", "--stranger"]
     command += ["--late-s", "3600", "--folder", str(site.folder), "--device-id", "gate-1"]
@@ -185,7 +122,7 @@ def only_verdict(office: httpx.Client) -> Json:
     return record
 
 
-def test_a_gate_with_a_turn_sensor(site: Site) -> None:
+def test_a_gate_with_a_turn_sensor(site: SimulatedSite) -> None:
     site.done(*site.gate_words("gate-9", "--passage-sensor"))
     closed = site.at_gate("pass", "--stranger", device_id="gate-9")
     assert site.record(closed["verdict_id"])["reconciliation"] == "complete"
@@ -196,13 +133,13 @@ def test_a_gate_with_a_turn_sensor(site: Site) -> None:
     assert site.tried("passage", "--device-id", "gate-1").exit_code == 1
 
 
-def test_mail_for_the_outbox(site: Site) -> None:
+def test_mail_for_the_outbox(site: SimulatedSite) -> None:
     for seq in (1, 2):
         answer = post(site.office, "/v1/devices/gate-1/outbox", site.at_gate("mail")).json()
         assert (answer["accepted"], answer["acked_upto_seq"]) == ([seq], seq)
 
 
-def test_verdicts_wait_for_a_server_that_is_away(site: Site, tmp_path: Path) -> None:
+def test_verdicts_wait_for_a_server_that_is_away(site: SimulatedSite, tmp_path: Path) -> None:
     """A gate decides without its server, and hands in its verdicts later: the chain has no gap."""
     running = site.running
     site.at_gate("pass", "--stranger")
@@ -225,7 +162,7 @@ def test_verdicts_wait_for_a_server_that_is_away(site: Site, tmp_path: Path) -> 
         again.process.communicate()
 
 
-def test_gates_live_until_they_are_wiped(site: Site) -> None:
+def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:
     """`run` follows the gallery, reports, and obeys a revocation; the keys are then gone."""
     site.done(*site.gate_words("gate-2"))
     command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate", "run", "--json"]

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ from tools.cloud.simulation.state import (
     read_state,
     write_state,
 )
+
+T = TypeVar("T")
 
 APP: Final = AppStatus("palm-simulated-gate", "1")
 _PAD: Final = Pad("pass", "simulated", 9000)
@@ -169,13 +171,13 @@ class SimulatedGate:
         """What the gate remembers now."""
         return read_state(self._place)
 
-    async def unless_revoked(self, work: Awaitable[None]) -> None:
-        """Do the work; a gate whose keys the service no longer takes asks why.
+    async def unless_revoked(self, work: Awaitable[T]) -> T:
+        """The result of the work; a gate whose keys the service no longer takes asks why.
 
         Raises GateWiped as `obey` does, and what the work raises.
         """
         try:
-            await work
+            return await work
         except CloudProblem as problem:
             if problem.code == ProblemCode.UNAUTHENTICATED:
                 await self.obey()
@@ -257,8 +259,13 @@ class SimulatedGate:
         trust = self._trust
         return read_policy(trust.config, roots=trust.roots, taken_at_ms=trust.pinned_at_ms)
 
-    def decide(self, result: VerdictResult, subject_ref: str | None, decided_at_ms: int) -> Verdict:
-        """The next verdict, signed, chained and kept; MATCH becomes NO_MATCH for a person not recognized."""
+    def decide(
+        self, result: VerdictResult, subject_ref: str | None, decided_at_ms: int
+    ) -> tuple[Verdict, JsonObject]:
+        """The next verdict and its signed object; chained and kept.
+
+        MATCH becomes NO_MATCH for a person not recognized.
+        """
         with changing(self._place) as state:
             known = None
             if result is VerdictResult.MATCH and subject_ref is not None:
@@ -293,22 +300,25 @@ class SimulatedGate:
             )
             signed = sign_object(Kind.VERDICT, verdict.to_obj(), self._keys.verdict)
             state.last_ref, state.last_verdict = object_ref(signed), signed
+            state.last_outcome = state.last_passed = None
             counter = f"verdicts.{verdict.decision}.{verdict.result}"
             state.counters[counter] = state.counters.get(counter, 0) + 1
-        return verdict
+        return verdict, signed
 
-    def hand_over(self, decision: JsonObject | None = None, *, unknown: bool = False) -> None:
-        """Lay the last verdict out for the service, with its decision, or as one that gets none."""
+    def hand_over(
+        self, signed_verdict: JsonObject, decision: JsonObject | None = None, *, unknown: bool = False
+    ) -> None:
+        """Lay a verdict out for the service, with its decision, or as one that gets none."""
         with changing(self._place) as state:
-            item: JsonObject = {"signed_verdict": state.last_verdict}
+            item: JsonObject = {"signed_verdict": signed_verdict}
             if decision is not None:
                 item["signed_decision"] = decision
             if unknown:
                 item["outcome_unknown"] = True
             state.unsent.append(item)
 
-    def answered(self, verdict: Verdict, outcome: str | None) -> JsonObject:
-        """The validator's signed decision on the last verdict. `outcome`: None opens for an accept only."""
+    def answered(self, verdict: Verdict, verdict_ref: str, outcome: str | None) -> JsonObject:
+        """The validator's signed decision on a verdict. `outcome`: None opens for an accept only."""
         choice = accept_all(verdict)
         if outcome is not None and outcome != choice.outcome:
             choice = Choice(outcome, "operator_rule", actuated=outcome == "LIBERAR")
@@ -319,13 +329,15 @@ class SimulatedGate:
                 gate_id=verdict.gate_id,
                 dbd_id=verdict.dbd_id,
                 nonce_b64=verdict.nonce_b64,
-                verdict_ref=state.last_ref,
+                verdict_ref=verdict_ref,
                 reason=choice.reason,
                 outcome=choice.outcome,
                 actuated=choice.actuated,
                 decision_seq=state.decision_seq,
                 decided_at_ms=verdict.decided_at_ms + 5,
             )
+            if state.last_ref == verdict_ref:
+                state.last_outcome = choice.outcome
         return sign_object(Kind.DECISION, decision.to_obj(), self._validator)
 
     def turn(self, *, passed: bool) -> None:
@@ -342,6 +354,7 @@ class SimulatedGate:
                 )
             of = state.last_verdict["verdict"]
             state.passage_seq += 1
+            state.last_passed = passed
             passage = Passage(
                 txn_id=of["txn_id"],
                 dbd_id=of["dbd_id"],

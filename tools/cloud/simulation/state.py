@@ -101,6 +101,8 @@ class GateState:
     verdict_seq: int = 0
     last_ref: str = PREV_REF_OF_FIRST
     last_verdict: JsonObject | None = None
+    last_outcome: str | None = None
+    last_passed: bool | None = None
     decision_seq: int = 0
     passage_seq: int = 0
     out_seq: int = 0

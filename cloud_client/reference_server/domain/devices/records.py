@@ -16,6 +16,7 @@ from cloud_client.reference_server.domain.pages import Listed, list_page, read_c
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
 
 UNATTESTED: Final = "KEY_UNATTESTED"
 OFFLINE: Final = "OFFLINE"
@@ -39,23 +40,27 @@ def revoke_device(call: Call, tx: Tx) -> ApiAnswer:
     """
     body: RevokeDevice = call.body
     row = row_by_id(tx, call.environment, call.path["device_id"])
-    where = {"tenant_id": row["tenant_id"], "device_id": row["device_id"]}
-    if row["status"] == DeviceStatusWord.ACTIVE:
-        tx.run(
-            """UPDATE devices SET status = 'revoked', revoked_ms = :now_ms, revoke_reason = :reason,
-                      wipe_id = :wipe_id
-               WHERE tenant_id = :tenant_id AND device_id = :device_id""",
-            now_ms=call.now_ms,
-            reason=body.reason,
-            wipe_id=os.urandom(16).hex(),
-            **where,
-        )
-        row = row_by_id(tx, call.environment, row["device_id"])
-        status = device_config.signed_status(tx, call.vault, row, call.now_ms)
-        mail = InboxMail(MailKind.DEVICE_REVOKE, status)
-        mail_inbox.announce_wipe(tx, call.vault, row, mail, now_ms=call.now_ms)
-    revoked = row_by_id(tx, call.environment, row["device_id"])
+    revoked = revoke(tx, call.vault, row, body.reason, call.now_ms)
     return ApiAnswer(200, device_object(tx, revoked, call.now_ms), wakes=(row["tenant_id"], row["device_id"]))
+
+
+def revoke(tx: Tx, vault: Vault, device: Row, reason: str, now_ms: int) -> Row:
+    """Revoke an active device and post its wipe; the row as it is then. Another device stays as it is."""
+    if device["status"] != DeviceStatusWord.ACTIVE:
+        return device
+    revoked = tx.row(
+        """UPDATE devices SET status = 'revoked', revoked_ms = :now_ms, revoke_reason = :reason,
+                  wipe_id = :wipe_id
+           WHERE tenant_id = :tenant_id AND device_id = :device_id RETURNING *""",
+        now_ms=now_ms,
+        reason=reason,
+        wipe_id=os.urandom(16).hex(),
+        tenant_id=device["tenant_id"],
+        device_id=device["device_id"],
+    )
+    mail = InboxMail(MailKind.DEVICE_REVOKE, device_config.signed_status(tx, vault, revoked, now_ms))
+    mail_inbox.announce_wipe(tx, vault, revoked, mail, now_ms=now_ms)
+    return revoked
 
 
 def mark_wiped(tx: Tx, device: Row, wipe_id: str) -> bool:
