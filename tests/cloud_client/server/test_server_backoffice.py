@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests import REPOSITORY
 from tests.docs.first_hour import Learned, Place, serve_cloud
 from tests.docs.page_commands import Command, commands_in
-from tools.rig.demo.programs import RunningPrograms
+from tests.until import until
+from tools.rig.demo.programs import RunningPrograms, module
 
 PAGE = REPOSITORY / "docs" / "tutorials" / "BACKOFFICE.md"
 STEP = re.compile(
@@ -30,7 +32,7 @@ class Reader:
     def __init__(self, place: Place, stage: RunningPrograms) -> None:
         self._place, self._stage = place, stage
         self._own: dict[str, str] = {}
-        self.served = False
+        self.served = self.shown = False
 
     def type(self, command: str) -> None:
         """A command whose output is not shown: the server's start, values of answers, a file."""
@@ -39,6 +41,8 @@ class Reader:
             serve_cloud(self._stage, self._place.folder, self._place.learned)
             self._own["http://127.0.0.1:8710"] = self._place.learned["SERVER"]
             self.served = True
+        elif command.startswith("palmctl cloud simulate page"):
+            self._open_page(command)
         elif command.startswith("export "):
             for assigned in command.split()[1:]:
                 name, _, shown = assigned.partition("=")
@@ -46,6 +50,27 @@ class Reader:
                 self._place.learned[name] = self._own[shown]
         else:
             self._place.run(Command(command, ()))
+
+    def _open_page(self, command: str) -> None:
+        """The page of simulated gates, on a free port: it shows the gates of the folder."""
+        replaced = {
+            "./cloud": f"{self._place.folder}/cloud",
+            "--folder sim": f"--folder {self._place.folder}/sim",
+        }
+        for name in ("TENANT", "BASE"):
+            replaced[f"${name}"] = self._place.learned[name]
+        for shown, own in replaced.items():
+            command = command.replace(shown, own)
+        words = [*command.split()[1:], "--port", "0", "--json"]
+        page = self._stage.start("page", module("tools.palmctl.main", *words))
+        url = page.wait_line(lambda line: "url" in line, 60)["url"]
+
+        def states() -> dict[str, str]:
+            news = httpx.get(f"{url}news", trust_env=False).raise_for_status().json()
+            return {gate["device_id"]: gate["state"] for gate in news["gates"]}
+
+        until(lambda: states() == {"gate-7": "lives", "gate-8": "wiped", "gate-9": "lives"})
+        self.shown = True
 
     def ask(self, script: str, shown: str) -> None:
         """A command whose answer is shown."""
@@ -65,7 +90,7 @@ def test_the_page_tells_the_truth(tmp_path: Path) -> None:
                 reader.ask(script, shown)
     finally:
         stage.stop()
-    assert reader.served
+    assert reader.served and reader.shown
 
 
 def check(shown: Any, given: Any, where: str, own: dict[str, str], name: str = "") -> None:

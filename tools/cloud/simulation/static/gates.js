@@ -8,10 +8,10 @@ const PORTUGUESE = {
   "The validator's decision": "Decisão do validador", "by the verdict": "conforme o veredito", "30 seconds late": "30 segundos depois", "lost": "perdida", "Decided": "Decidido",
   "now": "agora", "an hour ago": "há uma hora", "a day ago": "há um dia", "No one whom the gate knows": "Ninguém que a catraca conheça", "Stranger": "Estranho",
   "Poor capture": "Captura ruim", "Not a living hand": "Mão não viva", "No person is on file: your back office makes one with POST /v1/subjects.": "Não há pessoa cadastrada: seu back office cria uma com POST /v1/subjects.",
-  "An enrolment session": "Uma sessão de cadastro", "Short code, or what the QR code says": "Código curto, ou o texto do código QR", "Seed: the same number, the same palms": "Semente: o mesmo número, as mesmas palmas",
+  "An enrolment session": "Uma sessão de cadastro", "Short code, or what the QR code says": "Código curto, ou o texto do código QR", "Seed (optional)": "Semente (opcional)",
   "Finish with palms": "Concluir com palmas", "No capture is good enough": "Nenhuma captura é boa o bastante", "Another gate": "Outra catraca", "Device": "Dispositivo", "Model": "Modelo",
   "with a turn sensor": "com sensor de giro", "Make the gate": "Criar a catraca", "Events": "Eventos", "lives": "ativa", "no contact": "sem contato", "wiped": "apagada",
-  "palms": "palmas", "waiting uploads": "envios pendentes", "none yet": "nenhuma ainda", "a person not listed here": "uma pessoa fora desta lista", "no decision yet": "ainda sem decisão", "passed": "passou",
+  "palms": "palmas", "waiting uploads": "envios pendentes", "none yet": "nenhuma ainda", "a person not listed here": "uma pessoa fora desta lista", "no decision": "sem decisão", "passed": "passou",
   "did not pass": "não passou", "Passed": "Passou", "Did not pass": "Não passou", "Sync": "Sincronizar", "Mail": "Correio", "Revoke": "Revogar", "Show palm": "Mostrar palma", "under way": "em andamento",
   "the decision is lost": "a decisão se perdeu", "not yet delivered": "ainda não entregue", "enrolment": "cadastro", "gallery": "galeria", "a record for the outbox": "um registro para o outbox",
   "registered": "registrada", "revoked": "revogada", "result": "resultado", "The page has ended; start it again with palmctl cloud simulate page": "A página terminou; inicie de novo com palmctl cloud simulate page",
@@ -22,7 +22,7 @@ const say = (text) => (inPortuguese && PORTUGUESE[text]) || text;
 const language = inPortuguese ? "pt-BR" : "en";
 const STATES = { lives: ["good", "lives"], lost: ["warn", "no contact"], wiped: ["bad", "wiped"] };
 const TONES = { accept: "good", reject: "bad", abstain: "warn" };
-let version = "", pressed = 0, noticed = 0, begun = false;
+let version = "", pressed = 0, noticed = 0, begun = false, hurry = false, wake = () => {};
 
 function translatePage() {
   document.documentElement.lang = language;
@@ -90,12 +90,12 @@ function drawGate(row, gate) {
   row.className = tone;
   show(cells[1], "", make("span", `state ${tone}`, say(word)), gate.reason ? make("span", "note", gate.reason) : "",
     gate.unsent ? make("span", "note", `${gate.unsent} ${say("waiting uploads")}`) : "");
-  show(cells[2], "", `${gate.gallery}, ${gate.palms} ${say("palms")}`, make("code", "note head", gate.head16));
+  show(cells[2], "gallery", `${gate.gallery}, ${gate.palms} ${say("palms")}`, make("code", "note", gate.head16));
   if (!last) show(cells[3], "none", say("none yet"));
   else {
     const who = last.who || (last.result === "MATCH" ? say("a person not listed here") : "");
-    const end = [last.outcome || say("no decision yet"), ...(last.passed === null ? [] : [say(last.passed ? "passed" : "did not pass")])].join(", ");
-    show(cells[3], "", `${last.decision} ${last.result}${who ? ` · ${who}` : ""}`,
+    const end = [last.outcome || say("no decision"), ...(last.passed === null ? [] : [say(last.passed ? "passed" : "did not pass")])].join(", ");
+    show(cells[3], "", make("span", "who", `${last.decision} ${last.result}${who ? ` · ${who}` : ""}`),
       make("span", "note", `#${last.verdict_seq} → ${end} · ${new Date(last.decided_at_ms).toLocaleString(language, { dateStyle: "short", timeStyle: "medium" })}`));
   }
   for (const button of row.querySelectorAll("button")) button.disabled = gate.state === "wiped";
@@ -126,7 +126,7 @@ const GISTS = {
   sync: (told) => (told.wiped ? [`${say("wiped")}: ${told.wiped.reason}`, "bad"] : [`${say("gallery")} ${told.gallery.epoch}.${told.gallery.seq}, ${told.gallery.palms} ${say("palms")}`, ""]),
   mail: () => [say("a record for the outbox"), ""],
   gate: () => [say("registered"), "good"],
-  revoke: (told) => [`${say("revoked")}: ${told.status}`, "warn"],
+  revoke: () => [say("revoked"), "warn"],
 };
 function gist(event) {
   if (event.kind === "pressed") return [`${say("under way")} …`, "quiet"];
@@ -144,13 +144,14 @@ function buildEvent(event) {
 function drawEvent(item, event) {
   const [text, tone] = gist(event);
   item.className = tone || "quiet";
-  write(item.children[1], event.device_id ? `${event.device_id}: ${text}` : text);
+  const line = event.device_id && !text.startsWith(event.device_id) ? `${event.device_id}: ${text}` : text;
+  write(item.children[1], line);
   if (event.result && !item.querySelector("details")) {
     item.append(make("details", "", make("summary", "", say("result")), make("pre", "", JSON.stringify(event.result, null, 2))));
   }
   if (event.verb && event.kind !== "pressed" && event.number > noticed) {
     noticed = event.number;
-    if (begun) notice(`${event.device_id}: ${text}`, tone);
+    if (begun) notice(line, tone);
   }
 }
 
@@ -162,7 +163,8 @@ async function press(verb, device_id, options) {
   const body = JSON.stringify({ verb, options: { device_id, ...options } });
   const answer = await fetch("press", { method: "POST", headers: { "Content-Type": "application/json" }, body }).catch(() => null);
   if (answer && !answer.ok) notice((await answer.json().catch(() => ({}))).error || String(answer.status), "bad");
-  await news();
+  hurry = true;
+  wake();
 }
 
 function passage(options) {
@@ -209,7 +211,9 @@ async function news() {
 async function follow() {
   for (;;) {
     if (!document.hidden) await news();
-    await new Promise((done) => setTimeout(done, pressed ? WHILE_PRESSED_MS : EVERY_MS));
+    const ms = pressed || hurry ? WHILE_PRESSED_MS : EVERY_MS;
+    hurry = false;
+    await new Promise((done) => { wake = done; setTimeout(done, ms); });
   }
 }
 translatePage(); follow();
