@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import httpx
+from click.testing import CliRunner
 
 from tests.cloud_client.server.server_process import post, start
 from tests.cloud_client.server.simulated_site import Json, SimulatedSite
 from tests.until import until
+from tools.palmctl.main import main
 
 
 def test_a_gate_is_made_once_in_test_mode_and_in_private(site: SimulatedSite) -> None:
@@ -190,7 +192,12 @@ def test_gates_live_until_they_are_wiped(site: SimulatedSite) -> None:
     assert site.device("gate-2")["app"]["pkg"] == "palm-simulated-gate"
     assert not any((site.folder / "gate-1.gate" / "keys").iterdir())
     assert site.tried("pass", "--device-id", "gate-1", "--stranger").exit_code == 1
-    site.revoke("gate-2")
+    operator = ["device", "revoke", "gate-2", "--tenant", site.tenant, "--mode", "test", "--reason"]
+    assert [site.running.palmctl(*operator, reason)["status"] for reason in ("stolen", "lost")] == [
+        "revoked"
+    ] * 2
+    no_reason = CliRunner().invoke(main, ["cloud", *operator, "bored", *site.running.where])
+    assert no_reason.exit_code == 1 and "--reason is one of lost, stolen" in no_reason.stderr
     refused = site.tried("pass", "--device-id", "gate-2", "--stranger")
     assert refused.exit_code == 1 and json.loads(refused.stdout)["error"]["code"] == "gate_wiped"
     assert site.device("gate-2")["status"] == "wiped"

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.cloud_client.server.server_process import new_account, post
 from tests.cloud_client.server.simulated_site import SimulatedSite
 from tests.until import until
 from tools.cloud import simulation
+from tools.palmctl.main import main
 from tools.rig.browser import Tab, browsing, find_chromium
 
 CHROMIUM = find_chromium()
@@ -25,17 +27,22 @@ WITHIN_S = 30.0
 WORDS_OF_THE_CONTRACT = {"LIBERAR", "BLOQUEAR", "MATCH", "Content-Type", "X-About", "Palm access", "test"}
 
 
-def page_words(site: SimulatedSite, *more: str, mode: str = "test") -> list[str]:
-    of = ["--tenant", site.tenant, "--mode", mode, "--url", site.running.url]
-    return ["page", *site.running.where, *of, "--folder", str(site.folder), *more]
-
-
 @contextmanager
 def served(site: SimulatedSite) -> Iterator[str]:
     """A running page's address; it ends with Ctrl-C."""
-    command = [sys.executable, "-m", "tools.palmctl.main", "cloud", "simulate"]
-    words = page_words(site, "--port", "0", "--json")
-    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "tools.palmctl.main",
+        "cloud",
+        "simulate",
+        "page",
+        "--port",
+        "0",
+        "--json",
+    ]
+    of = ["--tenant", site.tenant, "--mode", "test", "--url", site.running.url, "--folder", str(site.folder)]
+    process = subprocess.Popen([*command, *site.running.where, *of], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield json.loads(process.stdout.readline())["url"]
@@ -172,9 +179,11 @@ def test_every_button_does_what_its_command_does(site: SimulatedSite) -> None:
         developer.at("gate-1", "Revoke", "gate-1: revoked")
         tab.value("document.querySelector(\"#gates [aria-label='Sync: gate-1']\").click()")
         developer.sees("#gates tr[data-key='gate-1']", "wiped")
+        developer.sees("#events", "gate-1 was revoked")  # said by the gate itself, whichever command wiped it
         assert site.device("gate-1")["status"] == "wiped"
         assert tab.value("document.querySelectorAll('#gates tr[data-key=gate-1] button:enabled').length") == 0
         assert tab.value("document.getElementById('gate').value") == "gate-9"
+        tab.value(f"notice({json.dumps('x' * 200)}, 'bad')")
         for width in (1280, 768, 360):
             tab.show(width=width, height=800)
             assert tab.value("document.documentElement.scrollWidth") <= width, width
@@ -195,14 +204,18 @@ def keys_reach_every_button(tab: Tab) -> None:
     assert reached == list(range(len(reached)))
 
 
-def test_the_page_is_refused_for_live_and_without_a_tenant(site: SimulatedSite) -> None:
-    command = site.tried(*site.gate_words("gate-2", mode="live"))
-    page = site.tried(*page_words(site, mode="live"))
-    assert page.exit_code == command.exit_code == 2
-    said = "--mode: gates are simulated in test mode only; expected test, found live"
-    assert said in page.stderr and said in command.stderr
-    site.tenant = "no-such-tenant"
-    unknown = site.tried(*page_words(site))
+def test_the_page_is_refused_for_live_and_without_a_tenant(tmp_path: Path) -> None:
+    where = ["--data", str(tmp_path / "data"), "--folder", str(tmp_path), "--url", "http://127.0.0.1:8710"]
+
+    def tried(command: str, mode: str, *more: str) -> Result:
+        words = ["cloud", "simulate", command, *where, "--tenant", "acme", "--mode", mode, *more]
+        return CliRunner().invoke(main, words)
+
+    refused = (tried("page", "live"), tried("gate", "live", "--device-id", "gate-1", "--gate-id", "g1"))
+    assert [each.exit_code for each in refused] == [2, 2]
+    for each in refused:
+        assert "--mode: gates are simulated in test mode only; expected test, found live" in each.stderr
+    unknown = tried("page", "test")
     assert unknown.exit_code == 1 and "no such tenant" in unknown.stderr
 
 

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -140,10 +141,7 @@ class SimulatedGate:
         """Raises SimulationError when no gate is there, GateWiped when nothing is left of it."""
         state = read_state(place)
         if state.wiped is not None:
-            raise GateWiped(
-                f"{place.stem} was revoked and wiped (wipe_id {state.wiped['wipe_id']}); "
-                "make another gate with: palmctl cloud simulate gate"
-            )
+            raise _already_wiped(place, state.wiped)
         self._place = place
         self._keys = KeyStore.open(place / "keys")
         self._validator = SigningKey.from_seed((place / "validator.key").read_bytes())
@@ -438,8 +436,10 @@ class SimulatedGate:
     async def obey(self) -> None:
         """Ask for this gate's status; when it orders a wipe, destroy everything and acknowledge that.
 
-        Raises GateWiped after a wipe.
+        Raises GateWiped after a wipe, also after one by another command of this gate.
         """
+        if (wiped := self.state.wiped) is not None:
+            raise _already_wiped(self._place, wiped)
         status = read_service_status(
             read_strict((await self._cloud.device_status()).body, max_bytes=_MAX_ANSWER_BYTES),
             device_id=self.device_id,
@@ -453,10 +453,18 @@ class SimulatedGate:
             state.palms = HeldPalms.empty(state.palms.stream, state.palms.epoch)
         await self._cloud.wiped(canonical_bytes({"wipe_id": status.wipe_id}), secrets.token_hex(16))
         for key in [*(self._place / "keys").iterdir(), self._place / "validator.key"]:
-            shred(key)
+            with suppress(FileNotFoundError):  # another command of this gate wipes it too
+                shred(key)
         with changing(self._place) as state:
             state.wiped, state.unsent = {"wipe_id": status.wipe_id, "reason": reason}, []
         raise GateWiped(
             f"{self.device_id} was revoked ({reason}): it destroyed its keys and its gallery, "
             f"and acknowledged wipe_id {status.wipe_id}"
         )
+
+
+def _already_wiped(place: Path, wiped: JsonObject) -> GateWiped:
+    return GateWiped(
+        f"{place.stem} was revoked and wiped (wipe_id {wiped['wipe_id']}); "
+        "make another gate with: palmctl cloud simulate gate"
+    )

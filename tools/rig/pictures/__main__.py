@@ -1,8 +1,9 @@
 """All pictures of the documents: `python -m tools.rig.pictures [--measure] [NAME]…`.
 
 Drawings come from sources and figures that are in the repository, and are the same wherever they are drawn; a
-test holds them together. `pages` photographs the playground, the operator's page, the totem and the preview
-with Chromium; `--measure` measures the figures of the charts and the terminal first, which takes minutes.
+test holds them together. `pages` photographs the playground, the operator's page, simulated gates, the totem
+and the preview with Chromium; `--measure` measures the figures of the charts and the terminal first, which
+takes minutes.
 """
 
 import json

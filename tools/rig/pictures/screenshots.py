@@ -1,7 +1,7 @@
 """Photographs of the pages for the documents: ``python -m tools.rig.pictures.screenshots [FOLDER]``.
 
-A playground, a server with a staged day, and a device with its totem and preview run for as long as it
-takes. Without a folder docs/images/ is written.
+A playground, a server with a staged day, simulated gates, and a device with its totem and preview run for as
+long as it takes. Without a folder docs/images/ is written.
 """
 
 import json
@@ -20,6 +20,7 @@ from cloud_client.reference_server.ops.serve import DataDirectory
 from tools.rig.browser import Tab, browsing, find_chromium, save
 from tools.rig.pictures import operator_stage
 from tools.rig.pictures.device_stage import photograph_device, staged_device
+from tools.rig.pictures.gates_stage import photograph_gates
 from tools.rig.pictures.playground_stage import photograph_playground
 
 PAGES: Final = {
@@ -72,13 +73,14 @@ def sign_in(tab: Tab, admin_url: str, api_key: str) -> None:
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
 def main(folder: Path | None) -> None:
-    """Photograph the playground, the operator's page, the totem's and the preview."""
+    """Photograph the playground, the operator's page, simulated gates, the totem's page and the preview."""
     chromium = find_chromium()
     if chromium is None:
         raise click.ClickException("chromium is not installed: apt-get install chromium")
     folder = folder or _DOCUMENTS
     with browsing(chromium) as tab:
         photograph_playground(tab, folder)
+        photograph_gates(tab, folder)
     with staged_server() as (admin_url, api_key), browsing(chromium) as tab:
         tab.show(width=_WIDE[0], height=_WIDE[1])
         sign_in(tab, admin_url, api_key)
