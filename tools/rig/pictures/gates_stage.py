@@ -59,7 +59,8 @@ def photograph_gates(tab: Tab, folder: Path) -> None:
         _choose(tab, "decision", "late_s=30")
         _press(tab, "[aria-label='Show palm: account-18']", "under way")
         _choose(tab, "decision", "")
-        _wait(tab, "document.querySelector('#gates').innerText.includes('no decision')")
+        gates = "document.querySelector('#gates').innerText"
+        _wait(tab, f"{gates}.includes('no decision') && !{gates}.includes('waiting uploads')")
         save(tab.photograph(), folder / "simulated-gates.png")
 
 

@@ -96,7 +96,7 @@ function drawGate(row, gate) {
     const who = last.who || (last.result === "MATCH" ? say("a person not listed here") : "");
     const end = [last.outcome || say("no decision"), ...(last.passed === null ? [] : [say(last.passed ? "passed" : "did not pass")])].join(", ");
     show(cells[3], "", make("span", "who", `${last.decision} ${last.result}${who ? ` · ${who}` : ""}`),
-      make("span", "note", `#${last.verdict_seq} → ${end} · ${new Date(last.decided_at_ms).toLocaleString(language, { dateStyle: "short", timeStyle: "medium" })}`));
+      make("span", "note", `#${last.verdict_seq} → ${end} · ${new Date(last.decided_at_ms).toLocaleString(language, { dateStyle: "short", timeStyle: "short" })}`));
   }
   for (const button of row.querySelectorAll("button")) button.disabled = gate.state === "wiped";
 }
