@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -190,6 +191,10 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         )
         cable = asyncio.create_task(palmd.pump.run(), name="cable")
         keeping = asyncio.create_task(palmd.housekeeping.run(), name="housekeeping")
+        # What a start leaves behind is most of the heap; to look through it again for garbage would halt a
+        # passage for some 50 ms.
+        gc.collect()
+        gc.freeze()
         sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")
