@@ -85,12 +85,14 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
     async def story(port: str) -> None:
         before = await reported(device)
         assert (before["link"], before["counters"]["cable.resets"]) == ({"up": False, "dbd_id": None}, 0)
-        async with validator_at(port, device.board, carries_mail=True) as validator:
+        async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             said = await passages(validator)
+        # The first report that a validator with mail takes has them all; the next one is due in half a minute.
+        async with validator_at(port, device.board, carries_mail=True) as validator:
+            await validator.wait_serving()
             by_mail = await collected(validator, device, OutboxType.REPORT)
-            while not by_mail["counters"].get("verdicts.reject.NO_MATCH"):
-                by_mail = await collected(validator, device, OutboxType.REPORT)
+            assert by_mail["counters"]["verdicts.reject.NO_MATCH"] == 1
             online = await reported(device)
         assert online["link"] == {"up": True, "dbd_id": DBD_ID}
         assert online["serving"] is True
@@ -98,7 +100,7 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         assert online["counters"]["latency_ms.le_inf"] == 2 + online["counters"].get(
             "verdicts.abstain.POOR_CAPTURE", 0
         )
-        assert online["queues"]["verdicts"] >= 2
+        assert online["queues"]["verdicts"] >= 1
         assert online["boot_id"] == before["boot_id"]
         assert BOOT_ID.fullmatch(online["boot_id"])
         assert online["uptime_s"] >= before["uptime_s"]
