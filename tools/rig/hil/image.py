@@ -23,6 +23,7 @@ SOURCES = (
 PACKAGES = (
     *("systemd-sysv", "udev", "kmod", "dbus", "linux-image-amd64", "initramfs-tools", "zstd"),
     *("python3", "ca-certificates", "init-system-helpers", "libstdc++6", "v4l-utils", "procps"),
+    *("openssl", "tpm2-tools", "libtpm2-pkcs11-1", "libtpm2-pkcs11-tools", "libtss2-tcti-device0"),
 )
 MODULES_AT_BOOT = ("virtio_blk", "virtio_pci", "ext4")
 """All that the first root needs; with `most` the start alone would take a minute here."""

@@ -16,6 +16,8 @@ from tools.rig.hil.errors import HilError
 from tools.rig.hil.image import Image
 
 QEMU = "qemu-system-x86_64"
+SWTPM = "swtpm"
+_TPM = ("-tpmdev", "emulator,id=tpm,chardev=tpm", "-device", "tpm-tis,tpmdev=tpm")
 MEMORY_MIB = 2_048
 BOOT_WITHIN_S = 600.0
 """The only time by the host's clock: it separates a machine that hangs from a slow one."""
@@ -114,8 +116,32 @@ class MachineProgram:
 
 
 @contextmanager
-def running(image: Image, console: Path) -> Iterator[Machine]:
-    """Start the machine, wait for its agent, and end it afterwards in any case."""
+def software_tpm(state: Path) -> Iterator[Path]:
+    """A TPM 2.0 for one run of the machine; what it keeps is in the folder `state`. Yields its control socket."""
+    if shutil.which(SWTPM) is None:
+        raise HilError(f"{SWTPM} not found; apt install swtpm")
+    state.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="palm-hil-tpm-") as folder:
+        control = Path(folder) / "control"
+        options = ("--tpm2", "--tpmstate", f"dir={state}", "--ctrl", f"type=unixio,path={control}")
+        process = subprocess.Popen([SWTPM, "socket", *options], stdin=subprocess.DEVNULL)
+        try:
+            while not control.exists():
+                if process.poll() is not None:
+                    raise HilError(f"{SWTPM} ended with {process.returncode}")
+                time.sleep(0.02)
+            yield control
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def running(image: Image, console: Path, tpm: Path | None = None) -> Iterator[Machine]:
+    """Start the machine, wait for its agent, and end it afterwards in any case.
+
+    `tpm`: the control socket of its TPM.
+    """
     if shutil.which(QEMU) is None:
         raise HilError(f"{QEMU} not found; apt install qemu-system-x86")
     with tempfile.TemporaryDirectory(prefix="palm-hil-") as folder:
@@ -126,7 +152,7 @@ def running(image: Image, console: Path) -> Iterator[Machine]:
             listener.settimeout(30)
             with console.open("wb") as log:
                 process = subprocess.Popen(
-                    _command(image, path), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                    _command(image, path, tpm), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
             try:
                 channel, _ = listener.accept()
@@ -141,7 +167,7 @@ def running(image: Image, console: Path) -> Iterator[Machine]:
                 process.wait()
 
 
-def _command(image: Image, channel: str) -> list[str]:
+def _command(image: Image, channel: str, tpm: Path | None) -> list[str]:
     # The guest's clock counts its instructions, 1 ns each, so that emulation makes for a board of a thousand
     # million instructions a second, at any speed and load of the host; while it idles, real time passes.
     # KVM is not asked for: where there is one inside another machine it may hang.
@@ -154,4 +180,5 @@ def _command(image: Image, channel: str) -> list[str]:
         *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,path={channel}"),
         *("-device", "virtserialport,chardev=agent,name=hil"),
         *("-device", "virtio-rng-pci"),
+        *(() if tpm is None else ("-chardev", f"socket,id=tpm,path={tpm}", *_TPM)),
     ]
