@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.errors import AttestationError
-from device.trust.attestation import attestation_body, is_attested, read_attested, read_chain
+from device.trust.attestation import is_attested, leaf_signature, read_attested, read_chain
 from link1.errors import is_not_permitted
 
 NAME = "attest"
@@ -18,8 +18,8 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         return skip(NAME, "no [attest] in the configuration: KEY_UNATTESTED is for information")
     try:
         chain = read_chain(section.chain_file)
-        if case.keys is not None and not section.signer.startswith("credential:"):
-            attestation_body(chain, section.signer, case.keys, b"doctor")
+        if "keys" not in case.closed and not section.signer.startswith("credential:"):
+            leaf_signature(chain, section.signer, b"doctor")
     except AttestationError as error:
         if is_not_permitted(error):
             return not_checked(NAME, str(error))

@@ -6,6 +6,7 @@ from pathlib import Path
 from device.config.config import DeviceConfig, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError
 from device.platform.clock import Clock
+from device.trust.credentials import open_stored
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
 from device.values.status import CoreStatus, read_status
@@ -62,7 +63,7 @@ def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
         trust_problem = _noted("trust", error, closed_parts)
     keys, keys_problem = None, ""
     try:
-        keys = KeyStore.open(config.keys_dir)
+        keys = open_stored(config.keys_dir)
     except DeviceError as error:
         keys_problem = _noted("keys", error, closed_parts)
     status, status_problem = None, ""

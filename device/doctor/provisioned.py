@@ -1,5 +1,6 @@
 """Keys, pinned trust and journal: is everything present that `palmctl provision` makes?"""
 
+import os
 from pathlib import Path
 
 from device.doctor.case import Case
@@ -11,6 +12,11 @@ from device.wipe.wipe import FILE_NAME as WIPE_FILE
 from device.wipe.wipe import read_wipe
 
 NAME = "provisioned"
+_OTHER_TPM = (
+    "they open only with the TPM that encrypted them, in the same state of secure boot, or with the host key: put "
+    "that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, then "
+    "`palmctl provision` with a new token"
+)
 
 
 def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
@@ -51,6 +57,8 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
             case.keys_problem,
             "see the line `ownership`; if the keys are lost, register the device again",
         )
+    if case.keys is None and os.geteuid() == 0:
+        return fail(NAME, f"the keys are encrypted and do not open here: {case.keys_problem}", _OTHER_TPM)
     key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
     return ok(NAME, f"{key}, root {case.trust.roots[0].kid}")
 

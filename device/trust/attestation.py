@@ -90,6 +90,20 @@ def attestation_body(
     """The body of `POST /v1/devices/attest`. Blocks while a secure element signs. Raises AttestationError."""
     publics = (keys.verdict.public.raw, keys.http.public.raw, keys.seal.public.raw)
     message = PREFIX + hashlib.sha256(b"".join(publics)).digest() + challenge
+    signature = leaf_signature(chain, signer, message, environ)
+    evidence = {
+        "chain_b64": [b64_encode(_der(one)) for one in chain.certificates],
+        "sig_b64": b64_encode(signature),
+    }
+    return canonical_bytes({"level": "x509", "evidence": evidence})
+
+
+def leaf_signature(
+    chain: FactoryChain, signer: str, message: bytes, environ: Mapping[str, str] = os.environ
+) -> bytes:
+    """`message` signed by `[attest] signer`, and verified with the leaf's key. Blocks while a secure element
+    signs. Raises AttestationError.
+    """
     signature = _sign(signer, message, chain.key, environ)
     try:
         if isinstance(chain.key, ed25519.Ed25519PublicKey):
@@ -101,11 +115,7 @@ def attestation_body(
             "[attest] signer holds another key than the first certificate of chain_file; name the key that "
             "the factory certified"
         ) from None
-    evidence = {
-        "chain_b64": [b64_encode(_der(one)) for one in chain.certificates],
-        "sig_b64": b64_encode(signature),
-    }
-    return canonical_bytes({"level": "x509", "evidence": evidence})
+    return signature
 
 
 def read_attested(state_dir: Path, keys: KeyStore) -> int | None:

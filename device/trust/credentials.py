@@ -67,6 +67,21 @@ class CredentialKeys:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class SealedKeys:
+    """The files that `encrypt_keys` wrote: they open for root, with what encrypted them."""
+
+    folder: Path
+
+    def read(self, purpose: KeyPurpose) -> bytes:
+        path = self.folder / f"{purpose}.cred"
+        try:
+            sealed = path.read_bytes()
+        except OSError as error:
+            raise KeyStoreError(f"the {purpose} key cannot be read from {path} ({error.strerror})") from error
+        return checked_key(path, _decrypted(credential_name(purpose), sealed, run_tool))
+
+
 def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
     """The credentials of this unit, if it has any of this product's, else the key files."""
     given = environ.get(_VARIABLE)
@@ -92,9 +107,17 @@ def run_tool(command: Sequence[str], given: bytes) -> bytes:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise KeyStoreError(
             f"{' '.join(command[:2])} failed: {said[-1] if said else 'it printed no reason'}; "
-            "run this as root, and see systemd-creds(1)"
+            "see systemd-creds(1)"
         )
     return done.stdout
+
+
+def open_stored(keys_dir: Path) -> KeyStore:
+    """The keys that lie on this disk: files, or for root what `encrypt_keys` made of them. Raises KeyStoreError."""
+    folder = keys_dir.with_name(CREDENTIALS_FOLDER)
+    if os.geteuid() == 0 and folder.is_dir() and not keys_dir.exists():
+        return KeyStore.load(SealedKeys(folder))
+    return KeyStore.open(keys_dir)
 
 
 def encrypt_keys(

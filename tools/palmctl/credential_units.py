@@ -43,8 +43,9 @@ def move_keys(keys_dir: Path, with_key: str, tell: Callable[[str], None]) -> str
 def _resolved(with_key: str) -> str:
     if with_key != "auto":
         return with_key
-    has_tpm = subprocess.run(["systemd-creds", "has-tpm2", "--quiet"], capture_output=True, check=False)
-    return "host" if has_tpm.returncode else "host+tpm2"
+    told = subprocess.run(["systemd-creds", "has-tpm2"], capture_output=True, text=True, check=False).stdout
+    # Its exit code asks for firmware that uses the TPM as well, which boards without UEFI have not.
+    return "host+tpm2" if {"+driver", "+system"} <= set(told.split()) else "host"
 
 
 def _systemctl(*words: str) -> None:

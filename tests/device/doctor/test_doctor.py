@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from device.doctor.finding import CheckResult
 from device.doctor.measured_picture import MeasuredPicture
 from device.platform.clock import SystemClock
 from device.trust.attestation import note_attested
+from device.trust.keystore import CREDENTIALS_FOLDER
 from device.trust.trust import reread
 from device.values.status import CableStatus
 from models.hand_landmarks import installed_landmarks, weights_folder
@@ -177,6 +179,19 @@ def test_a_device_provisioned_by_half(device: Device, case: Case) -> None:
     assert validator.check(half).result is CheckResult.SKIP
     device.config.journal_path.unlink()
     assert provisioned.check(replace(case, status=None)).result is CheckResult.FAIL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="systemd-creds needs root")
+def test_encrypted_keys_that_do_not_open_on_this_board(device: Device, case: Case) -> None:
+    folder = device.config.keys_dir.with_name(CREDENTIALS_FOLDER)
+    folder.mkdir(mode=0o700)
+    for key in device.config.keys_dir.iterdir():
+        (folder / f"{key.stem}.cred").write_bytes(b"of another board")
+        key.unlink()
+    device.config.keys_dir.rmdir()
+    found = provisioned.check(take_case(device.board.config_path, SystemClock()))
+    assert found.result is CheckResult.FAIL and "do not open here" in found.detail
+    assert "the TPM that encrypted them" in found.todo and "factory-reset" in found.todo
 
 
 def test_a_cable_that_is_not_there(case: Case) -> None:

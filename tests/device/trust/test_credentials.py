@@ -11,6 +11,7 @@ from device.trust.credentials import (
     drop_in_path,
     encrypt_keys,
     key_source,
+    open_stored,
     run_tool,
     write_drop_ins,
 )
@@ -142,6 +143,7 @@ def test_with_the_real_tool(keys: KeyStore, tmp_path: Path) -> None:
     state = tmp_path / "state"
     run_tool(["systemd-creds", "setup"], b"")
     encrypt_keys(state / "keys", with_key="host", credstore=tmp_path / "credstore")
+    assert open_stored(state / "keys").verdict == keys.verdict
     for purpose, key in (("verdict", keys.verdict.seed), ("data", keys.data_key)):
         sealed = (tmp_path / "credstore" / f"palm-access.{purpose}").read_bytes()
         assert key not in sealed
