@@ -27,15 +27,13 @@ TAG = f"cpython-{PYTHON.replace('.', '')}"
 
 
 def order(folder: Path) -> Build:
-    lock = folder / "empty.txt"
     folder.mkdir(exist_ok=True)
-    lock.write_text("")
     return Build(
         BuildTarget("arm64", "aarch64", PYTHON),
         Path(sys.executable),
         "1.2.3-4~deb12u1",
         EPOCH,
-        lock,
+        "",
         weights_folder() if weights_folder().is_dir() else None,
         cache=folder / "cache",
         out=folder,

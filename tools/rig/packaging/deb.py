@@ -1,6 +1,7 @@
 """Build the Debian packages: one for each release and architecture.
 
-    python -m tools.rig.packaging.deb [--release 12|13] [--arch amd64|arm64] [--revision N] [--out FOLDER]
+    python -m tools.rig.packaging.deb [--release 12|13] [--arch amd64|arm64] [--revision N] [--pkcs11]
+                                      [--out FOLDER]
 
 Needs no compiler and no root, on either release and architecture. The same sources and the same interpreters
 (`tools.rig.packaging.interpreters`) give the same bytes.
@@ -19,7 +20,16 @@ from tools.rig.packaging import documents, hand_weights, tree
 from tools.rig.packaging.debian_package import MAINTAINER, RELEASES, pack, write_control
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.interpreters import interpreter
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, BuildTarget, build_own, download, install, without
+from tools.rig.packaging.wheels import (
+    NOT_ON_A_BOARD,
+    PKCS11,
+    BuildTarget,
+    build_own,
+    download,
+    install,
+    only,
+    without,
+)
 
 SOURCE = Path(__file__).parents[3]
 PACKAGE = "palm-access"
@@ -33,6 +43,7 @@ SYSTEM_FILES = {
     "palm-update.path": "/lib/systemd/system/palm-update.path",
     "palm-update.service": "/lib/systemd/system/palm-update.service",
     "palm-update-recover.service": "/lib/systemd/system/palm-update-recover.service",
+    "palmd-tpm.conf": "/usr/share/palm-access/palmd-tpm.conf",
     "palm-usb-gadget.service": "/lib/systemd/system/palm-usb-gadget.service",
     "palm-totem.service": "/lib/systemd/system/palm-totem.service",
     "palm-kiosk.service": "/lib/systemd/system/palm-kiosk.service",
@@ -93,7 +104,7 @@ class Build:
     version: str
     epoch: int
     """Time of every file, seconds since 1970."""
-    lock: Path
+    lock: str
     """Names every wheel by version and hash."""
     hand_weights: Path | None
     """The folder that `tools.rig.packaging.hand_weights` made; None makes a package without them."""
@@ -113,7 +124,7 @@ def build(order: Build) -> Path:
     wheels = order.cache / f"wheels-{order.target.debian_arch}-{order.target.python}"
     with tempfile.TemporaryDirectory(dir=order.cache, prefix="tree-") as scratch:
         lock = Path(scratch, "board.txt")
-        lock.write_text(without(order.lock.read_text(), NOT_ON_A_BOARD))
+        lock.write_text(without(order.lock, NOT_ON_A_BOARD))
         download(lock, order.target, wheels)
         root, own = Path(scratch, "root"), build_own(SOURCE, Path(scratch, "own"))
         site_packages = tree.write_environment(root, order.version, order.target.python)
@@ -156,9 +167,16 @@ def main() -> None:
     parser.add_argument("--release", type=int, choices=numbers, help="one Debian release; default: both")
     parser.add_argument("--arch", choices=sorted(WHEEL_ARCHS), help="one architecture; default: both")
     parser.add_argument("--revision", type=int, default=1, help="the number after the version; default 1")
+    parser.add_argument(
+        "--pkcs11", action="store_true", help="with python-pkcs11, for boards whose factory's key is in a token"
+    )
     parser.add_argument("--out", type=Path, default=SOURCE / "build/deb", help="default: build/deb")
     given = parser.parse_args()
     cache = SOURCE / "build/deb"
+    locks = SOURCE / "tools/rig/packaging/lock"
+    lock = (locks / "device.txt").read_text()
+    if given.pkcs11:
+        lock += only((locks / "dev.txt").read_text(), PKCS11)
     try:
         epoch = tree.source_date_epoch(SOURCE)
         weights = cache / "hand-weights"
@@ -174,7 +192,7 @@ def main() -> None:
                         interpreter=program,
                         version=release.version(tree.own_version(SOURCE), given.revision),
                         epoch=epoch,
-                        lock=SOURCE / "tools/rig/packaging/lock/device.txt",
+                        lock=lock,
                         hand_weights=weights,
                         cache=cache,
                         out=given.out,

@@ -14,6 +14,9 @@ from tools.rig.packaging.process import run
 NOT_ON_A_BOARD = frozenset({"pip"})
 """sqlite-utils names pip for its plugin command; a board installs nothing by it."""
 
+PKCS11 = frozenset({"asn1crypto", "python-pkcs11"})
+"""What a `pkcs11:` signer needs; the lock of the development environment pins both."""
+
 OWN_NOT_ON_A_BOARD = (
     "cloud_client/reference_server",
     "link1/validator",
@@ -53,8 +56,16 @@ class BuildTarget:
 
 def without(lock: str, names: frozenset[str]) -> str:
     """The lock's text without the entries of `names`. An entry goes from its name to the next one's."""
-    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
-    return "".join(entry for entry in entries if entry.partition("==")[0] not in names)
+    return "".join(entry for entry in _entries(lock) if entry.partition("==")[0] not in names)
+
+
+def only(lock: str, names: frozenset[str]) -> str:
+    """The entries of `names` alone, which have no markers."""
+    return "".join(entry for entry in _entries(lock) if entry.partition("==")[0] in names)
+
+
+def _entries(lock: str) -> list[str]:
+    return re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
 
 
 def download(lock: Path, target: BuildTarget, into: Path) -> None:
