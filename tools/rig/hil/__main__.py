@@ -11,6 +11,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from tools.rig.hil.image import make_image
 from tools.rig.hil.machine import Machine, running
 from tools.rig.hil.machine_device import MachineDevice, make_stage
 from tools.rig.hil.rig import Rig, ScenarioFailed
-from tools.rig.hil.scenarios import SCENARIOS
+from tools.rig.hil.scenarios import SCENARIOS, Figures
+from tools.rig.hil.tpm_board import NAME as TPM_BOARD
+from tools.rig.hil.tpm_board import board_with_a_tpm, why_not
 
 CACHE = Path("build/hil")
 
@@ -28,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.rig.hil", description=__doc__)
     parser.add_argument("--deb", type=Path, required=True, help="The built package, of this architecture.")
     parser.add_argument("--out", type=Path, default=Path("build/hil.json"))
-    names = sorted(scenario.name for scenario in SCENARIOS)
+    names = sorted({*(scenario.name for scenario in SCENARIOS), TPM_BOARD})
     parser.add_argument(
         "--only",
         nargs="+",
@@ -61,10 +65,20 @@ def main() -> int:
 
 def _run(package: Path, names: set[str]) -> list[dict[str, Any]]:
     CACHE.mkdir(parents=True, exist_ok=True)
+    results = [] if names == {TPM_BOARD} else _run_rig(package, names)
+    if TPM_BOARD not in names:
+        return results
+    if (reason := why_not()) is not None:
+        print(f"SKIP {TPM_BOARD:18} {reason}", flush=True)
+        return results
+    return [*results, _played(TPM_BOARD, lambda: board_with_a_tpm(CACHE, package, _tell))]
+
+
+def _run_rig(package: Path, names: set[str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="palm-hil-stage-") as name:
         _tell("making the device's state and what its camera sees")
         stage = make_stage(Path(name))
-        image = make_image(CACHE, package, Path(name), _tell)
+        image = make_image(CACHE, (package,), Path(name), _tell)
     _tell("starting the machine")
     with running(image, CACHE / "console.log") as machine:
         try:
@@ -78,21 +92,26 @@ def _play(rig: Rig, stage: MachineDevice, names: set[str]) -> list[dict[str, Any
     for scenario in SCENARIOS:
         if not (scenario.needed or scenario.name in names):
             continue
-        begun = time.monotonic()
-        result: dict[str, Any] = {"name": scenario.name, "passed": True}
-        try:
-            result["figures"] = scenario.run(rig, stage)
-        except ScenarioFailed as failed:
-            result |= {"passed": False, "why": str(failed)}
-        result["took_s"] = round(time.monotonic() - begun, 1)
+        result = _played(scenario.name, partial(scenario.run, rig, stage))
         results.append(result)
-        told = ", ".join(f"{name} {value}" for name, value in result.get("figures", {}).items())
-        word = "PASS" if result["passed"] else "FAIL"
-        print(f"{word} {scenario.name:18} {result['took_s']:6.1f} s  {told or result['why']}", flush=True)
         if scenario.needed and not result["passed"]:
             print("hil: nothing else can be tried without it", file=sys.stderr)
             break
     return results
+
+
+def _played(name: str, play: Callable[[], Figures]) -> dict[str, Any]:
+    begun = time.monotonic()
+    result: dict[str, Any] = {"name": name, "passed": True}
+    try:
+        result["figures"] = play()
+    except ScenarioFailed as failed:
+        result |= {"passed": False, "why": str(failed)}
+    result["took_s"] = round(time.monotonic() - begun, 1)
+    told = ", ".join(f"{each} {value}" for each, value in result.get("figures", {}).items())
+    word = "PASS" if result["passed"] else "FAIL"
+    print(f"{word} {name:18} {result['took_s']:6.1f} s  {told or result['why']}", flush=True)
+    return result
 
 
 def _keep_journal(machine: Machine) -> None:

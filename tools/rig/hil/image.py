@@ -27,7 +27,7 @@ PACKAGES = (
 )
 MODULES_AT_BOOT = ("virtio_blk", "virtio_pci", "ext4")
 """All that the first root needs; with `most` the start alone would take a minute here."""
-SIZE_MIB = 2_560
+SIZE_MIB = 3_072
 _NEEDED = ("mmdebstrap", "mke2fs", "tar", "chroot")
 
 Tell = Callable[[str], None]
@@ -76,8 +76,8 @@ def debian_archive(
     return archive
 
 
-def make_image(cache: Path, package: Path, files: Path, tell: Tell) -> Image:
-    """A disk with the package installed; `files` is laid over the root. Needs root, as chroot does."""
+def make_image(cache: Path, packages: Sequence[Path], files: Path, tell: Tell) -> Image:
+    """A disk with the packages installed; `files` is laid over the root. Needs root, as chroot does."""
     if os.geteuid() != 0:
         raise HilError("the package is installed with chroot: run this as root")
     archive = base_archive(cache, tell)
@@ -85,9 +85,11 @@ def make_image(cache: Path, package: Path, files: Path, tell: Tell) -> Image:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
     do(["tar", "-C", str(root), "-xf", str(archive)])
-    tell(f"installing {package.name}")
-    install_package(root, package)
+    for package in packages:
+        tell(f"installing {package.name}")
+        install_package(root, package)
     shutil.copytree(files, root, symlinks=True, dirs_exist_ok=True)
+    do(["chroot", str(root), "install", "-d", "-m", "0700", "-o", "palm-access", "/var/lib/palm-access"])
     do(["chroot", str(root), "chown", "-R", "palm-access:", "/var/lib/palm-access"])
     kernel, initrd = (only(root / "boot", name) for name in ("vmlinuz-*", "initrd.img-*"))
     image = Image(cache / "kernel", cache / "initrd", disk)

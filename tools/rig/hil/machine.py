@@ -92,6 +92,16 @@ class Machine:
         """Let the machine's time pass; what time it is then."""
         return float(self.ask("sleep", seconds=seconds)["at_s"])
 
+    def power_off(self) -> None:
+        """Shut the machine down in order; returns when it is off."""
+        self.run("systemctl", "poweroff")
+        self._channel.settimeout(ANSWER_WITHIN_S)
+        try:
+            while self._channel.recv(1 << 16):
+                pass
+        except TimeoutError:
+            raise HilError("the machine did not shut down") from None
+
     def spawn(self, name: str, argv: Sequence[str]) -> "MachineProgram":
         self.ask("spawn", name=name, argv=list(argv))
         return MachineProgram(self, name)

@@ -53,17 +53,22 @@ class MachineDevice:
 def make_stage(root: Path) -> MachineDevice:
     """Fill `root`, a new folder, with everything that goes over the installed package."""
     write_films(root / "hil/films")
+    put_agent(root)
+    copy_kit(root)
+    return _provision(root)
+
+
+def put_agent(root: Path) -> None:
+    """The agent below `root`, started with the machine."""
     modules = root / "hil/tools/rig/hil"
     modules.mkdir(parents=True)
     for name in ("__init__.py", "agent.py", "screen.py", "bulk_gadget.py", "bulk_echo.py"):
         shutil.copy(Path(__file__).parent / name, modules / name)
-    copy_kit(root)
     units = root / "etc/systemd/system"
     wanted = units / "multi-user.target.wants"
     wanted.mkdir(parents=True)
     (units / "hil-agent.service").write_text(_AGENT_UNIT, encoding="ascii")
     (wanted / "hil-agent.service").symlink_to("/etc/systemd/system/hil-agent.service")
-    return _provision(root)
 
 
 def _provision(root: Path) -> MachineDevice:
