@@ -13,8 +13,8 @@ from device.wipe.wipe import read_wipe
 
 NAME = "provisioned"
 _OTHER_TPM = (
-    "they open only with the TPM that encrypted them, in the same state of secure boot, or with the host key: put "
-    "that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, then "
+    "it opens only with the TPM that encrypted it, in the same state of secure boot, or with the host key: "
+    "put that back, then `systemctl restart palmd palm-syncd`; if it is lost, `palmctl factory-reset`, then "
     "`palmctl provision` with a new token"
 )
 
@@ -51,14 +51,9 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     encrypted = config.keys_dir.with_name(CREDENTIALS_FOLDER).is_dir()
     if "keys" in case.closed and not encrypted:
         return not_checked(NAME, f"root {case.trust.roots[0].kid}; the keys may not be read by this user")
-    if case.keys is None and not encrypted:
-        return fail(
-            NAME,
-            case.keys_problem,
-            "see the line `ownership`; if the keys are lost, register the device again",
-        )
-    if case.keys is None and os.geteuid() == 0:
-        return fail(NAME, f"the keys are encrypted and do not open here: {case.keys_problem}", _OTHER_TPM)
+    if case.keys is None and (os.geteuid() == 0 or not encrypted):
+        lost = "see the line `ownership`; if the keys are lost, register the device again"
+        return fail(NAME, case.keys_problem, _OTHER_TPM if encrypted else lost)
     key = f"verdict key {case.keys.verdict.kid}" if case.keys else "keys are encrypted credentials"
     return ok(NAME, f"{key}, root {case.trust.roots[0].kid}")
 

@@ -76,10 +76,11 @@ class SealedKeys:
     def read(self, purpose: KeyPurpose) -> bytes:
         path = self.folder / f"{purpose}.cred"
         try:
-            sealed = path.read_bytes()
+            return checked_key(path, _decrypted(credential_name(purpose), path.read_bytes(), run_tool))
         except OSError as error:
             raise KeyStoreError(f"the {purpose} key cannot be read from {path} ({error.strerror})") from error
-        return checked_key(path, _decrypted(credential_name(purpose), sealed, run_tool))
+        except KeyStoreError as error:
+            raise KeyStoreError(f"the {purpose} key is encrypted and does not open here: {error}") from error
 
 
 def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
@@ -113,7 +114,7 @@ def run_tool(command: Sequence[str], given: bytes) -> bytes:
 
 
 def open_stored(keys_dir: Path) -> KeyStore:
-    """The keys that lie on this disk: files, or for root what `encrypt_keys` made of them. Raises KeyStoreError."""
+    """The keys on this disk: files, or for root what `encrypt_keys` made of them. Raises KeyStoreError."""
     folder = keys_dir.with_name(CREDENTIALS_FOLDER)
     if os.geteuid() == 0 and folder.is_dir() and not keys_dir.exists():
         return KeyStore.load(SealedKeys(folder))

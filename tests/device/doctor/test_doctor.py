@@ -190,8 +190,8 @@ def test_encrypted_keys_that_do_not_open_on_this_board(device: Device, case: Cas
         key.unlink()
     device.config.keys_dir.rmdir()
     found = provisioned.check(take_case(device.board.config_path, SystemClock()))
-    assert found.result is CheckResult.FAIL and "do not open here" in found.detail
-    assert "the TPM that encrypted them" in found.todo and "factory-reset" in found.todo
+    assert found.result is CheckResult.FAIL and "does not open here" in found.detail
+    assert "the TPM that encrypted it" in found.todo and "factory-reset" in found.todo
 
 
 def test_a_cable_that_is_not_there(case: Case) -> None:

@@ -127,7 +127,7 @@ class MachineProgram:
 
 @contextmanager
 def software_tpm(state: Path) -> Iterator[Path]:
-    """A TPM 2.0 for one run of the machine; what it keeps is in the folder `state`. Yields its control socket."""
+    """A TPM 2.0 for one run of the machine, kept in the folder `state`. Yields its control socket."""
     if shutil.which(SWTPM) is None:
         raise HilError(f"{SWTPM} not found; apt install swtpm")
     state.mkdir(exist_ok=True)

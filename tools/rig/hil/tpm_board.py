@@ -1,7 +1,7 @@
-"""A board with a TPM 2.0 (swtpm) and its service in one machine, by the commands of docs/howto/ATTESTATION.md.
+"""A board with a TPM 2.0 (swtpm) and its service in one machine: the commands of docs/howto/ATTESTATION.md.
 
-The factory's key is made in the TPM and signs there, under palmd's own unit; the device's keys are sealed to it.
-Then the machine starts with another TPM, and again with the first one.
+The factory's key is made in the TPM and signs there, under palmd's own unit; the device's keys are sealed to
+it. Then the machine starts with another TPM, and again with the first one.
 """
 
 import json
@@ -31,7 +31,7 @@ _SOURCE = Path(__file__).parents[3]
 _PAGE = _SOURCE / "docs/howto/ATTESTATION.md"
 _BLOCK = re.compile(r"<!-- on: ([^>]*?) -->\n```console\n(.*?)```", re.DOTALL)
 _SIGNER = re.compile(r'^ +(signer = "pkcs11:.*")$', re.MULTILINE)
-_WORK = Path("/root/attest")
+_WORK = Path("/srv/attest")
 """The factory and the board share a folder in the machine: what one carries to the other is there."""
 _DEVICE, _DBD = "gate-7-left", "dbd-7"
 
@@ -68,8 +68,7 @@ def _attest(machine: Machine) -> Figures:
 
     tenant = ("--tenant", operate("tenant", "create", "metro")["tenant_id"], "--mode", "live")
     operate("dbd", "add", *tenant, "--dbd-id", _DBD, "--pub-b64", SigningKey.generate().public.b64)
-    machine.run("cp", f"{_WORK}/factory-ca.pem", "/tmp")  # the operator's user does not see /root
-    operate("factory-ca", "add", "/tmp/factory-ca.pem")
+    operate("factory-ca", "add", f"{_WORK}/factory-ca.pem")
     token = operate("token", "create", *tenant, "--device-id", _DEVICE)["token"]
     machine.write("/root/token", token + "\n")
     machine.run(
@@ -112,7 +111,7 @@ def _refuse(machine: Machine) -> Figures:
     """The disk in a board with another TPM: palmd does not start, and the doctor says why and what to do."""
     failed = ("systemctl", "--quiet", "is-failed", "palmd")
     _wait(machine, "systemd to give up", lambda: machine.run(*failed, check=False).rc == 0)
-    _expect(machine, "provisioned", "fail", "do not open here", "the TPM that encrypted them")
+    _expect(machine, "provisioned", "fail", "not open here", "the TPM that encrypted")
     _expect(machine, "attest", "fail", "the token does not sign", "that it made this key")
     return {}
 

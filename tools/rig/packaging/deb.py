@@ -168,7 +168,9 @@ def main() -> None:
     parser.add_argument("--arch", choices=sorted(WHEEL_ARCHS), help="one architecture; default: both")
     parser.add_argument("--revision", type=int, default=1, help="the number after the version; default 1")
     parser.add_argument(
-        "--pkcs11", action="store_true", help="with python-pkcs11, for boards whose factory's key is in a token"
+        "--pkcs11",
+        action="store_true",
+        help="with python-pkcs11, for boards with a TPM or secure element",
     )
     parser.add_argument("--out", type=Path, default=SOURCE / "build/deb", help="default: build/deb")
     given = parser.parse_args()
