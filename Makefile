@@ -140,7 +140,7 @@ deb-test: deb ## install, upgrade, roll back, remove and purge them in Debian tr
 
 hil: $(VENV)/ready ## the amd64 package in a virtual machine with a real camera driver and a real USB cable (root; qemu)
 	rm -f build/hil/palm-access_*.deb
-	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch amd64 --out build/hil
+	$(BIN)/python -m tools.rig.packaging.deb --release 12 --arch amd64 --pkcs11 --out build/hil
 	$(BIN)/python -m tools.rig.hil --deb build/hil/palm-access_*_amd64.deb
 
 # KEY=FILE signs (or PALM_RELEASE_KEY); DIRTY=--dirty makes a trial of a checkout with changes.
