@@ -134,11 +134,14 @@ def software_tpm(state: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="palm-hil-tpm-") as folder:
         control = Path(folder) / "control"
         options = ("--tpm2", "--tpmstate", f"dir={state}", "--ctrl", f"type=unixio,path={control}")
-        process = subprocess.Popen([SWTPM, "socket", *options], stdin=subprocess.DEVNULL)
+        log = ("--log", f"file={state}/log")
+        process = subprocess.Popen(
+            [SWTPM, "socket", *options, *log], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             while not control.exists():
                 if process.poll() is not None:
-                    raise HilError(f"{SWTPM} ended with {process.returncode}")
+                    raise HilError(f"{SWTPM} ended with {process.returncode}; see {state}/log")
                 time.sleep(0.02)
             yield control
         finally:

@@ -85,7 +85,7 @@ def _attest(machine: Machine) -> Figures:
     machine.run("systemctl", "restart", "palmd", "palm-syncd", timeout_s=120)
 
     def trust() -> Any:
-        return operate("device", "show", _DEVICE, *tenant)["trust"]
+        return operate("device", "show", _DEVICE, *tenant)["device"]["trust"]
 
     _wait(machine, "the service to verify", lambda: trust() == {"attest_level": "x509", "verified": True})
     verified_s = machine.now_s()
