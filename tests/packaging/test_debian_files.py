@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.rig.packaging.deb import SOURCE, SYSTEM_FILES
-from tools.rig.packaging.wheels import NOT_ON_A_BOARD, without
+from tools.rig.packaging.wheels import NOT_ON_A_BOARD, PKCS11, only, without
 
 DEBIAN = SOURCE / "tools/rig/packaging/debian"
 GADGET = SOURCE / "systemd/usb-gadget"
@@ -39,6 +39,24 @@ def test_the_lock_without_what_no_board_needs() -> None:
     names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert {line.partition("==")[0] for line in kept.splitlines() if "==" in line} == names - {"pip"}
     assert kept.count("--hash") < lock.count("--hash")
+
+
+def test_a_board_with_a_token_gets_pinned_libraries_without_markers() -> None:
+    taken = only((SOURCE / "tools/rig/packaging/lock/dev.txt").read_text(), PKCS11)
+    pinned = [line for line in taken.splitlines() if "==" in line]
+    assert {line.partition("==")[0] for line in pinned} == PKCS11
+    assert not any(";" in line for line in pinned) and taken.count("--hash") > len(pinned)
+
+
+def test_the_drop_in_for_a_tpm_is_the_pages_and_opens_the_tpm_alone() -> None:
+    lines = (SOURCE / "systemd/palmd-tpm.conf").read_text().splitlines()
+    page = (SOURCE / "docs/howto/ATTESTATION.md").read_text()
+    assert [line for line in lines if "Allow" in line] == ["DeviceAllow=/dev/tpmrm0 rw"]
+    assert SYSTEM_FILES["palmd-tpm.conf"] in page
+    (environment,) = (line.partition("=")[2] for line in lines if line.startswith("Environment="))
+    variables = dict(pair.split("=", 1) for pair in environment.split())
+    assert f"-g palm-access {variables['TPM2_PKCS11_STORE']}\n" in page
+    assert len(variables["PKCS11_SQL_LOCK"]) == 1, "tpm2-pkcs11 1.9.0 misreads longer ones"
 
 
 def gadget(sys: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
