@@ -88,7 +88,7 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             said = await passages(validator)
-        # The first report that a validator with mail takes has them all; the next one is due in half a minute.
+        # The first report that a validator with mail takes has them all; the next is due in half a minute.
         async with validator_at(port, device.board, carries_mail=True) as validator:
             await validator.wait_serving()
             by_mail = await collected(validator, device, OutboxType.REPORT)
