@@ -123,6 +123,14 @@ def test_the_string_alone_makes_a_device_that_believes_this_service(service: Ser
     assert again.returncode == 0, "the same string goes on where an interruption stopped it"
 
 
+def test_the_board_takes_what_the_operators_command_printed(service: Service, tmp_path: Path) -> None:
+    invited = CliRunner().invoke(main, service.invite("gate-9-left"))
+    assert len(invited.stdout.splitlines()) > 1
+    done = on_board(tmp_path, "--string-stdin", "--json", given=invited.stdout)
+    assert done.returncode == 0, done.stderr
+    assert load_config(tmp_path / "etc/device.toml").device.id == "gate-9-left"
+
+
 def test_typed_at_a_terminal_it_is_not_shown(service: Service, tmp_path: Path) -> None:
     string = service.string("gate-typed")
     ours, theirs = pty.openpty()

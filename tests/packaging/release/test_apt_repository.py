@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging.release.conftest import EPOCH, new_key
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.release.apt import KEY, write_apt
 from tools.rig.packaging.release.signing import signer
@@ -18,22 +19,7 @@ pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb", "gpg")),
     reason="needs apt, dpkg and gnupg (apt install gnupg)",
 )
-EPOCH = 1_790_000_000
 NAME = "palm-access-tiny"
-
-
-def new_key(folder: Path) -> Path:
-    """A throw-away signing key that is older than what it signs; the exported secret key."""
-    home, key = folder / "home", folder / "secret.asc"
-    home.mkdir(mode=0o700, parents=True)
-    gpg = ["gpg", "--batch", "--quiet", "--homedir", str(home)]
-    made = ["--faked-system-time", f"{EPOCH - 86400}!", "--passphrase", "", "--quick-gen-key", "a test"]
-    subprocess.run([*gpg, *made, "ed25519", "sign", "never"], check=True, capture_output=True)
-    exported = subprocess.run([*gpg, "--armor", "--export-secret-keys"], check=True, capture_output=True)
-    key.write_bytes(exported.stdout)
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
-    shutil.rmtree(home)
-    return key
 
 
 def tiny_package(folder: Path, python: str = "3.11", text: str = "a file\n") -> Path:

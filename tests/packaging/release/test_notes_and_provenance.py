@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
-from tests.packaging.release.conftest import EPOCH
-from tests.packaging.release.test_apt_repository import new_key
+from tests.packaging.release.conftest import EPOCH, new_key
 from tools.rig.packaging.errors import PackagingError
 from tools.rig.packaging.release.notes import release_notes
 from tools.rig.packaging.release.provenance import statement

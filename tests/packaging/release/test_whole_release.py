@@ -1,4 +1,7 @@
-"""A release of the last commit, made in two places (`make release-test`): the same bytes, and it works."""
+"""A release of the last commit, made in two places (`make release-test`): the same bytes, and it works.
+
+PALM_RELEASE=FOLDER tries a signed release that is there already, and makes none.
+"""
 
 import filecmp
 import json
@@ -7,23 +10,20 @@ import platform
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
-from tests.packaging.release.test_apt_repository import new_key
+from tests.packaging.release.conftest import VERSION, ran
 from tests.packaging.release.test_bills_of_materials import check_bill
 from tools.rig.packaging.release.apt import KEY
 from tools.rig.packaging.release.images import DEMONSTRATION, SERVER
 from tools.rig.packaging.release.sbom import contents_of
-from tools.rig.packaging.tree import own_version
 
 _NEEDED = ("dpkg-deb", "gpgv", "mmdebstrap", "podman", "runc")
 pytestmark = [
@@ -33,7 +33,6 @@ pytestmark = [
         reason=f"needs root and {', '.join(_NEEDED)} (apt install)",
     ),
 ]
-VERSION = own_version(REPOSITORY)
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 PODMAN = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
 PORT = 18720
@@ -51,43 +50,9 @@ palm-access-cloud tenant create acme
 runuser -u palm-access-cloud -- env PALM_CLOUD_DATA=/var/lib/palm-access-cloud PALM_CLOUD_BACKUPS=2 sh -ec '
     for _ in 1 2 3; do /usr/libexec/palm-access-cloud/backup; sleep 1.1; done'
 kill $!
+wait $! || :
 echo "backups: $(ls /var/backups/palm-access-cloud/*/cloud.db | wc -l)"
 """
-
-
-def ran(command: Sequence[object], cwd: Path | None = None) -> str:
-    """What a command printed, standard error too; checked."""
-    words = [str(word) for word in command]
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=cwd
-    )
-    print(f"$ {' '.join(words[:8])}\n{done.stdout}", flush=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folders of two builds, from checkouts at different paths, signed by one throw-away key."""
-    base = tmp_path_factory.mktemp("release")
-    key = new_key(base / "key")
-    made: list[Path] = []
-    for place in (base / "a", base / "another/place/altogether"):
-        ran(["git", "clone", "--quiet", REPOSITORY, place])
-        cache = place / "build/deb"
-        if made:  # what was downloaded is used again, what was built is not
-            for folder in (base / "a/build/deb").glob("wheels-*"):
-                shutil.copytree(folder, cache / folder.name)
-            for folder in (base / "a/build/release/cache").iterdir():
-                shutil.copytree(folder, place / "build/release/cache" / folder.name)
-        ran([sys.executable, "-m", "tools.rig.packaging.release", "--key", key], cwd=place)
-        made.append(place / "build/release" / VERSION)
-    return made
-
-
-@pytest.fixture(scope="module")
-def release(releases: list[Path]) -> Path:
-    return releases[0]
 
 
 def names(folder: Path) -> list[str]:
@@ -95,6 +60,8 @@ def names(folder: Path) -> list[str]:
 
 
 def test_two_builds_from_two_paths_have_the_same_bytes(releases: list[Path]) -> None:
+    if len(releases) == 1:
+        pytest.skip("one release that was there already")
     first, second = releases
     assert names(first) == names(second)
     _, differing, unread = filecmp.cmpfiles(first, second, names(first), shallow=False)

@@ -30,6 +30,8 @@ expected one way to become a device, found none:
                         its parts by hand
   --offline-bundle FILE --device-id D --gate-id G --dbd-id X
                         without a network: a request on a stick, and the service's answer.""")
+_AS_INVITE_PRINTS_IT = "string: "
+"""`palmctl cloud device invite … | palmctl provision --string-stdin` needs no editor between them."""
 _IN_THE_STRING = ("server", "device_id", "gate_id", "dbd_id", "passage_sensor", "ca_file")
 
 
@@ -172,7 +174,9 @@ def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool
                 "give all parts by hand with --server and --token-stdin"
             )
     invited = read_invitation(
-        _camera_string(path, given) if camera else _secret(marked("provisioning string"))
+        _camera_string(path, given)
+        if camera
+        else _secret(marked("provisioning string")).removeprefix(_AS_INVITE_PRINTS_IT)
     )
     ca_file = _authority_file(path, invited.authority)
     found_there = ca_file is not None and ca_file.exists()
