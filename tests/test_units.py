@@ -21,6 +21,16 @@ EXPOSURE = {
     "palm-kiosk.service": 3.5,
 }
 """At most, by `systemd-analyze security`: from 0 to 10."""
+MODULE_OF = {
+    "char-video4linux": "uvcvideo",
+    "char-ttyACM": "cdc_acm",
+    "char-ttyUSB": "usbserial",
+    "char-ttyGS": "u_serial",
+    "char-usb_device": "cdc_acm",  # which needs usbcore
+    "char-ttyS": None,  # these two are part of Debian's kernels
+    "char-ttyAMA": None,
+}
+"""The module by which the kernel knows a class of devices."""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
@@ -43,6 +53,20 @@ def test_exposure_stays_low(unit: str, at_most: float) -> None:
 
 def test_every_service_has_its_bound() -> None:
     assert {path.name for path in UNITS.glob("*.service")} == set(EXPOSURE)
+
+
+def test_a_class_of_devices_is_known_before_the_core_may_use_it() -> None:
+    """systemd leaves out of DeviceAllow= what the kernel does not know when the unit starts: after a boot in
+    which the driver comes later, the core would not be permitted to open its own cable.
+    """
+    core = directives(UNITS / "palmd.service")
+    loaded = set((UNITS / "palm-access.modules-load").read_text().split("\n"))
+    before = " ".join(core["After"]).split()
+    assert "systemd-modules-load.service" in before
+    loaded |= {name[len("modprobe@") : -len(".service")] for name in before if name.startswith("modprobe@")}
+    for allowed in core["DeviceAllow"]:
+        module = MODULE_OF[allowed.removesuffix(" rw")]
+        assert module is None or module in loaded, allowed
 
 
 def test_the_carrier_is_a_user_of_its_own_and_sees_one_socket() -> None:

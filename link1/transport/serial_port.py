@@ -123,6 +123,11 @@ def _advice(error: serial.SerialException) -> str:
             return "there is no such port; plug the cable in, or name another port"
         case errno.EACCES:
             return "no permission; add the user to the group that owns the port (often dialout)"
+        case errno.EPERM:
+            return (
+                "this program's service may not use such a port (DeviceAllow=), or was started before the "
+                "port's driver; restart the service"
+            )
         case errno.EAGAIN:
             return "another program holds the port; stop it first"
         case _:
