@@ -16,8 +16,8 @@ MOST_COMMANDS, MOST_S = 10, 600.0
 """An installer types no more and waits no longer; downloads do not count."""
 FOLDER = "/srv/release"
 VALIDATOR = (
-    "palmctl dbd simulate --port $PORT --device-pub-b64 $DEVICE_KEY --key-file dbd-7.key --dbd-id dbd-7 "
-    "--gate-id gate-7"
+    "palmctl dbd simulate --port $PORT --device-pub-b64 $DEVICE_KEY --key-file /root/dbd-7.key "
+    "--dbd-id dbd-7 --gate-id gate-7"
 )
 
 
