@@ -12,7 +12,7 @@ from models.evaluation.generated_people import equal_error_rate, false_non_match
 
 Scores = NDArray[np.float32]
 
-RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
+RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 ERRORS_NEEDED: Final = 10
 """A rate is reported only when at least this many false matches were counted for it."""
 _RESAMPLES: Final = 200
@@ -57,27 +57,35 @@ class VerificationScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparisons:
-    """The similarities of all pictures with all, and whose they are."""
+    """The similarities of all pictures with all, and whose they are.
 
-    similarity: Scores
-    """(n, n), symmetric: higher is more alike."""
+    (n, n), row the picture shown, column the picture held; higher is more alike.
+    """
+
+    known: Scores
+    """From searches with the person shown enrolled."""
+    strangers: Scores
+    """From searches in galleries without the person shown; where nothing is searched, ``known`` again."""
     people: NDArray[np.int64]
     palms: NDArray[np.int64]
     sessions: NDArray[np.int64]
 
     def masks(self, *, across_sessions: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which pairs (n, n) are of one palm, which of two people; the two palms of a person are neither."""
-        upper = np.triu(np.ones(self.similarity.shape, dtype=bool), 1)
+        """Which pairs (n, n) are of one palm, which of two people; the two palms of a person are neither.
+
+        In every pair the earlier picture is the one held, as it is at a gate.
+        """
+        pairs = np.tril(np.ones(self.known.shape, dtype=bool), -1)
         if across_sessions:
-            upper &= self.sessions[:, None] != self.sessions[None, :]
-        mated = upper & (self.palms[:, None] == self.palms[None, :])
-        return mated, upper & (self.people[:, None] != self.people[None, :])
+            pairs &= self.sessions[:, None] != self.sessions[None, :]
+        mated = pairs & (self.palms[:, None] == self.palms[None, :])
+        return mated, pairs & (self.people[:, None] != self.people[None, :])
 
 
 def verification(found: Comparisons, *, across_sessions: bool) -> VerificationScores:
     """Compare every pair of pictures; with ``across_sessions`` only pairs from different days."""
     mated_mask, non_mated_mask = found.masks(across_sessions=across_sessions)
-    mated, non_mated = found.similarity[mated_mask], found.similarity[non_mated_mask]
+    mated, non_mated = found.known[mated_mask], found.strangers[non_mated_mask]
     supported = [rate for rate in RATES if len(non_mated) * rate >= ERRORS_NEEDED]
     thresholds = [threshold_at(non_mated, rate) for rate in supported]
     eers: list[float] = []
@@ -112,15 +120,15 @@ def _resampled(
     """
     _, person = np.unique(found.people, return_inverse=True)
     rows, columns = np.nonzero(mated_mask)
-    mated, owner = found.similarity[rows, columns], person[rows]
+    mated, owner = found.known[rows, columns], person[rows]
     rows, columns = np.nonzero(non_mated_mask)
     rng = np.random.default_rng(19795)
     # So many pairs are enough for the interval of an equal error rate, and few enough for two hundred draws.
     if len(rows) > _PAIRS_RESAMPLED:
         kept = rng.choice(len(rows), _PAIRS_RESAMPLED, replace=False)
         rows, columns = rows[kept], columns[kept]
-    order = np.argsort(found.similarity[rows, columns])
-    non_mated = found.similarity[rows, columns][order]
+    order = np.argsort(found.strangers[rows, columns])
+    non_mated = found.strangers[rows, columns][order]
     one, other = person[rows][order], person[columns][order]
     by_score = np.argsort(mated)
     mated, owner = mated[by_score], owner[by_score]
@@ -165,17 +173,19 @@ def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -
     # The probes of a session that also gave the enrolment are left out where another session exists.
     if len(np.unique(found.sessions)) > 1:
         probes = probes[found.sessions[probes] != found.sessions[enrolled].min()]
-    table = found.similarity[np.ix_(probes, enrolled)]
+    searches = np.ix_(probes, enrolled)
+    known, strangers = found.known[searches], found.strangers[searches]
     same_palm = found.palms[probes][:, None] == found.palms[enrolled][None, :]
     same_person = found.people[probes][:, None] == found.people[enrolled][None, :]
     lowest = np.float32(-math.inf)
-    own = np.where(same_palm, table, lowest).max(axis=1)
-    stranger = np.where(same_person, lowest, table).max(axis=1)
+    own = np.where(same_palm, known, lowest).max(axis=1)
+    other = np.where(same_person, lowest, known).max(axis=1)
+    stranger = np.where(same_person, lowest, strangers).max(axis=1)
     supported = tuple(rate for rate in fpir if len(stranger) * rate >= 1.0)
     fnir = []
     for rate in supported:
         threshold = threshold_at(stranger, rate)
-        fnir.append(float(np.mean((own < threshold) | (own <= stranger))))
+        fnir.append(float(np.mean((own < threshold) | (own <= other))))
     return Identification(len(enrolled), len(probes), supported, tuple(fnir))
 
 

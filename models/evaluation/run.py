@@ -2,9 +2,8 @@
 scores them, by the model's vectors alone, and by the untrained code.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -14,10 +13,12 @@ from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE
 from models.embedding import Embedder
 from models.evaluation.gabor_code import compare_codes, competitive_codes
+from models.evaluation.gallery_search import ScoringAmong, Told, search_all
 from models.evaluation.generated_people import embed_all
 from models.evaluation.measures import (
     Comparisons,
     Identification,
+    Scores,
     VerificationScores,
     as_record,
     identification,
@@ -26,30 +27,7 @@ from models.evaluation.measures import (
 from models.evaluation.sets import EvaluationSetError, Kind, PalmSet, Picture
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
-from models.probes import STILL, next_slips, probe_crops
 from models.quality import assess
-from models.template_choice import MOST_TEMPLATES
-
-Told = Callable[[str, int, int], None]
-"""(stage, done, of how many)."""
-
-Vectors = NDArray[np.float32]
-
-
-class GalleryScoring(Protocol):
-    """How a gallery scores: ``tools.rig.gallery_scoring.Scoring``, which models do not import."""
-
-    def units(self, vectors: Vectors) -> Vectors:
-        """Vectors (n, 512), for ``scores``."""
-        ...
-
-    def scores(self, held: Vectors, shown: Vectors) -> Vectors:
-        """Of units (n, 512) and (m, 512): (n, m)."""
-        ...
-
-
-ScoringAmong = Callable[[Vectors], GalleryScoring]
-"""From the vectors (m, 512) of the enrolled people to the scoring of their gallery."""
 
 _LONGEST_SIDE_PX: Final = 800
 """Larger photographs are reduced to this before the hand is looked for."""
@@ -178,54 +156,16 @@ def evaluate(
 ) -> Evaluation:
     """Compare everything with everything: as a device does, by one vector each, and by the Gabor code."""
     vectors = embed_all(embedder, acquired.crops)
-    scoring = scoring_among(vectors[_enrolled(acquired.pictures)])
+    known, strangers = search_all(
+        embedder, acquired.crops, acquired.pictures, vectors, scoring_among=scoring_among, told=told
+    )
+    cosines, codes = vectors @ vectors.T, _by_code(acquired.crops, told)
     methods = [
-        _measured("model, as a device", _searched(embedder, acquired, vectors, scoring, told), acquired),
-        _measured("model, plain cosines", vectors @ vectors.T, acquired),
-        _measured("Gabor code, untrained", _by_code(acquired.crops, told), acquired),
+        _measured("model, as a device", comparisons(acquired, known, strangers)),
+        _measured("model, plain cosines", comparisons(acquired, cosines, cosines)),
+        _measured("Gabor code, untrained", comparisons(acquired, codes, codes)),
     ]
     return Evaluation(found.layout, kind, acquired, tuple(methods))
-
-
-def _enrolled(pictures: Sequence[Picture]) -> list[int]:
-    """The first pictures of every palm, of the session that comes first: what an operator would have."""
-    of_palm: dict[str, list[int]] = {}
-    for i, picture in enumerate(pictures):
-        of_palm.setdefault(picture.palm, []).append(i)
-    rows = []
-    for some in of_palm.values():
-        first = min(pictures[i].session for i in some)
-        rows += [i for i in some if pictures[i].session == first][:MOST_TEMPLATES]
-    return sorted(rows)
-
-
-def _searched(
-    embedder: Embedder,
-    acquired: Acquired,
-    vectors: Vectors,
-    scoring: GalleryScoring,
-    told: Told,
-) -> NDArray[np.float32]:
-    """Search again by probes, as a device does when one vector does not settle a search.
-
-    Nearest among the pictures of other sessions where there are such, as a gallery is of another day.
-    """
-    crops, sessions = acquired.crops, np.array([picture.session for picture in acquired.pictures])
-    held = scoring.units(vectors)
-    best = np.empty((len(crops), len(crops)), dtype=np.float32)
-    for i, crop in enumerate(crops):
-        elsewhere = sessions != sessions[i]
-        searched = elsewhere if elsewhere.any() else np.arange(len(crops)) != i
-        slips, scores = [STILL], scoring.scores(held[i : i + 1], held)
-        while fresh := next_slips(slips, int(scores[:, searched].max(axis=1).argmax())):
-            slips += fresh
-            shown = scoring.units(embedder.embed(probe_crops(crop, fresh)))
-            scores = np.concatenate([scores, scoring.scores(shown, held)])
-        best[i] = scores.max(axis=0)
-        told("probes", i + 1, len(crops))
-    # In every pair the earlier picture is the enrolled picture, as it is at a gate.
-    below = np.tril(best)
-    return np.asarray(below + np.tril(best, -1).T, dtype=np.float32)
 
 
 def _by_code(crops: NDArray[np.uint8], told: Told) -> NDArray[np.float32]:
@@ -238,16 +178,24 @@ def _by_code(crops: NDArray[np.uint8], told: Told) -> NDArray[np.float32]:
     return table
 
 
-def _measured(name: str, similarity: NDArray[np.float32], acquired: Acquired) -> MethodResult:
+def comparisons(acquired: Acquired, known: Scores, strangers: Scores) -> Comparisons:
+    """The scores (n, n) of the pictures with each other, and whose they are; twice one table where nothing is
+    searched.
+    """
+
     def numbers(values: list[str]) -> NDArray[np.int64]:
         return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)
 
-    found = Comparisons(
-        similarity,
+    return Comparisons(
+        known,
+        strangers,
         numbers([p.person for p in acquired.pictures]),
         numbers([p.palm for p in acquired.pictures]),
         numbers([p.session for p in acquired.pictures]),
     )
+
+
+def _measured(name: str, found: Comparisons) -> MethodResult:
     several = len(np.unique(found.sessions)) > 1 and bool(found.masks(across_sessions=True)[0].any())
     mated, non_mated = found.masks(across_sessions=several)
     return MethodResult(
@@ -255,6 +203,6 @@ def _measured(name: str, similarity: NDArray[np.float32], acquired: Acquired) ->
         verification(found, across_sessions=False),
         verification(found, across_sessions=True) if several else None,
         identification(found),
-        similarity[mated],
-        similarity[non_mated],
+        found.known[mated],
+        found.strangers[non_mated],
     )

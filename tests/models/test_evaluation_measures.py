@@ -12,7 +12,8 @@ def comparisons(people: int, pictures: int, noise: float, seed: int = 0) -> Comp
     vectors = centres[palms] + noise * rng.standard_normal((len(palms), 64))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     sessions = np.tile(np.arange(pictures) % 2, 2 * people)
-    return Comparisons((vectors @ vectors.T).astype(np.float32), palms // 2, palms, sessions)
+    cosines = (vectors @ vectors.T).astype(np.float32)
+    return Comparisons(cosines, cosines, palms // 2, palms, sessions)
 
 
 def test_pairs_of_one_person_s_two_palms_are_left_out() -> None:
