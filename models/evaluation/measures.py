@@ -1,7 +1,7 @@
 """Error rates as ISO/IEC 19795-1 names them, with intervals, as far down as the comparisons reach."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from models.evaluation.generated_people import equal_error_rate, false_non_match
 Scores = NDArray[np.float32]
 
 RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+PUBLISHED_RATES: Final = RATES[1:]
+"""At which papers state how many pairs of one palm are accepted."""
 ERRORS_NEEDED: Final = 10
 """A rate is reported only when at least this many false matches were counted for it."""
 _RESAMPLES: Final = 200
@@ -27,6 +29,10 @@ class Interval:
     value: float
     low: float
     high: float
+
+    def record(self) -> dict[str, float]:
+        """JSON-ready."""
+        return {"value": round(self.value, 6), "low": round(self.low, 6), "high": round(self.high, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,13 @@ class VerificationScores:
     """(FMR, threshold, FNMR) of every rate that the number of comparisons supports."""
     det: tuple[NDArray[np.float64], NDArray[np.float64]] = field(repr=False)
     """False match rates and false non-match rates along all thresholds."""
+
+    def accepted_at(self, rate: float) -> Interval | None:
+        """TAR, 1 − FNMR, at this false match rate; None where the comparisons are too few to say."""
+        for fmr, _, fnmr in self.fnmr_at_fmr:
+            if fmr == rate:
+                return Interval(1 - fnmr.value, 1 - fnmr.high, 1 - fnmr.low)
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +108,7 @@ def verification(found: Comparisons, *, across_sessions: bool) -> VerificationSc
         for again, threshold in zip(misses, thresholds, strict=True):
             again.append(_weighted_fnmr(draw[0], draw[1], threshold))
     points = [
-        (rate, threshold, _interval(false_non_match_rate(mated, threshold), again))
+        (rate, threshold, resampled_interval(false_non_match_rate(mated, threshold), again))
         for rate, threshold, again in zip(supported, thresholds, misses, strict=True)
     ]
     return VerificationScores(
@@ -103,7 +116,7 @@ def verification(found: Comparisons, *, across_sessions: bool) -> VerificationSc
         palms=len(np.unique(found.palms)),
         mated=len(mated),
         non_mated=len(non_mated),
-        eer=_interval(equal_error_rate(mated, non_mated), eers),
+        eer=resampled_interval(equal_error_rate(mated, non_mated), eers),
         fnmr_at_fmr=tuple(points),
         det=_det(mated, non_mated),
     )
@@ -151,7 +164,8 @@ def _weighted_fnmr(mated: Scores, weights: NDArray[np.float64], threshold: float
     return float(weights[mated < threshold].sum() / max(weights.sum(), 1e-12))
 
 
-def _interval(value: float, draws: list[float]) -> Interval:
+def resampled_interval(value: float, draws: Sequence[float]) -> Interval:
+    """A rate, and between which rates 95 % of those of drawn people lie."""
     low, high = np.quantile(draws, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
     return Interval(value, float(min(low, value)), float(max(high, value)))
 
@@ -192,21 +206,14 @@ def identification(found: Comparisons, fpir: tuple[float, ...] = (1e-2, 1e-3)) -
 def as_record(measured: VerificationScores) -> dict[str, Any]:
     """The figures as JSON-ready values, without the curve."""
 
-    def rate(interval: Interval) -> dict[str, float]:
-        return {
-            "value": round(interval.value, 6),
-            "low": round(interval.low, 6),
-            "high": round(interval.high, 6),
-        }
-
     return {
         "people": measured.people,
         "palms": measured.palms,
         "mated": measured.mated,
         "non_mated": measured.non_mated,
-        "eer": rate(measured.eer),
+        "eer": measured.eer.record(),
         "fnmr_at_fmr": [
-            {"fmr": fmr, "threshold": round(threshold, 4), "fnmr": rate(fnmr)}
+            {"fmr": fmr, "threshold": round(threshold, 4), "fnmr": fnmr.record()}
             for fmr, threshold, fnmr in measured.fnmr_at_fmr
         ],
     }

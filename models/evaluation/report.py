@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from models.evaluation.charts import Curve, curves, det_plot
-from models.evaluation.measures import Interval, VerificationScores
-from models.evaluation.run import Evaluation, MethodResult
+from models.evaluation.groups import GroupRates
+from models.evaluation.measures import ERRORS_NEEDED, PUBLISHED_RATES, Interval, VerificationScores
+from models.evaluation.run import Acquired, Evaluation, MethodResult
 
 _STYLE: Final = """
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#f6f7f9;margin:0}
@@ -49,24 +50,26 @@ def _page(done: Evaluation, model_id: str, pictures: dict[str, str]) -> str:
         for name, drawn in pictures.items()
     )
     acquired = done.acquired
-    failed = acquired.failures
     first = done.methods[0].verification
     across = "".join(_row(m, m.across) for m in done.methods if m.across)
+    shown = acquired.shown.total()
     sessions = f"<h2>Across sessions</h2>{_table(done.methods[0].across, across)}" if across else ""
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>Palm evaluation</title>
 <style>{_STYLE}</style></head><body>
 <main><h1>Palm evaluation</h1>
 <p>Model {html.escape(model_id)} on a set laid out as {html.escape(done.layout)} ({html.escape(done.kind)}):
-{first.people} people, {first.palms} palms, {len(acquired.crops)} of {acquired.shown} pictures used.</p>
-<p>Failure to acquire {_share(failed.total() / acquired.shown)}: {failed.unreadable} not readable,
-{failed.no_hand} without a hand found, {failed.poor_quality} of poor quality.</p>
+{first.people} people, {first.palms} palms, {len(acquired.crops)} of {shown} pictures used.</p>
+<p>{acquisition(acquired)}</p>
 <h2>All pairs</h2>{_table(first, "".join(_row(m, m.verification) for m in done.methods))}{sessions}
+<h2>To set against published figures</h2>{_protocols_table(done)}
 <h2>Open-set search</h2>{_search_table(done)}
+<h2>At a device's threshold</h2>{_threshold_table(done)}
 <h2>Curves</h2>{plots}
 <p>Measures after ISO/IEC 19795-1. In small print the 95 % interval from drawing the people again with
 replacement. A rate is shown only when at least ten false matches were counted for it. The two palms of one
-person are never compared with each other.</p></main></body></html>
+person are never compared with each other. As a device, the scores of two people come from searches in a
+gallery without the person shown.</p></main></body></html>
 """
 
 
@@ -133,6 +136,63 @@ def _search_table(done: Evaluation) -> str:
     )
     told = f"<p>{first.enrolled} palms enrolled by one picture each, {first.searches} searches.</p>"
     return f'<div class="card">{told}<table><tr><th>method</th>{heads}</tr>{rows}</table></div>'
+
+
+def acquisition(acquired: Acquired) -> str:
+    """What became of the pictures on the way to crops, in a sentence or two."""
+    failed = acquired.failures
+    words = (
+        f"Failure to acquire {_share(failed.total() / acquired.shown.total())}: {failed.unreadable} not "
+        f"readable, {failed.no_hand} without a hand found, {failed.poor_quality} of poor quality."
+    )
+    if acquired.hands is None:
+        return words
+    hands = acquired.hands.record()
+    return (
+        f"{words} Of {hands['side_named']} hands whose side the set names, {hands['wrong_side']} were taken "
+        "for the other side. Quality (5 %, median, 95 %): {p05}, {median}, {p95}.".format(
+            **hands["quality_q"]
+        )
+    )
+
+
+def _protocols_table(done: Evaluation) -> str:
+    heads = "".join(f"<th>TAR at FMR {rate:g}</th>" for rate in PUBLISHED_RATES)
+    rows = "".join(
+        f"<tr><td>{name}<br><small>{measured.mated:,} comparisons of one palm, {measured.non_mated:,} of two "
+        "people</small></td>"
+        + "".join(f"<td>{_optional(measured.accepted_at(rate))}</td>" for rate in PUBLISHED_RATES)
+        + "</tr>"
+        for name, measured in done.protocols()
+    )
+    needed = ERRORS_NEEDED / PUBLISHED_RATES[-1]
+    return (
+        '<div class="card"><p>TAR is 1 − FNMR, with the labels as the set has them. A rate needs '
+        f"{ERRORS_NEEDED} false matches, so {PUBLISHED_RATES[-1]:g} needs {needed:,.0f} comparisons of two "
+        f"people.</p><table><tr><th>protocol</th>{heads}</tr>{rows}</table></div>"
+    )
+
+
+def _threshold_table(done: Evaluation) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(group_name(one))}</td><td>{one.people}</td><td>{_rate(one.failure_to_acquire)}</td>"
+        f"<td>{_optional(one.fnmr)}</td><td>{_optional(one.fmr)}</td></tr>"
+        for one in done.at_threshold
+    )
+    return (
+        f'<div class="card"><p>As a device, a match from a score of {done.accept:g}; FMR among the people '
+        "of one group.</p><table><tr><th>who</th><th>people</th><th>failure to acquire</th><th>FNMR</th>"
+        f"<th>FMR</th></tr>{rows}</table></div>"
+    )
+
+
+def group_name(rates: GroupRates) -> str:
+    """How a group is called in a table."""
+    return f"{rates.attribute}: {rates.group}" if rates.attribute else "everyone"
+
+
+def _optional(interval: Interval | None) -> str:
+    return "–" if interval is None else _rate(interval)
 
 
 def _share(value: float) -> str:

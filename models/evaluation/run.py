@@ -2,20 +2,24 @@
 scores them, by the model's vectors alone, and by the untrained code.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from models.crop import cut_palm
-from models.crop_geometry import CROP_SIZE
+from models.crop_geometry import CROP_SIZE, Handedness
 from models.embedding import Embedder
 from models.evaluation.gabor_code import compare_codes, competitive_codes
 from models.evaluation.gallery_search import ScoringAmong, Told, search_all
 from models.evaluation.generated_people import embed_all
+from models.evaluation.groups import GroupRates, Groups, count_errors, group_rates, worst_over_best
 from models.evaluation.measures import (
+    PUBLISHED_RATES,
     Comparisons,
     Identification,
     Scores,
@@ -46,14 +50,39 @@ class Failures:
         return self.unreadable + self.no_hand + self.poor_quality
 
 
+@dataclass(frozen=True, slots=True)
+class HandsFound:
+    """What was seen of the hands that the finder found; a crop that the quality refused counts too."""
+
+    qualities: tuple[int, ...]
+    """``quality_q`` of each."""
+    side_named: int
+    """Hands of which the layout says which one it is,"""
+    wrong_side: int
+    """and those of them that the finder took for the other one."""
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready figures."""
+        low, median, high = (int(q) for q in np.quantile(self.qualities, (0.05, 0.5, 0.95)).round())
+        return {
+            "found": len(self.qualities),
+            "side_named": self.side_named,
+            "wrong_side": self.wrong_side,
+            "quality_q": {"p05": low, "median": median, "p95": high},
+        }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Acquired:
     """The crops of a set, whose they are, and what failed."""
 
     crops: NDArray[np.uint8]
     pictures: tuple[Picture, ...]
-    shown: int
+    shown: Counter[str]
+    """How many pictures of each person, also of those that gave no crop."""
     failures: Failures
+    hands: HandsFound | None = None
+    """None where the pictures are crops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,16 +110,29 @@ class Evaluation:
     kind: Kind
     acquired: Acquired
     methods: tuple[MethodResult, ...]
+    accept: float
+    """The score from which a device accepts."""
+    at_threshold: tuple[GroupRates, ...]
+    """As a device, at ``accept``: everyone, then the groups."""
+
+    def protocols(self) -> tuple[tuple[str, VerificationScores], ...]:
+        """What papers publish: a model as it is used, and one vector each, every picture with every other."""
+        device, cosines = self.methods[:2]
+        return (
+            ("as a device (open set)", device.headline()),
+            ("one vector, all against all", cosines.verification),
+        )
 
     def record(self) -> dict[str, Any]:
         """JSON-ready figures."""
-        shown = self.acquired.shown
+        acquired, shown = self.acquired, self.acquired.shown.total()
         return {
             "layout": self.layout,
             "kind": self.kind,
             "pictures": shown,
-            "failure_to_acquire": round(self.acquired.failures.total() / shown, 6),
-            "failures": asdict(self.acquired.failures),
+            "failure_to_acquire": round(acquired.failures.total() / shown, 6),
+            "failures": asdict(acquired.failures),
+            "hands": acquired.hands.record() if acquired.hands else None,
             "methods": [
                 {
                     "name": m.name,
@@ -100,6 +142,23 @@ class Evaluation:
                 }
                 for m in self.methods
             ],
+            "protocols": [
+                {
+                    "name": name,
+                    "mated": measured.mated,
+                    "non_mated": measured.non_mated,
+                    "tar_at_fmr": [
+                        {"fmr": rate, "tar": tar.record() if (tar := measured.accepted_at(rate)) else None}
+                        for rate in PUBLISHED_RATES
+                    ],
+                }
+                for name, measured in self.protocols()
+            ],
+            "at_threshold": {
+                "score": self.accept,
+                "rates": [one.record() for one in self.at_threshold],
+                "worst_over_best": worst_over_best(self.at_threshold),
+            },
         }
 
 
@@ -107,9 +166,12 @@ def acquire(found: PalmSet, kind: Kind, quality_q: int, told: Told) -> Acquired:
     """Read every picture and cut its palm as a device would, or take it as a crop."""
     crops: list[NDArray[np.uint8]] = []
     pictures: list[Picture] = []
-    failed = {"unreadable": 0, "no_hand": 0, "poor_quality": 0}
+    hands: list[tuple[Picture, _HandSeen]] = []
+    failed: Counter[_Cause] = Counter()
     for done, picture in enumerate(found.pictures):
-        seen = _crop_of(picture, kind, quality_q)
+        seen, hand = _crop_of(picture, kind, quality_q)
+        if hand is not None:
+            hands.append((picture, hand))
         if isinstance(seen, str):
             failed[seen] += 1
         else:
@@ -118,31 +180,58 @@ def acquire(found: PalmSet, kind: Kind, quality_q: int, told: Told) -> Acquired:
         told("pictures", done + 1, len(found.pictures))
     if len({picture.person for picture in pictures}) < 2 or len({p.palm for p in pictures}) == len(pictures):
         raise EvaluationSetError(
-            f"{len(crops)} of {len(found.pictures)} pictures gave a palm ({failed}), too few to compare: two "
-            "people with two pictures of one palm are needed; pictures that are crops already: --kind crops"
+            f"{len(crops)} of {len(found.pictures)} pictures gave a palm ({dict(failed)}), too few to "
+            "compare: two people with two pictures of one palm are needed; pictures that are crops already: "
+            "--kind crops"
         )
-    return Acquired(np.stack(crops), tuple(pictures), len(found.pictures), Failures(**failed))
+    return Acquired(
+        np.stack(crops),
+        tuple(pictures),
+        Counter(picture.person for picture in found.pictures),
+        Failures(**failed),
+        _hands_found(hands) if hands else None,
+    )
 
 
-def _crop_of(picture: Picture, kind: Kind, quality_q: int) -> NDArray[np.uint8] | str:
+_Cause = Literal["unreadable", "no_hand", "poor_quality"]
+
+
+@dataclass(frozen=True, slots=True)
+class _HandSeen:
+    side: Handedness
+    quality_q: int
+
+
+def _hands_found(seen: Sequence[tuple[Picture, _HandSeen]]) -> HandsFound:
+    named = [(picture.side, hand.side) for picture, hand in seen if picture.side is not None]
+    return HandsFound(
+        tuple(hand.quality_q for _, hand in seen), len(named), sum(says != is_ for says, is_ in named)
+    )
+
+
+def _crop_of(
+    picture: Picture, kind: Kind, quality_q: int
+) -> tuple[NDArray[np.uint8] | _Cause, _HandSeen | None]:
+    """A crop, or why there is none, and the hand that was found on the way."""
     try:
         image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR if kind == "hands" else cv2.IMREAD_GRAYSCALE)
     except cv2.error:  # more than MOST_PIXELS
         image = None
     if image is None:
-        return "unreadable"
+        return "unreadable", None
     if kind == "crops":
         small = cv2.resize(image, (CROP_SIZE, CROP_SIZE), interpolation=cv2.INTER_AREA)
-        return np.asarray(small, dtype=np.uint8)
+        return np.asarray(small, dtype=np.uint8), None
     reduce = _LONGEST_SIDE_PX / max(image.shape[:2])
     if reduce < 1.0:
         image = cv2.resize(image, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA)
     frame = CameraFrame(np.ascontiguousarray(image, dtype=np.uint8), 0, 0)
     hand = HandFinder().find(frame)
     if not isinstance(hand, Hand):
-        return "no_hand"
+        return "no_hand", None
     crop = cut_palm(frame, hand)
-    return crop if assess(frame, hand, crop, None).quality_q >= quality_q else "poor_quality"
+    found = _HandSeen(hand.handedness, assess(frame, hand, crop, None).quality_q)
+    return (crop if found.quality_q >= quality_q else "poor_quality"), found
 
 
 def evaluate(
@@ -152,20 +241,34 @@ def evaluate(
     embedder: Embedder,
     *,
     scoring_among: ScoringAmong,
+    accept: float,
+    groups: Groups | None,
     told: Told,
 ) -> Evaluation:
-    """Compare everything with everything: as a device does, by one vector each, and by the Gabor code."""
+    """Compare everything with everything: as a device does, by one vector each, and by the Gabor code.
+
+    accept: the score from which a device accepts. Raises ``EvaluationSetError`` when ``groups`` names nobody
+    of the set.
+    """
     vectors = embed_all(embedder, acquired.crops)
     known, strangers = search_all(
         embedder, acquired.crops, acquired.pictures, vectors, scoring_among=scoring_among, told=told
     )
     cosines, codes = vectors @ vectors.T, _by_code(acquired.crops, told)
-    methods = [
-        _measured("model, as a device", comparisons(acquired, known, strangers)),
+    as_a_device = comparisons(acquired, known, strangers)
+    methods = (
+        _measured("model, as a device", as_a_device),
         _measured("model, plain cosines", comparisons(acquired, cosines, cosines)),
         _measured("Gabor code, untrained", comparisons(acquired, codes, codes)),
-    ]
-    return Evaluation(found.layout, kind, acquired, tuple(methods))
+    )
+    counts = count_errors(
+        as_a_device,
+        [picture.person for picture in acquired.pictures],
+        acquired.shown,
+        score=accept,
+        across_sessions=methods[0].across is not None,
+    )
+    return Evaluation(found.layout, kind, acquired, methods, accept, group_rates(counts, groups))
 
 
 def _by_code(crops: NDArray[np.uint8], told: Told) -> NDArray[np.float32]:

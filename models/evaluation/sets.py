@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from models.crop_geometry import Handedness
 from models.errors import ModelsError
 
 Layout = Literal["plain", "tongji", "iitd", "polyu", "casia", "ntu-pi"]
@@ -38,6 +39,8 @@ class Picture:
     palm: str
     """Unique in the set; the two palms of a person differ."""
     session: str
+    side: Handedness | None = None
+    """Which hand it is, where the layout says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def _plain(root: Path, files: list[Path]) -> Iterator[Picture]:
         parts = path.relative_to(root).parts
         if len(parts) == 4:
             person, hand, session, _ = parts
-            yield Picture(path, person, f"{person}/{hand}", session)
+            yield Picture(path, person, f"{person}/{hand}", session, _side(hand))
 
 
 def _tongji(_root: Path, files: list[Path]) -> Iterator[Picture]:
@@ -110,7 +113,7 @@ def _iitd(_root: Path, files: list[Path]) -> Iterator[Picture]:
     for path in files:
         number, side = _IITD.fullmatch(path.stem), path.parent.name.lower().removesuffix(" hand")
         if number and side in {"left", "right"}:
-            yield Picture(path, str(int(number[1])), f"{int(number[1])}/{side}", "1")
+            yield Picture(path, str(int(number[1])), f"{int(number[1])}/{side}", "1", _side(side))
 
 
 def _polyu(_root: Path, files: list[Path]) -> Iterator[Picture]:
@@ -128,13 +131,23 @@ def _polyu(_root: Path, files: list[Path]) -> Iterator[Picture]:
 def _casia(_root: Path, files: list[Path]) -> Iterator[Picture]:
     for path in files:
         if named := _CASIA.fullmatch(path.stem):
-            yield Picture(path, named[1], f"{named[1]}/{named[2].lower()}", "1")
+            yield Picture(path, named[1], f"{named[1]}/{named[2].lower()}", "1", _side(named[2]))
 
 
 def _ntu_pi(_root: Path, files: list[Path]) -> Iterator[Picture]:
     for path in files:
         if named := _NTU_PI.fullmatch(path.stem):
-            yield Picture(path, named[1], f"{named[1]}/{named[2].lower()}", "1")
+            yield Picture(path, named[1], f"{named[1]}/{named[2].lower()}", "1", _side(named[2]))
+
+
+def _side(name: str) -> Handedness | None:
+    match name.lower().removesuffix(" hand"):
+        case "l" | "left":
+            return "L"
+        case "r" | "right":
+            return "R"
+        case _:
+            return None
 
 
 _READERS: Final[dict[Layout, Callable[[Path, list[Path]], Iterator[Picture]]]] = {

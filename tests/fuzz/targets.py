@@ -74,6 +74,8 @@ from link1.frames import MAX_ENCODED_BYTES, Channel, FrameDecoder, encode_frame
 from link1.sealed import SignerCertificate, SignerPurpose, check_inbox_record
 from link1.signed import Kind, sign_object
 from link1.validator.memory import DeskMemory
+from models.evaluation.groups import parse_groups
+from models.evaluation.sets import EvaluationSetError
 from models.frames import CameraFrame
 from models.qr import read_qr
 from models.qr_code import MAX_TEXT, read_modules
@@ -543,6 +545,7 @@ TARGETS: dict[str, FuzzTarget] = {
         lambda: [honest.framed(b'{"op":"status"}') + honest.framed(b'{"ok":true}', b"payload")],
     ),
     "wire-objects": FuzzTarget(_wire_object, (FormatError,), honest.wire_objects),
+    "groups": FuzzTarget(parse_groups, (EvaluationSetError,), lambda: [b"person,sex,age\n1,f,20-40\n2,m,\n"]),
     "json": FuzzTarget(_json, (), lambda: honest.JSON),
     "bodies": FuzzTarget(_body, (Problem,), honest.request_bodies),
     "query": FuzzTarget(_query, (Problem,), lambda: [honest.QUERY]),

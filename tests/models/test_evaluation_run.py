@@ -1,5 +1,6 @@
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 import cv2
@@ -8,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.evaluation.generated_people import capture_people
-from models.evaluation.report import write_report
+from models.evaluation.report import acquisition, write_report
 from models.evaluation.run import Acquired, Failures, acquire, evaluate
 from models.evaluation.sets import EvaluationSetError, PalmSet, Picture, read_set
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
@@ -40,7 +41,9 @@ def test_a_folder_of_crops_becomes_a_page_with_its_plots(crops: Path, tmp_path: 
     found = read_set(crops)
     acquired = acquire(found, "crops", 0, silent)
     embedder = open_embedder(load_manifest(shipped_model_dir()))
-    done = evaluate(found, acquired, "crops", embedder, scoring_among=scoring_among, told=silent)
+    done = evaluate(
+        found, acquired, "crops", embedder, scoring_among=scoring_among, accept=0.36, groups=None, told=silent
+    )
     names = [m.name for m in done.methods]
     assert names == ["model, as a device", "model, plain cosines", "Gabor code, untrained"]
     assert done.methods[0].verification.eer.value < 0.05
@@ -71,13 +74,15 @@ def test_enrolled_are_the_first_three_of_a_palms_first_session(tmp_path: Path) -
         enrolled.append(some)
         return scoring_among(some)
 
-    acquired = Acquired(crops, tuple(pictures), len(shown), Failures())
+    acquired = Acquired(crops, tuple(pictures), Counter(who for who, _ in shown), Failures())
     evaluate(
         PalmSet("plain", "crops", tuple(pictures)),
         acquired,
         "crops",
         embedder,
         scoring_among=scoring,
+        accept=0.36,
+        groups=None,
         told=silent,
     )
     assert np.abs(enrolled[0] - vectors[[1, 2, 5, 6]]).max() < 1e-6
@@ -98,6 +103,15 @@ def test_whole_hands_are_found_and_cut_and_failures_named(tmp_path: Path) -> Non
     acquired = acquire(found, "hands", 1, silent)
     assert acquired.crops.shape == (4, 112, 112)
     assert (acquired.failures.no_hand, acquired.failures.unreadable) == (1, 1)
+    assert acquired.shown == {"0": 4, "1": 2}
+    assert acquired.hands is not None
+    assert (len(acquired.hands.qualities), acquired.hands.side_named, acquired.hands.wrong_side) == (4, 4, 0)
+    for picture in [p for p in found.pictures if p.person == "1"]:
+        cv2.imwrite(str(picture.path), cv2.flip(cv2.imread(str(picture.path)), 1))  # now a left hand
+    mirrored = acquire(found, "hands", 1, silent)
+    assert mirrored.hands is not None
+    assert mirrored.hands.wrong_side == 2
+    assert "Of 4 hands whose side the set names, 2 were taken" in acquisition(mirrored)
 
 
 def test_too_little_to_compare_is_said(tmp_path: Path) -> None:

@@ -29,6 +29,14 @@ def test_json_is_one_object_and_the_report_is_said_elsewhere(folder: Path, tmp_p
     told = json.loads(result.stdout)
     assert told["layout"] == "plain"
     assert [method["name"] for method in told["methods"]][2] == "Gabor code, untrained"
+    assert [protocol["name"] for protocol in told["protocols"]] == [
+        "as a device (open set)",
+        "one vector, all against all",
+    ]
+    assert told["protocols"][0]["tar_at_fmr"] == [
+        {"fmr": rate, "tar": None}
+        for rate in (1e-3, 1e-4, 1e-5, 1e-6)  # 48 comparisons support none
+    ]
     assert (tmp_path / "out" / "report.html").exists()
     assert "report.html" in result.stderr
 
@@ -38,6 +46,33 @@ def test_people_reads_as_a_table(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "2 people, 4 palms" in result.stdout
     assert "model, as a device" in result.stdout
+
+
+def test_groups_are_compared_at_the_device_s_threshold(folder: Path, tmp_path: Path) -> None:
+    groups = tmp_path / "groups.csv"
+    groups.write_text("person,age\np0,20-40\np1,20-40\np2,60-80\n")
+    call = [
+        "evaluate",
+        str(folder),
+        "--kind",
+        "crops",
+        "--groups",
+        str(groups),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 0, result.output
+    assert "as a device, a match from a score of 0.36" in result.stdout
+    assert "age: 20-40              2 people" in result.stdout
+    assert "needed for 0.001 (10,000)" in result.stdout
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "<td>age: 60-80</td><td>1</td>" in page
+
+    groups.write_text("person,age\nanna,20-40\n")
+    refused = CliRunner().invoke(main, call)
+    assert refused.exit_code == 1
+    assert "p0, p1, p2" in refused.output
 
 
 def test_a_folder_without_a_set_is_refused_with_the_way_on(tmp_path: Path) -> None:
