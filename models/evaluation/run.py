@@ -167,7 +167,7 @@ def acquire(found: PalmSet, kind: Kind, quality_q: int, told: Told) -> Acquired:
     crops: list[NDArray[np.uint8]] = []
     pictures: list[Picture] = []
     hands: list[tuple[Picture, _HandSeen]] = []
-    failed: Counter[_Cause] = Counter()
+    failed: Counter[str] = Counter()
     for done, picture in enumerate(found.pictures):
         seen, hand = _crop_of(picture, kind, quality_q)
         if hand is not None:

@@ -107,7 +107,9 @@ def test_whole_hands_are_found_and_cut_and_failures_named(tmp_path: Path) -> Non
     assert acquired.hands is not None
     assert (len(acquired.hands.qualities), acquired.hands.side_named, acquired.hands.wrong_side) == (4, 4, 0)
     for picture in [p for p in found.pictures if p.person == "1"]:
-        cv2.imwrite(str(picture.path), cv2.flip(cv2.imread(str(picture.path)), 1))  # now a left hand
+        shown = cv2.imread(str(picture.path))
+        assert shown is not None
+        cv2.imwrite(str(picture.path), cv2.flip(shown, 1))  # now a left hand
     mirrored = acquire(found, "hands", 1, silent)
     assert mirrored.hands is not None
     assert mirrored.hands.wrong_side == 2
