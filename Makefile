@@ -107,8 +107,10 @@ BOARDS ?=
 bench-board: $(VENV)/ready ## a whole device on cores as slow as a small board's, beside the plain run (root; 7zip; 15 minutes a board)
 	$(BIN)/python -m tools.rig.bench.small_board $(BOARDS) --out build/bench-board.json
 
-evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw
-	$(BIN)/python -m models.evaluation.generated_people
+evaluate: $(VENV)/ready ## scores of the shipped model on generated people it never saw: one vector each, then as a device
+	rm -rf build/generated-crops
+	$(BIN)/python -m models.evaluation.generated_people --crops build/generated-crops
+	$(BIN)/palmctl evaluate build/generated-crops --kind crops
 
 # MEASURE=--measure makes the figures of the charts and the terminal anew too (some minutes on a quiet machine).
 MEASURE ?=

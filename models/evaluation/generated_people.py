@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -214,6 +215,14 @@ def search_figures(vectors: NDArray[np.float32], hands: NDArray[np.int64]) -> Se
     )
 
 
+def _keep(shown: Captures, folder: Path) -> None:
+    """As person/hand/session/picture."""
+    for number, (crop, hand) in enumerate(zip(shown.crops, shown.hands, strict=True)):
+        place = folder / f"{hand // 2:04}" / _SIDES[hand % 2] / "1"
+        place.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(place / f"{number:06}.png"), crop)
+
+
 @click.command()
 @click.option("--people", default=60, show_default=True, help="Generated people, both hands.")
 @click.option("--captures", default=4, show_default=True, help="Occasions for each hand.")
@@ -222,11 +231,20 @@ def search_figures(vectors: NDArray[np.float32], hands: NDArray[np.int64]) -> Se
 @click.option(
     "--model", type=click.Path(path_type=Path, file_okay=False), help="Model folder [the shipped one]."
 )
-def main(*, people: int, captures: int, first: int, look: Look, model: Path | None) -> None:
-    """Score a model on whole generated frames of unseen people; prints JSON."""
+@click.option(
+    "--crops",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also keep the crops, for palmctl evaluate.",
+)
+def main(
+    *, people: int, captures: int, first: int, look: Look, model: Path | None, crops: Path | None
+) -> None:
+    """Score a model on whole generated frames of unseen people, one vector against one; prints JSON."""
     manifest = load_manifest(model if model is not None else shipped_model_dir())
     agree = manifest.agree_q / 10_000
     shown = capture_people(people, captures, look, first=first)
+    if crops is not None:
+        _keep(shown, crops)
     vectors = embed_all(open_embedder(manifest), shown.crops)
     mated, non_mated = compare_all(vectors, shown.hands)
     record = {

@@ -3,22 +3,19 @@
 import json
 from pathlib import Path
 
-import cv2
 import pytest
 from click.testing import CliRunner
 
-from models.evaluation.generated_people import capture_people
+from models.evaluation import generated_people
 from tools.palmctl.main import main
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("set")
-    shown = capture_people(3, 2, "rgb", first=30_600_000)
-    for number, (crop, hand) in enumerate(zip(shown.crops, shown.hands, strict=True)):
-        place = root / f"p{hand // 2}" / "LR"[hand % 2] / "1"
-        place.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(place / f"{number}.png"), crop)
+    call = ["--people", "3", "--captures", "2", "--first", "30600000", "--crops", str(root)]
+    made = CliRunner().invoke(generated_people.main, call)
+    assert made.exit_code == 0, made.output
     return root
 
 
@@ -50,7 +47,7 @@ def test_people_reads_as_a_table(folder: Path) -> None:
 
 def test_groups_are_compared_at_the_device_s_threshold(folder: Path, tmp_path: Path) -> None:
     groups = tmp_path / "groups.csv"
-    groups.write_text("person,age\np0,20-40\np1,20-40\np2,60-80\n")
+    groups.write_text("person,age\n0000,20-40\n0001,20-40\n0002,60-80\n")
     call = [
         "evaluate",
         str(folder),
@@ -72,7 +69,7 @@ def test_groups_are_compared_at_the_device_s_threshold(folder: Path, tmp_path: P
     groups.write_text("person,age\nanna,20-40\n")
     refused = CliRunner().invoke(main, call)
     assert refused.exit_code == 1
-    assert "p0, p1, p2" in refused.output
+    assert "0000, 0001, 0002" in refused.output
 
 
 def test_a_folder_without_a_set_is_refused_with_the_way_on(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def measure_det(tell: Tell) -> None:
         "det.json",
         {
             "title": "How often recognition errs, at every threshold",
-            "about": f"{_PEOPLE} generated people outside the training set: {len(mated):,} comparisons "
-            f"of one palm, {len(non_mated):,} of two people",
+            "about": f"{_PEOPLE} generated people outside the training set, one vector each: {len(mated):,} "
+            f"comparisons of one palm, {len(non_mated):,} of two people",
             "curves": [
                 _curve(manifest.model_id, mated, non_mated),
                 _curve("Gabor code, untrained", *by_code),
