@@ -58,7 +58,7 @@ def measure_det(tell: Tell) -> None:
         "det.json",
         {
             "title": "How often recognition errs, at every threshold",
-            "about": f"{_PEOPLE} generated people outside the training set, one vector each: {len(mated):,} "
+            "about": f"{_PEOPLE} unseen generated people, one vector each: {len(mated):,} "
             f"comparisons of one palm, {len(non_mated):,} of two people",
             "curves": [
                 _curve(manifest.model_id, mated, non_mated),
