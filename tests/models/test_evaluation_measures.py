@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from models.evaluation.measures import Comparisons, identification, verification
+from models.evaluation.measures import PUBLISHED_RATES, Comparisons, identification, verification
 
 
 def comparisons(people: int, pictures: int, noise: float, seed: int = 0) -> Comparisons:
@@ -56,3 +58,28 @@ def test_open_set_search_finds_the_known_and_lets_no_stranger_in() -> None:
     assert clear.fpir == (1e-2,)
     assert clear.fnir == (0.0,)
     assert identification(comparisons(60, 4, 40.0)).fnir[0] > 0.9
+
+
+def test_false_matches_are_counted_in_strangers_searches_alone() -> None:
+    """What a search scores that the person shown has steered would flatter the rate."""
+    found = comparisons(60, 4, 1.5)
+    higher = replace(found, strangers=found.known + np.float32(0.2))
+    before = verification(found, across_sessions=True)
+    after = verification(higher, across_sessions=True)
+    for (rate, low, missed), (same, high, more) in zip(before.fnmr_at_fmr, after.fnmr_at_fmr, strict=True):
+        assert rate == same
+        assert high == pytest.approx(low + 0.2, abs=1e-5)
+        assert more.value > missed.value
+    assert identification(higher).fnir[0] > identification(found).fnir[0]
+    # Who is first in a known person's search is a matter of that search.
+    lower = replace(found, strangers=found.known - np.float32(10.0))
+    assert 0 < identification(lower).fnir[0] < identification(found).fnir[0]
+
+
+def test_what_papers_publish_is_left_open_where_the_comparisons_are_too_few() -> None:
+    measured = verification(comparisons(60, 4, 1.5), across_sessions=False)  # 114,000 pairs of two people
+    tars = [measured.accepted_at(rate) for rate in PUBLISHED_RATES]
+    assert [tar is None for tar in tars] == [False, False, True, True]
+    assert tars[0] is not None
+    assert tars[0].value == 1 - measured.fnmr_at_fmr[1][2].value
+    assert tars[0].low <= tars[0].value <= tars[0].high
