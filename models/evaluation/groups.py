@@ -210,6 +210,8 @@ def _interval(
 ) -> Interval | None:
     if not trials:
         return None
+    if independent < 2:  # one person says nothing about others
+        return Interval(errors / trials, 0.0, 1.0)
     if not errors:  # drawing again what has no error shows none: an interval of nothing would flatter
         return Interval(0.0, 0.0, min(1.0, _RULE_OF_THREE / independent))
     return resampled_interval(errors / trials, [part / of for part, of in again if of])

@@ -16,7 +16,7 @@ from models.evaluation.groups import (
     parse_groups,
     worst_over_best,
 )
-from models.evaluation.measures import Comparisons
+from models.evaluation.measures import Comparisons, Interval
 from models.evaluation.sets import EvaluationSetError
 
 PEOPLE, PICTURES = 12, 4
@@ -53,7 +53,7 @@ def test_a_person_whom_the_file_does_not_name_is_a_group() -> None:
         ("", "", 12), ("sex", "f", 6), ("sex", "m", 5), ("sex", UNNAMED, 1),
     ]  # fmt: skip
     assert rates[-1].fmr is None  # one person has no pair of two people
-    assert rates[-1].failure_to_acquire.value == 0.2
+    assert rates[-1].failure_to_acquire == Interval(0.2, 0.0, 1.0)  # and says nothing about others
     assert worst_over_best(rates)["sex"]["failure_to_acquire"] is None  # the best of them has no failure
 
 

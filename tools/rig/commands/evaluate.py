@@ -148,7 +148,7 @@ def _threshold_lines(done: "Evaluation") -> list[str]:
     from models.evaluation.report import group_name
 
     def shown(rate: "Interval | None") -> str:
-        return f"{100 * rate.value:.3g} % ({100 * rate.low:.2g} to {100 * rate.high:.2g})" if rate else "-"
+        return f"{100 * rate.value:.3g} % ({100 * rate.low:.3g} to {100 * rate.high:.3g})" if rate else "-"
 
     lines = [f"as a device, a match from a score of {done.accept:g}; FMR among the people of the group"]
     lines += [
