@@ -96,7 +96,7 @@ def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) ->
     endpoints named `usb:VID:PID[:SERIAL]`. Raises TransportError with what to do about it.
     """
     if path.startswith("usb:"):
-        from link1.transport.usb_bulk import open_usb  # pyusb only where it is used
+        from link1.transport.usb_bulk import open_usb  # only where it is used
 
         return open_usb(path)
     if path.startswith("serial:"):

@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
+from tests.docs.first_hour import Learned, serve_cloud
 from tests.packaging.debian_tree import (
     DEBIAN_TREES,
     EACH_RELEASE,
@@ -18,13 +21,16 @@ from tests.packaging.debian_tree import (
     unpacked,
     version_of,
 )
+from tools.rig.demo.programs import RunningPrograms, palmctl
+from tools.rig.demo.waiting import wait_until
 from tools.rig.packaging.debian_package import DebianRelease
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
 
+CONFIG = "/etc/palm-access/device.toml"
 EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 LIBRARIES = (
-    "cffi click cryptography cv2 faiss httpx nacl numpy onnxruntime pyhpke rfc8785 serial sqlite_utils usb"
+    "cffi click cryptography cv2 faiss httpx nacl numpy onnxruntime pyhpke rfc8785 serial sqlite_utils"
 )
 
 # A known answer: what the shipped model says of a fixed picture on this very package's other architecture.
@@ -40,6 +46,13 @@ print(json.dumps({"model_id": manifest.model_id, "vector": [float(value) for val
 """
 
 
+AS_THE_CORE = (
+    *("runuser", "-u", "palm-access", "--"),
+    *("env", "-i", "PATH=/usr/bin:/bin", "ORT_DISABLE_TELEMETRY=1", "HOME=/nonexistent"),
+)
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"}
+
+
 class Tree:
     """An arm64 root in which programs run."""
 
@@ -47,10 +60,11 @@ class Tree:
         self.root = root
         self.release = release
 
-    def run(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, given: str = "", fails: bool = False) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             ["chroot", self.root, *command],
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"},
+            env=ENVIRONMENT,
+            input=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -97,8 +111,9 @@ def test_03_the_programs_answer(tree: Tree) -> None:
     refused = tree.run("palmd", "--check", fails=True)
     assert refused.returncode == 1
     assert "palmctl provision" in refused.stdout
-    tree.run("cp", "/etc/palm-access/device.toml.example", "/etc/palm-access/device.toml")
+    tree.run("cp", "/etc/palm-access/device.toml.example", CONFIG)
     assert "can be used" in tree.run("palmd", "--check").stdout
+    tree.run("rm", CONFIG)
 
 
 def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
@@ -110,3 +125,36 @@ def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
     assert len(told["vector"]) == 512
     assert told["vector"] == pytest.approx(known["vector"], abs=2e-3)
     assert not (tree.root / "root/.cache").exists()
+
+
+def test_05_it_becomes_a_device_and_the_core_serves(tree: Tree, tmp_path: Path) -> None:
+    """No systemd runs in here: neither the units nor their sandbox are tried."""
+    camera = tree.root / "srv/camera"
+    camera.mkdir(parents=True)
+    for number in range(3):
+        cv2.imwrite(str(camera / f"{number}.png"), np.full((480, 640, 3), 96, np.uint8))
+    stage, learned = RunningPrograms(tmp_path), Learned()
+    try:
+        serve_cloud(stage, tmp_path, learned)
+        data = ("--data", str(tmp_path / "cloud"))
+        tenant = palmctl("cloud", "tenant", "create", "emulated", *data)["tenant_id"]
+        key = palmctl("dbd", "key", "--generate", "--key-file", str(tmp_path / "validator.key"))
+        place = (*data, "--tenant", tenant, "--mode", "live", "--dbd-id", "dbd-7")
+        palmctl("cloud", "dbd", "add", *place, "--pub-b64", key["pub_b64"])
+        named = ("--device-id", "gate-7-left", "--gate-id", "gate-7", "--url", learned["SERVER"])
+        string = palmctl("cloud", "device", "invite", *place, *named)["string"]
+        options = ("--camera", "file:/srv/camera", "--camera-fps", "1")
+        tree.run("palmctl", "provision", "--string-stdin", *options, given=f"{string}\n")
+        tree.run("install", "-d", "-o", "palm-access", "-g", "palm-access", "/run/palm-access")
+        stage.start("palmd", ["chroot", str(tree.root), *AS_THE_CORE, "palmd", "--config", CONFIG])
+
+        def answers() -> bool:
+            return tree.run("palmctl", "status", "--json", fails=True).returncode < 2
+
+        wait_until("palmd to answer", 600, answers, every_s=2.0)
+        told = json.loads(tree.run("palmctl", "doctor", "--json", fails=True).stdout.splitlines()[-1])
+    finally:
+        stage.stop()
+    results = {finding["name"]: finding for finding in told["findings"]}
+    for name in ("configuration", "provisioned", "ownership", "daemon", "camera", "server", "model", "hands"):
+        assert results[name]["result"] == "ok", results[name]
