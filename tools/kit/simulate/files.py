@@ -66,7 +66,7 @@ def save_memory(path: Path, kid: str, memory: DeskMemory) -> None:
     """Replace the file at once and durably: temporary file, fsync, rename, fsync of the directory."""
     fresh = path.with_name(path.name + ".new")
     with fresh.open("w", encoding="utf-8") as file:
-        json.dump({"dbd_kid": kid, "memory": memory.to_obj()}, file)
+        file.write(json.dumps({"dbd_kid": kid, "memory": memory.to_obj()}))  # far faster than `json.dump`
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

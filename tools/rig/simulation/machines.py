@@ -32,6 +32,9 @@ from device.vision.capture import CameraCondition, CameraState
 from device.vision.recognition import Interest, Look
 from device.wipe.wipe import finish_wipe
 from gallery.errors import StoreError
+from gallery.gallery import Gallery
+from gallery.match import Match
+from gallery.records import Position
 from link1.keys import PublicKey
 from link1.link_states import DownReason
 from link1.objects import GalleryMark, Pad
@@ -159,6 +162,7 @@ class DrawnEyes:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.visitor: Visitor | None = None
+        self._searched: tuple[tuple[Gallery, Position, int], Match] | None = None
 
     def opened(self, opened: Opened) -> Opened:
         """With a model, which nothing asks."""
@@ -170,39 +174,45 @@ class DrawnEyes:
             number += 1
             visitor = self.visitor
             if visitor is not None or seen or number % 10 == 0:
-                look = _drawn_look(machine, visitor, number)
+                look = self._look(machine, visitor, number)
                 machine.loop.call_later(LOOK_S * (0.5 + self._chance.random()), palmd.core.on_look, look)
             seen = visitor is not None
             await asyncio.sleep(FRAME_S)
 
+    def _look(self, machine: "DeviceMachine", visitor: Visitor | None, number: int) -> Look:
+        """One frame, as `Recogniser.look` would put it."""
+        at_ms = machine.clock.monotonic_ms()
+        gallery = None if machine.opened is None else machine.opened.gallery
+        if visitor is None or gallery is None:
+            return Look(Interest.PASSAGE, number, Sighting(visitor is not None, at_ms))
+        if visitor.poor_frames > 0:
+            visitor.poor_frames -= 1
+            return Look(Interest.PASSAGE, number, Sighting(hand_present=True, at_ms=at_ms, quality_q=10))
+        whose = 10_000 + visitor.number if visitor.person is None else visitor.person
+        try:
+            match = self._search(gallery, whose)
+        except StoreError as error:
+            return Look(Interest.PASSAGE, number, Sighting(True, at_ms, quality_q=90), store_fault=str(error))
+        best, at = match.best, match.position
+        sighting = Sighting(
+            hand_present=True,
+            at_ms=at_ms,
+            quality_q=90,
+            pad=_LIVE,
+            score=match.score if best else None,
+            margin=match.margin,
+            candidate=MatchedPerson(best.subject_ref, best.hand, best.onboard_ref) if best else None,
+            good=True,
+            gallery=GalleryMark(at.stream, at.epoch, at.seq, at.head16),
+        )
+        return Look(Interest.PASSAGE, number, sighting)
 
-def _drawn_look(machine: "DeviceMachine", visitor: Visitor | None, number: int) -> Look:
-    """One frame, as `Recogniser.look` would put it."""
-    at_ms = machine.clock.monotonic_ms()
-    gallery = None if machine.opened is None else machine.opened.gallery
-    if visitor is None or gallery is None:
-        return Look(Interest.PASSAGE, number, Sighting(visitor is not None, at_ms))
-    if visitor.poor_frames > 0:
-        visitor.poor_frames -= 1
-        return Look(Interest.PASSAGE, number, Sighting(hand_present=True, at_ms=at_ms, quality_q=10))
-    whose = 10_000 + visitor.number if visitor.person is None else visitor.person
-    try:
-        match = gallery.search(palm(whose)[np.newaxis])
-    except StoreError as error:
-        return Look(Interest.PASSAGE, number, Sighting(True, at_ms, quality_q=90), store_fault=str(error))
-    best, at = match.best, match.position
-    sighting = Sighting(
-        hand_present=True,
-        at_ms=at_ms,
-        quality_q=90,
-        pad=_LIVE,
-        score=match.score if best else None,
-        margin=match.margin,
-        candidate=MatchedPerson(best.subject_ref, best.hand, best.onboard_ref) if best else None,
-        good=True,
-        gallery=GalleryMark(at.stream, at.epoch, at.seq, at.head16),
-    )
-    return Look(Interest.PASSAGE, number, sighting)
+    def _search(self, gallery: Gallery, whose: int) -> Match:
+        """The search of the real gallery. A hand that stays before a gallery that stays is searched once."""
+        asked = gallery, gallery.position, whose
+        if self._searched is None or self._searched[0] != asked:
+            self._searched = asked, gallery.search(palm(whose)[np.newaxis])
+        return self._searched[1]
 
 
 class DeviceMachine:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -71,6 +72,7 @@ T = TypeVar("T")
 Answered = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 
+@cache
 def palm(person: int) -> NDArray[np.float32]:
     """The (512,) float32 unit vector of a person's hand."""
     vector = np.random.default_rng(person).standard_normal(512).astype("<f4")

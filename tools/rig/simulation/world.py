@@ -90,6 +90,9 @@ def prepared() -> Prepared:
         with seeded("start"):
             made = loop.run_until_complete(prepare(Path(folder.name)))
         loop.close()
+        # What is there now stays: the collection after a run looks at that run's own objects alone.
+        gc.collect()
+        gc.freeze()
         _prepared.append((made, folder))
     return _prepared[0][0]
 
@@ -97,7 +100,6 @@ def prepared() -> Prepared:
 def run(plan: Plan) -> RunResult:
     """Carry out a plan. The same plan gives the same run, step for step."""
     start = prepared()
-    gc.collect()
     gc.disable()
     try:
         with tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder, seeded(plan.seed):
