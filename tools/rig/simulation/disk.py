@@ -158,9 +158,11 @@ class Disk:
         """The power went: a crash state by chance."""
         self._begin_with(self._model_now().crash(chance))
 
-    def what_if(self, chance: random.Random | None, folder: Path) -> None:
-        """Lay out what a power cut at this moment would leave; without `chance` no more than was synced."""
-        lay_out(self._model_now().crash(chance), folder)
+    def what_if(self, chance: random.Random | None, folder: Path, *, only: str) -> None:
+        """Lay out what a power cut at this moment would leave of the files whose names begin with `only`;
+        without `chance` no more than was synced."""
+        left = self._model_now().crash(chance)
+        lay_out({path: data for path, data in left.items() if path.startswith(only)}, folder)
 
     def leave(self, closing: Sequence[Callable[[], None]]) -> None:
         """Let dead programs' files be closed in the folder that is left: nothing of that counts."""

@@ -56,6 +56,8 @@ CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
 LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
+_MOST_TROUBLES: Final = 1.2
+"""For each person who comes; at least a tenth."""
 _LASTING: Final = (
     Act.NETWORK_DOWN,
     Act.GALLERY_WITHHELD,
@@ -100,11 +102,11 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; the same on every machine."""
     chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
-    until_s = chance.choice((30.0, 40.0, 80.0, 80.0, 150.0, LONG_S))
+    until_s = chance.choice((40.0, 80.0, 80.0, 150.0, 150.0, LONG_S))
     allowed = [act for act in TROUBLES if chance.random() < 0.5]
     people = _people(chance, until_s)
     acts = [*people, *_operators(chance, until_s)]
-    for _ in range(chance.randint(2, 4 + round(until_s / 10)) if allowed else 0):
+    for _ in range(round(len(people) * chance.uniform(0.1, _MOST_TROUBLES)) if allowed else 0):
         # Half of the troubles come in the middle of a passage, where there is most to go wrong.
         near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
         at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
@@ -127,10 +129,10 @@ def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:
     acts, at_s = [], CALM_S * 0.5
     kinds = (Act.PASSAGE,) * 7 + (Act.HAND_FIRST, Act.CANCELLED, Act.REPLACED)
     while at_s < until_s:
-        at_s += chance.expovariate(1 / (5.0 if until_s < 100 else 12.0)) + 1.5
+        at_s += chance.expovariate(1 / 1.4) + 0.8
         person = -1 if chance.random() < 0.15 else chance.randrange(PEOPLE)
         ttl_ms = chance.choice((700, 2_000, 5_000, 15_000))
-        acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 2.5), ttl_ms, person))
+        acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 1.6), ttl_ms, person))
     return acts
 
 
@@ -146,7 +148,7 @@ def _operators(chance: random.Random, until_s: float) -> list[PlannedAct]:
 def _trouble(  # noqa: C901, PLR0911 - one line a kind
     chance: random.Random, act: Act, at_s: float, until_s: float
 ) -> PlannedAct:
-    for_s = chance.choice((0.2, 1.0, 3.0, 10.0, 30.0)) * chance.uniform(0.5, 1.5)
+    for_s = chance.choice((0.1, 0.3, 1.0, 1.0, 3.0, 10.0)) * chance.uniform(0.5, 1.5)
     steps = chance.choice((1, 5, 20, 60, 200)) + chance.randrange(20)
     match act:
         case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY | Act.GALLERY_REPLAYED:

@@ -87,6 +87,8 @@ class InlineStore(AsyncStore):
         self._inline = store
         self._news = asyncio.Event()
         self.engine = store.engine
+        self.written = False
+        """Whether anything was committed since this was last set to False."""
 
     async def write(self, work: Callable[[Tx], T], *, durable: bool = True, lock: str | None = WHOLE) -> T:
         await asyncio.sleep(0)
@@ -96,6 +98,7 @@ class InlineStore(AsyncStore):
         """The same, without a step in between."""
         with self._inline.writing(durable=durable, lock=lock) as tx:
             result = work(tx)
+        self.written = True
         if tx.purge_after_commit:
             self._inline.purge()
         if tx.announced:

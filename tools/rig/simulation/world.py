@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, cast
 
 import httpx
@@ -21,9 +22,11 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
+from device.core import device_reports, housekeeping, store_watch
 from device.core.opening import Opened
 from device.errors import JournalError
 from device.health import HealthWord
+from device.journal import reserve
 from device.journal.journal import Journal
 from device.platform.clock import Clock
 from device.updates.models import NO_MODEL_ID
@@ -32,6 +35,7 @@ from link1.signed import object_ref
 from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.mail import OutboxCollected
 from link1.validator.memory import DeskMemory
+from tools.kit.simulate import mail_carrier
 from tools.rig.simulation.cable import Cable, CableTroubles
 from tools.rig.simulation.disk import TMPFS, Disks
 from tools.rig.simulation.history import AskedRequest, History, StreamStep, Tap, short
@@ -40,7 +44,7 @@ from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimu
 from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
 from tools.rig.simulation.network import Network, NetworkTroubles
 from tools.rig.simulation.plan import Act, Plan, PlannedAct
-from tools.rig.simulation.seeded import seeded
+from tools.rig.simulation.seeded import replaced, seeded
 from tools.rig.simulation.service import (
     DEVICE_ID,
     DRAWN,
@@ -97,12 +101,28 @@ def prepared() -> Prepared:
     return _prepared[0][0]
 
 
+_SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
+    (device_reports, "hottest_c", lambda: 41),
+    (device_reports, "available_mib", lambda: 1_024),
+    (device_reports, "free_bytes", lambda _folder: 8 << 30),
+    (store_watch, "free_bytes", lambda _folder: 8 << 30),
+    (reserve, "free_bytes", lambda _folder: 8 << 30),
+    (housekeeping, "hottest_c", lambda: 41),
+    (mail_carrier, "POLL_S", 3.0),
+]
+"""What programs measure of the machine at hand is always the same here; an office asks less often."""
+
+
 def run(plan: Plan) -> RunResult:
     """Carry out a plan. The same plan gives the same run, step for step."""
     start = prepared()
     gc.disable()
     try:
-        with tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder, seeded(plan.seed):
+        with (
+            tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder,
+            seeded(plan.seed),
+            replaced(_SURROUNDINGS),
+        ):
             world = SimulatedWorld(plan, start, Path(folder))
             try:
                 return world.run()
@@ -285,8 +305,12 @@ class SimulatedWorld:
         at, state = opened.gallery.position, self.server[1].state_of_stream(self.start.environment)
         in_step = (at.epoch, at.seq) == (state.epoch, state.seq)
         fresh = HealthWord.GALLERY_STALE not in palmd.health.words
-        open_refs = opened.journal.unacknowledged(after_seq=0, upto_seq=2**31, limit=1)
-        return in_step and fresh and not open_refs and opened.journal.pending_uploads() == 0
+        if not in_step or not fresh or opened.journal.pending_uploads():
+            return False
+        asked = opened.journal.unacknowledged(after_seq=0, upto_seq=2**31, limit=64)
+        made = self.history.decisions  # a passage that a validator's restart took with it never comes
+        known = self._journal_refs(opened)[1] if asked else {}
+        return all(one.verdict_ref in known or one.verdict_ref not in made for one in asked)
 
     # ---- acts
 
@@ -609,7 +633,8 @@ class SimulatedWorld:
         history.now_s = self.loop.now_s
         if process is not None and process.name == "device":
             self._note_device()
-        if process is not None and process.name == "service":
+        if self.server is not None and self.server[1].store.written:
+            self.server[1].store.written = False
             self._note_stream()
         for failure in (self.device.failure, self.validator.failure):
             if failure is not None:
@@ -761,8 +786,9 @@ class SimulatedWorld:
         """The verdict that a power cut at this moment would leave for a txn_id."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
-            self._device_disk.what_if(None if self._disk_chance.random() < 0.5 else self._disk_chance, folder)
-            config = config_of(folder)
+            config, chance = config_of(folder), self._disk_chance
+            only = config.journal_path.name
+            self._device_disk.what_if(None if chance.random() < 0.5 else chance, folder, only=only)
             try:
                 journal = Journal.open(
                     config.journal_path,
