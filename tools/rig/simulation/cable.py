@@ -1,6 +1,7 @@
 """A cable between two simulated machines: bytes take their time, and may be lost, changed, repeated or
 late."""
 
+import contextvars
 import random
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from tools.rig.simulation.loop import SimulatedLoop
 BYTES_A_SECOND: Final = 92_160
 """921600 baud, 8N1."""
 PORT_HOLDS: Final = 4_096
+_WORLD: Final = contextvars.Context()
+"""Of no process: bytes that have left arrive, whoever dies."""
 
 
 @dataclass
@@ -82,7 +85,7 @@ class Cable:
             if port is not None and not self.troubles.silent:
                 port.take_in(data)
 
-        self.loop.within_world(lambda: self.loop.call_at(at_s, arrive))
+        self.loop.call_at(at_s, arrive, context=_WORLD)
 
 
 class SimulatedPort:
@@ -115,7 +118,7 @@ class SimulatedPort:
             self._left_at_s = max(self._left_at_s, loop.now_s) + len(taken) / BYTES_A_SECOND
             self._cable.carry(self._side, taken, self._left_at_s)
         if len(taken) < len(data):
-            loop.within_world(lambda: loop.call_at(self._left_at_s, lambda: loop.writable(self._number)))
+            loop.call_at(self._left_at_s, loop.writable, self._number, context=_WORLD)
         return len(taken)
 
     def unsent(self) -> int:

@@ -20,6 +20,8 @@ _PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars
     "process", default=None
 )
 
+_AT_ONCE: Final = 0.7
+"""The share of an executor's work that begins before the step that ordered it is over."""
 
 T = TypeVar("T")
 
@@ -36,6 +38,14 @@ class SimulatedProcess:
         self.kill_at_step: int | None = None
         self.on_death: list[Callable[[], None]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._tidied_at = 64
+
+    def holds(self, task: "asyncio.Task[Any]") -> None:
+        """A task of it. It is held until it is done: what nothing holds is closed, and its `finally` runs."""
+        self.tasks.add(task)
+        if len(self.tasks) > self._tidied_at:
+            self.tasks = {one for one in self.tasks if not one.done()}
+            self._tidied_at = 64 + 2 * len(self.tasks)
 
     def kill(self) -> None:
         """Nothing of it runs from here on."""
@@ -93,6 +103,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         now = self._global_s * (process.rate if process else 1.0)
         return self.call_at(now + delay, callback, *args, context=context)
 
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are passed over when they are due."""
 
@@ -100,26 +115,28 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
-        while self._due and (self._due[0][2].cancelled() or self._due[0][0] <= self._global_s):
-            self._take_due(ready)
+        self._take_due(ready)
         if not ready:
             if not self._due:
                 raise StuckSimulation("nothing is left to run")
             self._global_s = max(self._global_s, self._due[0][0])
-            while self._due and (self._due[0][2].cancelled() or self._due[0][0] <= self._global_s):
-                self._take_due(ready)
+            self._take_due(ready)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle.cancelled():
+            if not handle._cancelled:  # noqa: SLF001
                 self._step(handle)
 
     def _take_due(self, ready: Any) -> None:
-        timer = heapq.heappop(self._due)[2]
-        if not timer.cancelled():
-            ready.append(timer)
+        """What is due by now; and what was cancelled, as far as it stands first."""
+        due = self._due
+        while due and (due[0][0] <= self._global_s or due[0][2]._cancelled):  # type: ignore[attr-defined]  # noqa: SLF001
+            timer = heapq.heappop(due)[2]
+            if not timer._cancelled:  # type: ignore[attr-defined]  # noqa: SLF001
+                ready.append(timer)
 
     def _step(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
+        context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
+        process = context.get(_PROCESS)
         if process is not None:
             if not process.alive:
                 return
@@ -129,7 +146,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.on_kill(process)
                 return
         self.steps += 1
-        handle._run()  # noqa: SLF001
+        try:
+            context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # noqa: SLF001
+        except BaseException as error:  # noqa: BLE001 - as `Handle._run` does
+            self.call_exception_handler({"message": "a step failed", "exception": error, "handle": handle})
         self.after_step(process)
 
     # ---- work of executors, done here
@@ -137,11 +157,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future: asyncio.Future[Any] = self.create_future()
         process = _PROCESS.get()
-        begins = (
-            max(self._global_s, self._free_at.get(id(executor), 0.0))
-            if executor is not None
-            else self._global_s
-        )
+        free_s = -1.0 if executor is None else self._free_at.get(id(executor), -1.0)
+        begins = max(self._global_s, free_s)
         ends = begins + self.work_s(process)
         if executor is not None:
             self._free_at[id(executor)] = ends
@@ -163,7 +180,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             # Between the two a process may die: what was done is done, and nobody has heard of it.
             self.call_at(ends * rate, done, error, result)
 
-        self.call_at(begins * rate, work)
+        # A thread that is idle may begin before its caller goes on, or after.
+        if free_s < self._global_s and self._chance.random() < _AT_ONCE:
+            work()
+        else:
+            self.call_at(begins * rate, work)
         return future
 
     # ---- ports
@@ -202,8 +223,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         task = super().create_task(coro, name=name, context=context)
         process = _process_in(context)
         if process is not None:
-            process.tasks.add(task)
-            task.add_done_callback(process.tasks.discard, context=contextvars.Context())
+            process.holds(task)
         return task
 
     def within(self, process: SimulatedProcess, call: Callable[[], Any]) -> Any:

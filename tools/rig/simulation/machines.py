@@ -7,6 +7,7 @@ the real gallery.
 """
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from tools.rig.simulation.network import Network, NetworkTransport
 from tools.rig.simulation.service import DBD_ID, DBD_KEY, GATE_ID, ORIGIN, START_MS, palm
 
 FRAME_S: Final = 0.1
+_EMPTY_S: Final = 1.0
 LOOK_S: Final = 0.05
 TURN_MS: Final = 1_200
 _LIVE: Final = Pad("pass", "texture", 9_000)
@@ -161,23 +163,47 @@ class DrawnEyes:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self.visitor: Visitor | None = None
+        self._visitor: Visitor | None = None
         self._searched: tuple[tuple[Gallery, Position, int], Match] | None = None
+        self._next: Callable[[float], None] = lambda _delay_s: None
+
+    @property
+    def visitor(self) -> Visitor | None:
+        """The hand in view; setting it changes what the next frame sees."""
+        return self._visitor
+
+    @visitor.setter
+    def visitor(self, visitor: Visitor | None) -> None:
+        self._visitor = visitor
+        self._next(FRAME_S * self._chance.random())
 
     def opened(self, opened: Opened) -> Opened:
         """With a model, which nothing asks."""
         return replace(opened, embedder=cast("Embedder", object()), model_fault="")
 
     async def watch(self, machine: "DeviceMachine", palmd: Palmd) -> None:
-        seen, number = False, 0
-        while True:
+        """A frame each FRAME_S; while nothing is in view one a second, which is all that is looked at."""
+        loop, context, number = machine.loop, contextvars.copy_context(), 0
+        timer: asyncio.TimerHandle | None = None
+        done_s = 0.0
+
+        def frame() -> None:
+            nonlocal number, done_s
             number += 1
-            visitor = self.visitor
-            if visitor is not None or seen or number % 10 == 0:
-                look = self._look(machine, visitor, number)
-                machine.loop.call_later(LOOK_S * (0.5 + self._chance.random()), palmd.core.on_look, look)
-            seen = visitor is not None
-            await asyncio.sleep(FRAME_S)
+            look = self._look(machine, self._visitor, number)
+            done_s = max(done_s, loop.time() + LOOK_S * (0.5 + self._chance.random()))  # one after the other
+            loop.call_at(done_s, palmd.core.on_look, look)
+            after(FRAME_S if self._visitor is not None else _EMPTY_S)
+
+        def after(delay_s: float) -> None:
+            nonlocal timer
+            if timer is not None:
+                timer.cancel()
+            timer = loop.call_later(delay_s, frame, context=context)
+
+        self._next = after
+        after(0.0)
+        await asyncio.Event().wait()
 
     def _look(self, machine: "DeviceMachine", visitor: Visitor | None, number: int) -> Look:
         """One frame, as `Recogniser.look` would put it."""
@@ -235,6 +261,7 @@ class DeviceMachine:
         self.clock = MachineClock(loop)
         self.clock_kept = True
         self.boots = 0
+        self._powered = False
         self.incarnation = 0
         self.core: SimulatedProcess | None = None
         self.carrier: SimulatedProcess | None = None
@@ -249,19 +276,22 @@ class DeviceMachine:
     # ---- power and programs
 
     def power_on(self) -> None:
-        self.boots += 1
-        self.clock.power_on()
+        """The machine boots, unless it runs; then its programs are started that do not."""
+        if not self._powered:
+            self._powered = True
+            self.boots += 1
+            self.clock.power_on()
         self.start_core()
         self.start_carrier()
 
     def start_core(self) -> None:
-        if self.core is None and not self.wiped:
+        if self._powered and self.core is None and not self.wiped:
             self.incarnation += 1
             self.core = SimulatedProcess("device", self._rate)
             self.loop.spawn(self.core, self._live())
 
     def start_carrier(self) -> None:
-        if self.carrier is None and not self.wiped:
+        if self._powered and self.carrier is None and not self.wiped:
             self.carrier = SimulatedProcess("carrier", self._rate)
             self.loop.spawn(self.carrier, self._carry())
 
@@ -277,6 +307,7 @@ class DeviceMachine:
             self.carrier = None
 
     def cut_power(self, chance: random.Random) -> None:
+        self._powered = False
         self._end_core()
         self.kill_carrier()
         self.disk.power_cut(chance)

@@ -56,8 +56,10 @@ CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
 LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
-_MOST_TROUBLES: Final = 1.2
+_MOST_TROUBLES: Final = 1.4
 """For each person who comes; at least a tenth."""
+_REVOKED: Final = 0.2
+_LASTS_S: Final = 170.0
 _LASTING: Final = (
     Act.NETWORK_DOWN,
     Act.GALLERY_WITHHELD,
@@ -102,7 +104,7 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; the same on every machine."""
     chance = random.Random(f"plan {seed}")  # noqa: S311 - a simulation's
-    until_s = chance.choice((40.0, 80.0, 80.0, 150.0, 150.0, LONG_S))
+    until_s = chance.choice((60.0, 100.0, 150.0, 200.0, 250.0, LONG_S))
     allowed = [act for act in TROUBLES if chance.random() < 0.5]
     people = _people(chance, until_s)
     acts = [*people, *_operators(chance, until_s)]
@@ -111,15 +113,17 @@ def plan_of(seed: int) -> Plan:
         near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
         at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
         acts.append(_trouble(chance, chance.choice(allowed), at_s, until_s))
+    if Act.REVOKE in allowed and chance.random() < _REVOKED:
+        acts.append(PlannedAct(until_s * chance.uniform(0.7, 1.0), Act.REVOKE))  # what follows is the wipe
     if until_s >= LONG_S and (lasting := [act for act in allowed if act in _LASTING]):
-        acts.append(PlannedAct(chance.uniform(CALM_S, 60.0), chance.choice(lasting), until_s - 100.0, 0.9, 1))
+        acts.append(PlannedAct(chance.uniform(CALM_S, 200.0), chance.choice(lasting), _LASTS_S, 0.9, 1))
     offline = chance.random() < 0.2
     return Plan(
         seed,
         tuple(sorted(acts, key=lambda act: act.at_s)),
         until_s,
         offline=offline,
-        carries_mail=offline or chance.random() < 0.6,
+        carries_mail=offline or chance.random() < 0.35,
         rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
         clock_kept=chance.random() < 0.7,
     )
@@ -129,10 +133,10 @@ def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:
     acts, at_s = [], CALM_S * 0.5
     kinds = (Act.PASSAGE,) * 7 + (Act.HAND_FIRST, Act.CANCELLED, Act.REPLACED)
     while at_s < until_s:
-        at_s += chance.expovariate(1 / 1.4) + 0.8
+        at_s += chance.expovariate(1.0) + 0.7
         person = -1 if chance.random() < 0.15 else chance.randrange(PEOPLE)
-        ttl_ms = chance.choice((700, 2_000, 5_000, 15_000))
-        acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 1.6), ttl_ms, person))
+        ttl_ms = chance.choice((700, 2_000, 2_000, 5_000, 5_000, 15_000))
+        acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 1.4), ttl_ms, person))
     return acts
 
 
@@ -148,7 +152,7 @@ def _operators(chance: random.Random, until_s: float) -> list[PlannedAct]:
 def _trouble(  # noqa: C901, PLR0911 - one line a kind
     chance: random.Random, act: Act, at_s: float, until_s: float
 ) -> PlannedAct:
-    for_s = chance.choice((0.1, 0.3, 1.0, 1.0, 3.0, 10.0)) * chance.uniform(0.5, 1.5)
+    for_s = chance.choice((0.1, 0.1, 0.3, 0.3, 1.0, 1.0, 3.0, 10.0)) * chance.uniform(0.5, 1.5)
     steps = chance.choice((1, 5, 20, 60, 200)) + chance.randrange(20)
     match act:
         case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY | Act.GALLERY_REPLAYED:
@@ -167,7 +171,7 @@ def _trouble(  # noqa: C901, PLR0911 - one line a kind
             return PlannedAct(at_s, act, size=chance.choice((-1, 1)) * 10 ** chance.uniform(3, 9))
         case Act.NETWORK_DOWN | Act.GALLERY_WITHHELD if chance.random() < 0.3:
             return PlannedAct(at_s, act, until_s)
-        case Act.REVOKE if chance.random() < 0.8:
+        case Act.REVOKE:
             return PlannedAct(at_s, Act.RESET)
         case Act.DISK_FULL | Act.SYNC_FAILS:
             return PlannedAct(at_s, act, min(for_s, 5.0))

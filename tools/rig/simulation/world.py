@@ -5,6 +5,7 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -63,7 +64,7 @@ from tools.rig.simulation.service import (
 
 REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
-_WHAT_IF: Final = 0.25
+_WHAT_IF: Final = 0.15
 """The share of verdicts at which a power cut is tried on the side."""
 _DISK_TROUBLE: Final = (Act.DISK_FULL, Act.SYNC_FAILS)
 
@@ -186,7 +187,7 @@ class SimulatedWorld:
         )
         self.validator.carries_mail = plan.carries_mail
         self.validator.started = self._validator_started
-        self.disk_trouble = False
+        self._disk_troubled_until_s = 0.0
         self._taps: dict[str, Tap] = {"device": Tap(), "validator": Tap()}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
         self._enrolled = set(range(ENROLLED_AT_START))
@@ -283,8 +284,7 @@ class SimulatedWorld:
         if self.device.opened is not None and self.device.opened.gallery is None:
             # A gallery that could not be opened is not tried again: a technician starts the device.
             self.device.kill_core()
-        self.device.start_core()
-        self.device.start_carrier()
+        self.device.power_on()
         self.validator.power_on()
 
     async def _rest(self) -> None:
@@ -390,13 +390,18 @@ class SimulatedWorld:
             self.cable.plugged = True
 
     def _trouble_disk(self, act: Act) -> None:
-        self.disk_trouble = True
+        self._disk_troubled_until_s = math.inf
         self._device_disk.break_writes(sync_only=act is Act.SYNC_FAILS)
+
+    @property
+    def disk_trouble(self) -> bool:
+        """Whether the device's disk refuses what programs write, or did a moment ago."""
+        return self.loop.now_s < self._disk_troubled_until_s
 
     def _mend_disk(self) -> None:
         self._device_disk.mend()
         # A program that failed by it may fail a moment later, when it is read.
-        self.loop.call_later(5.0, setattr, self, "disk_trouble", False)
+        self._disk_troubled_until_s = self.loop.now_s + 5.0
 
     def _kill_after(
         self,
@@ -443,7 +448,7 @@ class SimulatedWorld:
             self._arm(act)
         else:
             self._arm(act)
-            await asyncio.sleep(chance.choice((0.05, 0.5, 0.5, act.size / 1000)) * chance.random())
+            await asyncio.sleep(min(chance.choice((0.05, 0.5, 0.5, act.size / 1000)), 3.0) * chance.random())
             if act.act is Act.CANCELLED and chance.random() < 0.2:
                 self.validator.do(lambda desk: desk.cancel())
             if not self._show(person, chance):
@@ -478,7 +483,7 @@ class SimulatedWorld:
         self.history.say(
             "HAND", f"visit {self._visits}: " + ("a stranger" if person is None else f"person {person}")
         )
-        self._eyes.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 2, 30)))
+        self._eyes.visitor = Visitor(self._visits, person, chance.choice((0, 0, 0, 0, 2, 2, 30)))
         return True
 
     def _arm(self, act: PlannedAct) -> None:
