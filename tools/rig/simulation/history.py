@@ -128,6 +128,7 @@ class History:
     """The records that the validator has collected, by number."""
     durable_last: int = 0
     """verdict_seq of the newest verdict that the gate calls durable."""
+    durable_refs: set[str] = field(default_factory=set)
     visits: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     """(visit, life of the core) to the numbers of the verdicts about that hand."""
     visit: int = 0
@@ -136,12 +137,14 @@ class History:
     verdicts_said: int = 0
     """Messages with a verdict that left the device, without what the link sent again."""
     verdicts_heard: int = 0
+    said_in_session: list[str] = field(default_factory=list)
+    """Refs of the verdicts of this session that the validator has not heard yet, in the order said."""
     wiped: bool = False
     revoked: bool = False
     slow_s: float = 0.0
     """The longest that the disk takes for one piece of work."""
-    wall_wrong: bool = False
-    """Whether any clock was set wrong."""
+    booted_wrong: bool = False
+    """Whether the device has lost its power while its wall clock was wrong."""
 
     def say(self, who: str, what: str) -> None:
         """A line of the log."""

@@ -289,7 +289,7 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
         return None
     at = verdict.body["gallery"]
     old_s = history.superseded_at_s(at["epoch"], at["seq"])
-    slack_s = (CLOCK_SLACK_S if history.wall_wrong else FRESHNESS_SLACK_S) + 3 * history.slow_s
+    slack_s = (CLOCK_SLACK_S if history.booted_wrong else FRESHNESS_SLACK_S) + 3 * history.slow_s
     since_s = min(history.newest_head_at_s, old_s if old_s is not None else history.newest_head_at_s)
     age_s = verdict.at_s - since_s
     return (
@@ -421,12 +421,18 @@ def one_decision_for_a_verdict(history: History, wrapper: JsonObject) -> str | N
 
 
 @holds(On.VERDICT_HEARD, "LINK §3: a mid already delivered: ACK again, do not deliver again.")
-def a_message_is_delivered_once(history: History, heard: int) -> str | None:
-    return (
-        f"{heard} verdicts arrived, {history.verdicts_said} were sent"
-        if heard > history.verdicts_said
-        else None
-    )
+def a_message_is_delivered_once(history: History, _ref: str) -> str | None:
+    heard, said = history.verdicts_heard, history.verdicts_said
+    return f"{heard} verdicts arrived, {said} were sent" if heard > said else None
+
+
+@holds(
+    On.VERDICT_HEARD, "LINK §3: a channel is in order: what is acknowledged was delivered before the next."
+)
+def no_message_is_missing_before_another(history: History, ref: str) -> str | None:
+    said = history.said_in_session
+    missing = said[: said.index(ref)] if ref in said else []
+    return f"{ref} arrived, and not what was sent before it: {missing}" if missing else None
 
 
 @holds(On.UNKNOWN_SENT, "LINK §5: unknown is for those that you know you have not acted on and never will.")
@@ -555,7 +561,7 @@ def every_verdict_reaches_the_service(history: History, end: AtTheEnd) -> str | 
 
 @holds(On.END, "SURFACE: the service knows no verdict that the device does not.")
 def the_service_knows_no_other_verdict(history: History, end: AtTheEnd) -> str | None:
-    known = set(end.device_refs.values()) | set(history.verdicts)
+    known = set(end.device_refs.values()) | set(history.verdicts) | history.durable_refs
     strange = [ref for ref in end.rows if ref not in known]
     return f"{strange} are of nobody" if strange else None
 

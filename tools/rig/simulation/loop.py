@@ -20,9 +20,6 @@ _PROCESS: Final[contextvars.ContextVar["SimulatedProcess | None"]] = contextvars
     "process", default=None
 )
 
-_AT_ONCE: Final = 0.7
-"""The share of an executor's work that begins before the step that ordered it is over."""
-
 T = TypeVar("T")
 
 
@@ -172,19 +169,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             else:
                 future.set_exception(error)
 
-        def work() -> None:
+        def work() -> tuple[BaseException | None, Any]:
             try:
-                result, error = func(*args), None
+                return None, func(*args)
             except Exception as raised:  # noqa: BLE001 - the caller's, as from a thread
-                result, error = None, raised
-            # Between the two a process may die: what was done is done, and nobody has heard of it.
-            self.call_at(ends * rate, done, error, result)
+                return raised, None
 
-        # A thread that is idle may begin before its caller goes on, or after.
-        if free_s < self._global_s and self._chance.random() < _AT_ONCE:
-            work()
+        def begin() -> None:
+            # Between the two a process may die: what was done is done, and nobody has heard of it.
+            self.call_at(ends * rate, done, *work())
+
+        if self._chance.random() < 0.5:
+            self.call_at(ends * rate, lambda: done(*work()))  # it is done when it ends
+        elif free_s < self._global_s:
+            begin()  # a thread that is idle may be done before its caller goes on
         else:
-            self.call_at(begins * rate, work)
+            self.call_at(begins * rate, begin)
         return future
 
     # ---- ports

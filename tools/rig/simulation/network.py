@@ -3,6 +3,7 @@ lies about the gallery (withholds, replays), for which it need not break TLS: pa
 core."""
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, called_in
 from tools.rig.simulation.service import Answered, RunningService
 
 GALLERY: Final = "/v1/gallery/"
+DELTAS: Final = "/v1/gallery/deltas"
 _KEPT_ANSWERS: Final = 12
 
 
@@ -28,6 +30,8 @@ class NetworkTroubles:
     late_s: float = 0.02
     replay: float = 0.0
     """An answer about the gallery is one that was given before."""
+    strip: bool = False
+    """An answer with deltas comes without them, under its head: only the head is signed."""
     withhold: bool = False
     """No answer about the gallery that is newer than the first one withheld gets through: a freeze."""
 
@@ -84,6 +88,8 @@ class Network:
         if self._given and (self.troubles.withhold or self.chance.random() < self.troubles.replay):
             return self._given[-1 if self.troubles.withhold else self.chance.randrange(len(self._given))]
         self._given = [*self._given, answer][-_KEPT_ANSWERS:]
+        if self.troubles.strip and request.url.path == DELTAS:
+            return answer[0], answer[1], json.dumps(json.loads(answer[2]) | {"deltas": []}).encode()
         return answer
 
 

@@ -43,6 +43,7 @@ class Act(StrEnum):
     NETWORK_SLOW = "network slow"  # size: seconds; for_s
     OFFICE_DOWN = "office network down"  # for_s
     GALLERY_WITHHELD = "gallery withheld"  # for_s
+    GALLERY_STRIPPED = "gallery stripped"  # for_s; heads come, and their deltas do not
     GALLERY_REPLAYED = "gallery replayed"  # size: chance; for_s
     WALL_CLOCK = "wall clock set"  # size: by so many ms
     VALIDATOR_WALL_CLOCK = "validator wall clock set"  # size: by so many ms
@@ -58,11 +59,14 @@ LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
 _MOST_TROUBLES: Final = 1.4
 """For each person who comes; at least a tenth."""
+_PACES: Final = (1.0, 1.0, 1.0, 1.0, 4.0)
+"""Most gates are busy: a person each 1.7 s. At the others a request ends by itself, without another one."""
 _REVOKED: Final = 0.2
 _LASTS_S: Final = 170.0
 _LASTING: Final = (
     Act.NETWORK_DOWN,
     Act.GALLERY_WITHHELD,
+    Act.GALLERY_STRIPPED,
     Act.GALLERY_REPLAYED,
     Act.POWER_CUT,
     Act.SERVER_DOWN,
@@ -130,10 +134,10 @@ def plan_of(seed: int) -> Plan:
 
 
 def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:
-    acts, at_s = [], CALM_S * 0.5
+    acts, at_s, pace = [], CALM_S * 0.5, chance.choice(_PACES)
     kinds = (Act.PASSAGE,) * 7 + (Act.HAND_FIRST, Act.CANCELLED, Act.REPLACED)
     while at_s < until_s:
-        at_s += chance.expovariate(1.0) + 0.7
+        at_s += pace * (chance.expovariate(1.0) + 0.7)
         person = -1 if chance.random() < 0.15 else chance.randrange(PEOPLE)
         ttl_ms = chance.choice((700, 2_000, 2_000, 5_000, 5_000, 15_000))
         acts.append(PlannedAct(at_s, chance.choice(kinds), chance.uniform(0.3, 1.4), ttl_ms, person))
@@ -160,7 +164,7 @@ def _trouble(  # noqa: C901, PLR0911 - one line a kind
         case Act.CABLE_LATE:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.05, 0.8))
         case Act.DISK_SLOW:
-            return PlannedAct(at_s, act, for_s, chance.choice((0.05, 1.0, 4.0, 4.0)))
+            return PlannedAct(at_s, act, 4 * for_s, chance.choice((0.05, 1.0, 4.0, 4.0)))
         case Act.NETWORK_SLOW:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.5, 15.0))
         case Act.CORE_KILLED | Act.CARRIER_KILLED | Act.VALIDATOR_KILLED:
@@ -169,7 +173,7 @@ def _trouble(  # noqa: C901, PLR0911 - one line a kind
             return PlannedAct(at_s, act, min(for_s, 10.0), extra=steps)
         case Act.WALL_CLOCK | Act.VALIDATOR_WALL_CLOCK:
             return PlannedAct(at_s, act, size=chance.choice((-1, 1)) * 10 ** chance.uniform(3, 9))
-        case Act.NETWORK_DOWN | Act.GALLERY_WITHHELD if chance.random() < 0.3:
+        case Act.NETWORK_DOWN | Act.GALLERY_WITHHELD | Act.GALLERY_STRIPPED if chance.random() < 0.3:
             return PlannedAct(at_s, act, until_s)
         case Act.REVOKE:
             return PlannedAct(at_s, Act.RESET)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,8 @@ class PlantedFault:
     owner: Any
     name: str
     make: Make
+    also: "tuple[PlantedFault, ...]" = ()
+    """The second safeguard against the same, which falls with it."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -57,7 +59,10 @@ class PlantedFault:
         wrong = self.make(function.fget if isinstance(function, property) else function)
         setattr(self.owner, self.name, property(wrong) if isinstance(function, property) else wrong)
         try:
-            yield
+            with ExitStack() as others:
+                for fault in self.also:
+                    others.enter_context(fault.planted())
+                yield
         finally:
             setattr(self.owner, self.name, right)
 
@@ -190,6 +195,17 @@ def _any_head_counts(right: Any) -> Any:
     def with_head(self: Any, issued_at_ms: int, now: Any, *, complete: bool) -> Any:
         del complete
         return right(self, issued_at_ms, now, complete=True)
+
+    return with_head
+
+
+def _never_frozen(right: Any) -> Any:
+    def with_head(self: Any, issued_at_ms: int, now: Any, *, complete: bool) -> Any:
+        newest_ms = self.newest_issued_at_ms
+        earlier = newest_ms is not None and issued_at_ms < newest_ms
+        return right(
+            replace(self, newest_issued_at_ms=None) if earlier else self, issued_at_ms, now, complete=complete
+        )
 
     return with_head
 
@@ -358,7 +374,13 @@ FAULTS: Final = (
     PlantedFault("the configured TTL is not followed", freshness.HeldTime, "freshness", _ttl_not_configured),
     PlantedFault("the time without power does not count", freshness.HeldTime, "after_restart", _always_kept),
     PlantedFault("GALLERY_STALE is not looked at", served_gallery.ServedGallery, "look", _as_if_fresh),
-    PlantedFault("an older position of the gallery is taken", gallery_module, "_check_not_older", _nothing),
+    PlantedFault(
+        "an older position of the gallery is taken",
+        gallery_module,
+        "_check_not_older",
+        _nothing,
+        (PlantedFault("a head issued earlier is taken", freshness.HeldTime, "with_head", _never_frozen),),
+    ),
     PlantedFault("a suspended person stays in the match set", changes, "is_matchable", _suspended_too),
     PlantedFault(
         "the carrier acknowledges one delta too many", policy.GalleryCourse, "deltas_taken", _ahead_by_one

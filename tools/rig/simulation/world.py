@@ -366,11 +366,12 @@ class SimulatedWorld:
                 self._for(act, lambda on: setattr(self.office_network.troubles, "down", on))
             case Act.GALLERY_WITHHELD:
                 self._for(act, lambda on: setattr(net, "withhold", on))
+            case Act.GALLERY_STRIPPED:
+                self._for(act, lambda on: setattr(net, "strip", on))
             case Act.GALLERY_REPLAYED:
                 self._for(act, lambda on: setattr_all(net, on, replay=act.size))
             case Act.WALL_CLOCK:
                 device.clock.wall_off_ms += round(act.size)
-                self.history.wall_wrong = True
             case Act.VALIDATOR_WALL_CLOCK:
                 self.validator.clock.wall_off_ms += round(act.size)
             case Act.DISK_FULL | Act.SYNC_FAILS:
@@ -427,6 +428,8 @@ class SimulatedWorld:
 
     def _cut_device(self) -> None:
         self.device.cut_power(self._disk_chance)
+        # A device can tell how long it was off by nothing but its wall clock.
+        self.history.booted_wrong = self.history.booted_wrong or self.device.clock.wall_off_ms != 0
         if not self.plan.clock_kept:
             # It begins again at the time that a file holds.
             self.device.clock.wall_off_ms -= self._disk_chance.randrange(3_600_000)
@@ -660,6 +663,7 @@ class SimulatedWorld:
             made = MadeVerdict(last.verdict_seq, said.decision)
             self.checks.check(On.VERDICT_DURABLE, made)
             history.durable_last = last.verdict_seq
+            history.durable_refs.add(last.verdict_ref)
             if made.decision != "abstain":
                 history.visits.setdefault((history.visit, history.incarnation), []).append(made.seq)
             history.say("device", f"verdict {made.seq} is durable: {said.decision} {said.result}")
@@ -735,6 +739,7 @@ class SimulatedWorld:
         match side, message["type"]:
             case "device", "verdict":
                 history.verdicts_said += 1
+                history.said_in_session.append(object_ref(body))
                 verdict, new = history.see_verdict(body)
                 check(On.VERDICT_SENT, verdict)
                 history.verdict_at.setdefault(verdict.seq, verdict.ref)
@@ -745,6 +750,9 @@ class SimulatedWorld:
                 )
                 if new and not history.wiped and self._disk_chance.random() < _WHAT_IF:
                     check(On.POWER_COULD_GO, (verdict, self._on_disk(verdict.txn_id)))
+            case "device", "hello":
+                history.said_in_session.clear()
+                history.say("device", "→ hello")
             case "device", "error":
                 check(On.ERROR_SENT, body)
                 history.say(
@@ -820,7 +828,9 @@ class SimulatedWorld:
                 history.say("validator", f"ends {short(txn_id)}: {why}")
             case VerdictAnswered(verdict, ref, choice, refused, _):
                 history.verdicts_heard += 1
-                self.checks.check(On.VERDICT_HEARD, history.verdicts_heard)
+                self.checks.check(On.VERDICT_HEARD, ref)
+                if ref in history.said_in_session:
+                    del history.said_in_session[: history.said_in_session.index(ref) + 1]
                 if choice.actuated and refused is None:
                     fact = {
                         "ref": ref,
