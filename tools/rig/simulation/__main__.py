@@ -22,6 +22,7 @@ from tools.rig.simulation.world import RunResult, prepared, quiet, run
 FIXED_SEEDS: Final = range(1, 25)
 _SHRINK_S: Final = 60.0
 _LINES: Final = 40
+_STRIDE_S: Final = 0.01
 
 
 def main() -> int:
@@ -34,6 +35,9 @@ def main() -> int:
     )
     options.add_argument("--hours", type=float, default=0.0, help="the same in hours")
     options.add_argument("--seconds", type=float, help="the same in seconds, fixed seeds included")
+    options.add_argument(
+        "--twice", type=int, metavar="N", help="run N seeds, then again without leaps over idle time: equal?"
+    )
     options.add_argument("--replay", type=int, help="run one seed and print its log")
     options.add_argument(
         "--keep", help="with --replay: only these acts of its plan, as a shrunk run names them"
@@ -44,6 +48,8 @@ def main() -> int:
     prepared()
     if given.replay is not None:
         return _replay(given.replay, given.keep)
+    if given.twice is not None:
+        return _twice(given.twice)
     limit_s = given.seconds if given.seconds is not None else given.hours * 3600 or given.minutes * 60
     return _campaign(limit_s)
 
@@ -58,18 +64,24 @@ def _replay(seed: int, keep: str | None) -> int:
     return int(result.violation is not None)
 
 
+def _twice(seeds: int) -> int:
+    """Every seed leaping over idle time, then in strides of 10 ms: the same log, byte for byte."""
+    different = [
+        seed for seed in range(1, seeds + 1) if run(plan_of(seed)) != run(plan_of(seed), stride_s=_STRIDE_S)
+    ]
+    print(f"{seeds} seeds twice, different: {different or 'none'}")
+    return int(bool(different))
+
+
 def _campaign(limit_s: float) -> int:
     until_s, began_s = time.monotonic() + limit_s, time.process_time()
-    runs = passages = actuated = checks = steps = 0
+    runs = passages = actuated = faults = checks = steps = 0
     simulated_s = 0.0
     for seed in _seeds():
         result = run(plan_of(seed))
         runs, passages, actuated = runs + 1, passages + result.passages, actuated + result.actuated
-        checks, steps, simulated_s = (
-            checks + result.checks,
-            steps + result.steps,
-            simulated_s + result.simulated_s,
-        )
+        faults, checks, steps = faults + result.faults, checks + result.checks, steps + result.steps
+        simulated_s += result.simulated_s
         if result.violation is not None:
             _explain(result)
             return 1
@@ -78,7 +90,8 @@ def _campaign(limit_s: float) -> int:
     cpu_s = time.process_time() - began_s
     print(
         f"{runs} runs, {passages} verdicts and {actuated} openings under faults in {cpu_s:.0f} s of CPU"
-        f" ({passages / cpu_s * 60:.0f} verdicts a CPU-minute); {steps} steps, {checks} checks,"
+        f" ({passages / cpu_s * 60:.0f} verdicts a CPU-minute); {faults} faults, {faults / passages:.2f} a"
+        f" verdict; {steps} steps, {checks} checks,"
         f" {simulated_s / 3600:.1f} simulated hours"
     )
     return 0

@@ -357,7 +357,9 @@ def a_status_is_not_behind_what_was_acted_on(history: History, status: JsonObjec
 )
 def the_named_position_never_falls(history: History, status: JsonObject) -> str | None:
     at = (status["gallery"]["epoch"], status["gallery"]["seq"])
-    return f"{at} after {history.in_status}" if at < history.in_status and not history.wiped else None
+    absent = at[1] == 0 and "STORE_FAULT" in status["health"]  # its disk did not let it be opened
+    fallen = at < history.in_status and not history.wiped and not absent
+    return f"{at} after {history.in_status}" if fallen else None
 
 
 @holds(On.DELTAS_ASKED, "SURFACE: after_seq is also the acknowledgement of everything up to it.")

@@ -10,6 +10,7 @@ drawn from the seed.
 import asyncio
 import contextvars
 import heapq
+import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -69,6 +70,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._free_at: dict[int, float] = {}
+        self.stride_s = math.inf
+        """The furthest that time moves at once while nothing happens; without end: to the next timer."""
         self._readers: dict[int, asyncio.Handle] = {}
         self._writers: dict[int, asyncio.Handle] = {}
         self.work_s: Callable[[SimulatedProcess | None], float] = lambda _process: 0.0
@@ -116,7 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not ready:
             if not self._due:
                 raise StuckSimulation("nothing is left to run")
-            self._global_s = max(self._global_s, self._due[0][0])
+            self._global_s = max(self._global_s, min(self._due[0][0], self._global_s + self.stride_s))
             self._take_due(ready)
         for _ in range(len(ready)):
             handle = ready.popleft()

@@ -44,7 +44,7 @@ from tools.rig.simulation.invariants import AtTheEnd, Checks, MadeVerdict, On, S
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
 from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
 from tools.rig.simulation.network import Network, NetworkTroubles
-from tools.rig.simulation.plan import Act, Plan, PlannedAct
+from tools.rig.simulation.plan import TROUBLES, Act, Plan, PlannedAct
 from tools.rig.simulation.seeded import replaced, seeded
 from tools.rig.simulation.service import (
     DEVICE_ID,
@@ -83,6 +83,11 @@ class RunResult:
     actuated: int
     checks: int
 
+    @property
+    def faults(self) -> int:
+        """Troubles that began while it ran."""
+        return sum(act.act in TROUBLES for act in self.plan.acts)
+
 
 _prepared: list[tuple[Prepared, Any]] = []
 
@@ -114,8 +119,9 @@ _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
 """What programs measure of the machine at hand is always the same here; an office asks less often."""
 
 
-def run(plan: Plan) -> RunResult:
-    """Carry out a plan. The same plan gives the same run, step for step."""
+def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
+    """Carry out a plan. The same plan gives the same run, step for step, whether idle time is leapt over or
+    walked through in strides."""
     start = prepared()
     gc.disable()
     try:
@@ -125,6 +131,7 @@ def run(plan: Plan) -> RunResult:
             replaced(_SURROUNDINGS),
         ):
             world = SimulatedWorld(plan, start, Path(folder))
+            world.loop.stride_s = stride_s
             try:
                 return world.run()
             finally:
@@ -685,6 +692,7 @@ class SimulatedWorld:
             return
         history.incarnation = self.device.incarnation
         refs = self._journal_refs(opened)[0]
+        history.durable_refs.update(refs.values())
         last, gallery = opened.journal.last(), opened.gallery
         ended = {txn_id: opened.journal.find_txn(txn_id) for txn_id in history.ended}
         position = gallery.position if gallery is not None else None
@@ -771,7 +779,8 @@ class SimulatedWorld:
                 check(On.STATUS_SENT, status)
                 if not history.wiped:
                     at = (status["gallery"]["epoch"], status["gallery"]["seq"])
-                    history.in_status, history.acknowledged = at, max(history.acknowledged, at)
+                    history.in_status = max(history.in_status, at)
+                    history.acknowledged = max(history.acknowledged, at)
                 history.say("device", f"→ status {' '.join(status['health']) or 'well'}")
             case "device", "mail_ack":
                 check(On.MAIL_ACK_SENT, body)
