@@ -35,11 +35,13 @@ class CableTroubles:
 
 @dataclass
 class Cable:
-    """`heard` is called with what an end writes, before anything happens to it."""
+    """`heard` is called with what an end writes, before anything happens to it, `reached` with what an end
+    reads, and with nothing when it has opened its port."""
 
     loop: SimulatedLoop
     chance: random.Random
     heard: Callable[[str, bytes], None]
+    reached: Callable[[str, bytes], None] = lambda _side, _data: None
     troubles: CableTroubles = field(default_factory=CableTroubles)
     plugged: bool = True
     _ends: "dict[str, SimulatedPort]" = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Cable:
             raise TransportError("the simulated cable is not plugged in")
         self._ports += 1
         port = self._ends[side] = SimulatedPort(self, side, self._ports)
+        self.reached(side, b"")
         return port
 
     def pull(self) -> None:
@@ -107,7 +110,10 @@ class SimulatedPort:
         if len(data) > max_bytes:
             self._came.append(data[max_bytes:])
             self._cable.loop.readable(self._number)
-        return data[:max_bytes]
+        data = data[:max_bytes]
+        if data:
+            self._cable.reached(self._side, data)
+        return data
 
     def write(self, data: bytes) -> int:
         self._check()

@@ -12,16 +12,52 @@ from typing import Any, Final
 
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
-from link1.frames import MAX_MESSAGE_BYTES, FrameDecoder, FrameKind
+from link1.frames import MAX_MESSAGE_BYTES, TAG_BYTES, Frame, FrameDecoder, FrameKind
 from link1.signed import object_ref
 
 _PARTIAL: Final = 16
 
 
-class Tap:
-    """Reads what one end writes: whole messages out of its bytes."""
+Place = tuple[int, int, int]
+"""Of a message on the cable: channel, mid, and between them what the end that acknowledges it, or waits for
+that, calls the session: the first byte of its own tag."""
+
+
+class Arrivals:
+    """What has reached one end: messages in all their slices, and ACKs."""
 
     def __init__(self) -> None:
+        self._decoder = FrameDecoder()
+        self._slices: dict[Place, set[int]] = {}
+        self.whole: set[Place] = set()
+        self.acks: set[Place] = set()
+
+    def port_opened(self) -> None:
+        """What a frame had begun with is nobody's."""
+        self._decoder.clear()
+
+    def feed(self, data: bytes) -> None:
+        """The end reads these bytes."""
+        for frame in self._decoder.feed(data):
+            place = (int(frame.chan), frame.sess, frame.mid)
+            if frame.kind is FrameKind.ACK:
+                self.acks.add(place)
+            elif frame.kind is FrameKind.DATA and place not in self.whole:
+                slices = self._slices.setdefault(place, set())
+                slices.add(frame.index)
+                if len(slices) == frame.count:
+                    self.whole.add(place)
+                    del self._slices[place]
+
+
+class Tap:
+    """Reads what one end writes: whole messages out of its bytes. `acks` and `begun`: what the newest bytes
+    acknowledge, and the messages that begin in them."""
+
+    def __init__(self) -> None:
+        self.acks: list[Place] = []
+        self.begun: list[Place] = []
+        self._own = 0
         self._decoder = FrameDecoder()
         self._partial: OrderedDict[tuple[int, int, int], dict[int, bytes]] = OrderedDict()
         self._told: OrderedDict[tuple[int, int, int, bytes], None] = OrderedDict()
@@ -29,30 +65,42 @@ class Tap:
     def feed(self, data: bytes) -> list[JsonObject]:
         """The messages that `data` completes, `{type, body}`; repeats of a message are left out."""
         messages = []
+        self.acks, self.begun = [], []
         for frame in self._decoder.feed(data):
-            if frame.kind in (FrameKind.RST, FrameKind.RSTACK):
-                self._told.clear()  # numbers begin again
-            if frame.kind is not FrameKind.DATA:
-                continue
-            key = (frame.chan, frame.sess, frame.mid)
-            slices = self._partial.setdefault(key, {})
-            slices[frame.index] = frame.payload
-            if len(slices) < frame.count:
-                while len(self._partial) > _PARTIAL:
-                    self._partial.popitem(last=False)
-                continue
-            del self._partial[key]
-            whole = b"".join(slices[index] for index in range(frame.count) if index in slices)
-            if (*key, whole) in self._told:
-                continue
-            self._told[*key, whole] = None
-            if len(self._told) > _PARTIAL:
-                self._told.popitem(last=False)
-            try:
-                messages.append(read_strict(whole, max_bytes=MAX_MESSAGE_BYTES))
-            except FormatError:
-                continue
+            match frame.kind:
+                case FrameKind.RST | FrameKind.RSTACK:
+                    self._told.clear()  # numbers begin again
+                    self._own = frame.payload[-TAG_BYTES]
+                case FrameKind.ACK:
+                    self.acks.append((int(frame.chan), self._own, frame.mid))
+                case FrameKind.DATA:
+                    if frame.index == 0:
+                        self.begun.append((int(frame.chan), self._own, frame.mid))
+                    messages += self._completed(frame)
+                case _:
+                    pass
         return messages
+
+    def _completed(self, frame: Frame) -> list[JsonObject]:
+        """The message that a slice completes, unless it was told before."""
+        key = (frame.chan, frame.sess, frame.mid)
+        slices = self._partial.setdefault(key, {})
+        slices[frame.index] = frame.payload
+        if len(slices) < frame.count:
+            while len(self._partial) > _PARTIAL:
+                self._partial.popitem(last=False)
+            return []
+        del self._partial[key]
+        whole = b"".join(slices[index] for index in range(frame.count) if index in slices)
+        if (*key, whole) in self._told:
+            return []
+        self._told[*key, whole] = None
+        if len(self._told) > _PARTIAL:
+            self._told.popitem(last=False)
+        try:
+            return [read_strict(whole, max_bytes=MAX_MESSAGE_BYTES)]
+        except FormatError:
+            return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from device.health import HealthWord
 from link1.canonical import JsonObject
 from link1.signed import object_ref
-from tools.rig.simulation.history import History, SeenVerdict
+from tools.rig.simulation.history import History, Place, SeenVerdict
 from tools.rig.simulation.service import TTL_MS
 
 FRESHNESS_SLACK_S: Final = 3.0
@@ -35,6 +35,8 @@ class On(StrEnum):
     DECISION_SENT = "decision sent"
     PASSAGE_SENT = "passage sent"
     UNKNOWN_SENT = "unknown sent"
+    ACKNOWLEDGED = "acknowledged"
+    MESSAGE_BEGUN = "message begun"
     VERDICT_HEARD = "verdict heard"
     ACTUATED = "actuated"
     CORE_STARTED = "core started"
@@ -435,6 +437,18 @@ def no_message_is_missing_before_another(history: History, ref: str) -> str | No
     said = history.said_in_session
     missing = said[: said.index(ref)] if ref in said else []
     return f"{ref} arrived, and not what was sent before it: {missing}" if missing else None
+
+
+@holds(On.ACKNOWLEDGED, "LINK §3: a message is acknowledged when all of its slices have come.")
+def what_is_acknowledged_has_come(_history: History, found: tuple[Place, set[Place]]) -> str | None:
+    place, whole = found
+    return None if place in whole else f"ACK of {place}, which has not come whole"
+
+
+@holds(On.MESSAGE_BEGUN, "LINK §3: stop and wait: the next message begins when this one is acknowledged.")
+def one_message_is_in_flight(_history: History, found: tuple[Place, set[Place]]) -> str | None:
+    before, acks = found
+    return None if before in acks else f"the message after {before} begins, which was not acknowledged"
 
 
 @holds(On.UNKNOWN_SENT, "LINK §5: unknown is for those that you know you have not acted on and never will.")

@@ -85,6 +85,8 @@ class Network:
     def _lie(self, request: httpx.Request, answer: Answered) -> Answered:
         if not request.url.path.startswith(GALLERY) or answer[0] != 200:
             return answer
+        if self.troubles.strip and request.url.path != DELTAS:
+            return 503, [(b"content-type", b"text/html")], b"<h1>busy</h1>"
         if self._given and (self.troubles.withhold or self.chance.random() < self.troubles.replay):
             return self._given[-1 if self.troubles.withhold else self.chance.randrange(len(self._given))]
         self._given = [*self._given, answer][-_KEPT_ANSWERS:]

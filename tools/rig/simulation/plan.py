@@ -57,10 +57,12 @@ CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
 LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
-_MOST_TROUBLES: Final = 1.4
+_MOST_TROUBLES: Final = 1.1
 """For each person who comes; at least a tenth."""
-_PACES: Final = (1.0, 1.0, 1.0, 1.0, 4.0)
+_PACES: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0)
 """Most gates are busy: a person each 1.7 s. At the others a request ends by itself, without another one."""
+_LATE_S: Final = 4.0
+_LEAST_TTL_MS: Final = 700
 _REVOKED: Final = 0.2
 _LASTS_S: Final = 170.0
 _LASTING: Final = (
@@ -111,12 +113,15 @@ def plan_of(seed: int) -> Plan:
     until_s = chance.choice((60.0, 100.0, 150.0, 200.0, 250.0, LONG_S))
     allowed = [act for act in TROUBLES if chance.random() < 0.5]
     people = _people(chance, until_s)
-    acts = [*people, *_operators(chance, until_s)]
+    acts: list[PlannedAct] = [*_operators(chance, until_s)]
     for _ in range(round(len(people) * chance.uniform(0.1, _MOST_TROUBLES)) if allowed else 0):
         # Half of the troubles come in the middle of a passage, where there is most to go wrong.
         near = chance.choice(people).at_s + chance.uniform(-1.5, 2.5)
         at_s = near if chance.random() < 0.5 else chance.uniform(CALM_S, until_s)
         acts.append(_trouble(chance, chance.choice(allowed), at_s, until_s))
+        if acts[-1].act is Act.DISK_SLOW and acts[-1].size >= _LATE_S:
+            people = _one_in_a_lull(people, acts[-1])
+    acts += people
     if Act.REVOKE in allowed and chance.random() < _REVOKED:
         acts.append(PlannedAct(until_s * chance.uniform(0.7, 1.0), Act.REVOKE))  # what follows is the wipe
     if until_s >= LONG_S and (lasting := [act for act in allowed if act in _LASTING]):
@@ -131,6 +136,12 @@ def plan_of(seed: int) -> Plan:
         rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
         clock_kept=chance.random() < 0.7,
     )
+
+
+def _one_in_a_lull(people: list[PlannedAct], slow: PlannedAct) -> list[PlannedAct]:
+    """While a verdict may be late one person comes, with little time: another request would end theirs."""
+    one = PlannedAct(slow.at_s + 0.1, Act.PASSAGE, 2.0, _LEAST_TTL_MS, 0)
+    return [*(act for act in people if not -1.0 < act.at_s - slow.at_s < 2 * _LATE_S), one]
 
 
 def _people(chance: random.Random, until_s: float) -> list[PlannedAct]:

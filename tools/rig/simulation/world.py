@@ -39,7 +39,7 @@ from link1.validator.memory import DeskMemory
 from tools.kit.simulate import mail_carrier
 from tools.rig.simulation.cable import Cable, CableTroubles
 from tools.rig.simulation.disk import TMPFS, Disks
-from tools.rig.simulation.history import AskedRequest, History, StreamStep, Tap, short
+from tools.rig.simulation.history import Arrivals, AskedRequest, History, StreamStep, Tap, short
 from tools.rig.simulation.invariants import AtTheEnd, Checks, MadeVerdict, On, Started, Violation
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
 from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
@@ -161,7 +161,7 @@ class SimulatedWorld:
         self._acts, self._disk_chance = self._chance("acts"), self._chance("disk")
         self.slow_disk_s = 0.0
         self.disks = Disks(folder, self._disk_chance)
-        self.cable = Cable(loop, self._chance("cable"), self._heard)
+        self.cable = Cable(loop, self._chance("cable"), self._heard, self._reached)
         self.server: tuple[SimulatedProcess, RunningService] | None = None
         self._cloud = copied(start, folder / "cloud")
         self.network = self._network("network", self._device_asks, self._device_gets)
@@ -195,7 +195,8 @@ class SimulatedWorld:
         self.validator.carries_mail = plan.carries_mail
         self.validator.started = self._validator_started
         self._disk_troubled_until_s = 0.0
-        self._taps: dict[str, Tap] = {"device": Tap(), "validator": Tap()}
+        self._taps = {"device": Tap(), "validator": Tap()}
+        self._arrivals = {"device": Arrivals(), "validator": Arrivals()}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
         self._enrolled = set(range(ENROLLED_AT_START))
         self._gone: set[int] = set()
@@ -739,10 +740,24 @@ class SimulatedWorld:
         self.history.now_s = self.loop.now_s
         if side == "device":
             self._note_device()
-        for message in self._taps[side].feed(data):
+        tap, arrivals = self._taps[side], self._arrivals[side]
+        messages = tap.feed(data)
+        for place in tap.acks:
+            self.checks.check(On.ACKNOWLEDGED, (place, arrivals.whole))
+        for channel, session, mid in tap.begun:
+            if mid > 0:
+                self.checks.check(On.MESSAGE_BEGUN, ((channel, session, mid - 1), arrivals.acks))
+        for message in messages:
             self.loop.within_world(partial(self._said, side, message))
 
-    def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901, PLR0912 - one case a message
+    def _reached(self, side: str, data: bytes) -> None:
+        """Bytes are read at an end; none: it has opened its port."""
+        if data:
+            self._arrivals[side].feed(data)
+        else:
+            self._arrivals[side].port_opened()
+
+    def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901, PLR0912, PLR0915 - a case a message
         history, check, body = self.history, self.checks.check, message["body"]
         match side, message["type"]:
             case "device", "verdict":
