@@ -5,6 +5,7 @@ core."""
 import asyncio
 import json
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,7 +48,7 @@ class Network:
     asked: Callable[[httpx.Request], None]
     delivered: Callable[[httpx.Request, int, bytes], None]
     troubles: NetworkTroubles = field(default_factory=NetworkTroubles)
-    _given: list[tuple[int, list[tuple[bytes, bytes]], bytes]] = field(default_factory=list)
+    _given: dict[str, deque[Answered]] = field(default_factory=dict)
 
     async def exchange(self, request: httpx.Request, body: bytes) -> httpx.Response:
         """One request of a client. Raises what httpx raises when there is no answer."""
@@ -87,11 +88,12 @@ class Network:
             return answer
         if self.troubles.strip and request.url.path != DELTAS:
             return 503, [(b"content-type", b"text/html")], b"<h1>busy</h1>"
-        if self._given and (self.troubles.withhold or self.chance.random() < self.troubles.replay):
-            return self._given[-1 if self.troubles.withhold else self.chance.randrange(len(self._given))]
-        self._given = [*self._given, answer][-_KEPT_ANSWERS:]
+        given = self._given.setdefault(request.url.path, deque(maxlen=_KEPT_ANSWERS))
+        if given and (self.troubles.withhold or self.chance.random() < self.troubles.replay):
+            return given[-1 if self.troubles.withhold else self.chance.randrange(len(given))]
+        given.append(answer)
         if self.troubles.strip and request.url.path == DELTAS:
-            return answer[0], answer[1], json.dumps(json.loads(answer[2]) | {"deltas": []}).encode()
+            return answer[0], answer[1], json.dumps(json.loads(answer[2]) | {"data": []}).encode()
         return answer
 
 

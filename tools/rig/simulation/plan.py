@@ -140,7 +140,7 @@ def plan_of(seed: int) -> Plan:
 
 def _one_in_a_lull(people: list[PlannedAct], slow: PlannedAct) -> list[PlannedAct]:
     """While a verdict may be late one person comes, with little time: another request would end theirs."""
-    one = PlannedAct(slow.at_s + 0.1, Act.PASSAGE, 2.0, _LEAST_TTL_MS, 0)
+    one = PlannedAct(slow.at_s + 0.1, Act.HAND_FIRST, 2.0, _LEAST_TTL_MS, 0)
     return [*(act for act in people if not -1.0 < act.at_s - slow.at_s < 2 * _LATE_S), one]
 
 
@@ -170,12 +170,15 @@ def _trouble(  # noqa: C901, PLR0911 - one line a kind
     for_s = chance.choice((0.1, 0.1, 0.3, 0.3, 1.0, 1.0, 3.0, 10.0)) * chance.uniform(0.5, 1.5)
     steps = chance.choice((1, 5, 20, 60, 200)) + chance.randrange(20)
     match act:
-        case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY | Act.GALLERY_REPLAYED:
+        case Act.GALLERY_REPLAYED:
+            return PlannedAct(at_s, act, 4 * for_s, chance.uniform(0.1, 0.9))
+        case Act.CABLE_NOISE | Act.CABLE_REPEATS | Act.NETWORK_FLAKY:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.02, 0.5))
         case Act.CABLE_LATE:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.05, 0.8))
         case Act.DISK_SLOW:
-            return PlannedAct(at_s, act, 4 * for_s, chance.choice((0.05, 1.0, 4.0, 4.0)))
+            size = chance.choice((0.05, 1.0, _LATE_S, _LATE_S))
+            return PlannedAct(at_s, act, max(4 * for_s, 2 * size), size)
         case Act.NETWORK_SLOW:
             return PlannedAct(at_s, act, for_s, chance.uniform(0.5, 15.0))
         case Act.CORE_KILLED | Act.CARRIER_KILLED | Act.VALIDATOR_KILLED:
