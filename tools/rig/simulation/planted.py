@@ -33,6 +33,7 @@ from link1 import channels, device_end, frames
 from link1.validator import desk, memory
 from tools.rig.simulation import machines
 from tools.rig.simulation.plan import plan_of
+from tools.rig.simulation.shrink import shrunk
 from tools.rig.simulation.start import become_simulation
 from tools.rig.simulation.world import prepared, quiet, run
 
@@ -418,17 +419,21 @@ class Found:
     runs: int
     cpu_s: float
     invariant: str
+    acts: int = 0
+    """How many acts of the seed's plan break it, where the run was made short."""
 
 
-def hunt(fault: PlantedFault, *, cpu_s: float = CPU_S) -> Found:
-    """Run seed after seed with the fault until an invariant breaks."""
+def hunt(fault: PlantedFault, *, cpu_s: float = CPU_S, shrink_s: float = 0.0) -> Found:
+    """Run seed after seed with the fault until an invariant breaks; then make the run short for so long."""
     began_s, seed = time.process_time(), 0
     with fault.planted():
         while (used_s := time.process_time() - began_s) < cpu_s:
             seed += 1
             result = run(plan_of(seed))
             if result.violation is not None:
-                return Found(fault, seed, seed, time.process_time() - began_s, result.violation.name)
+                used_s = time.process_time() - began_s
+                short = shrunk(result, cpu_s=shrink_s) if shrink_s else result
+                return Found(fault, seed, seed, used_s, result.violation.name, len(short.plan.acts))
     return Found(fault, None, seed, used_s, "")
 
 
@@ -437,19 +442,21 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tools.rig.simulation.planted")
     options.add_argument("title", nargs="*", help="part of a fault's title (default: all)")
     options.add_argument("--cpu-s", type=float, default=CPU_S, help="how long to look for each")
+    options.add_argument("--shrink-s", type=float, default=0.0, help="how long to make each found run short")
     given = options.parse_args()
     become_simulation("tools.rig.simulation.planted")
     quiet()
     prepared()
     missed = 0
-    print("| planted fault | found by | seed | CPU s |\n|---|---|---|---|")
+    print("| planted fault | found by | seed | CPU s | acts |\n|---|---|---|---|---|")
     for fault in FAULTS:
         if given.title and not any(part in fault.title for part in given.title):
             continue
-        found = hunt(fault, cpu_s=given.cpu_s)
+        found = hunt(fault, cpu_s=given.cpu_s, shrink_s=given.shrink_s)
         missed += found.seed is None
         print(
-            f"| {fault.title} | {found.invariant or 'not found'} | {found.seed or '–'} | {found.cpu_s:.1f} |",
+            f"| {fault.title} | {found.invariant or 'not found'} | {found.seed or '–'} | {found.cpu_s:.1f} |"
+            f" {found.acts} |",
             flush=True,
         )
     return missed

@@ -27,7 +27,11 @@ def shrunk(failed: RunResult, *, cpu_s: float) -> RunResult:
         best = result
         return True
 
-    ddmin(list(failed.plan.acts), fails, lambda: time.process_time() < until_s)
+    # What was to come after the end of the failed run had no part in it.
+    acts = [act for act in failed.plan.acts if act.at_s <= failed.simulated_s]
+    if not fails(acts):
+        acts = list(failed.plan.acts)
+    ddmin(acts, fails, lambda: time.process_time() < until_s)
     return best
 
 
