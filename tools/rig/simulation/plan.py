@@ -124,8 +124,16 @@ def plan_of(seed: int) -> Plan:
     acts += people
     if Act.REVOKE in allowed and chance.random() < _REVOKED:
         acts.append(PlannedAct(until_s * chance.uniform(0.7, 1.0), Act.REVOKE))  # what follows is the wipe
-    if until_s >= LONG_S and (lasting := [act for act in allowed if act in _LASTING]):
-        acts.append(PlannedAct(chance.uniform(CALM_S, 200.0), chance.choice(lasting), _LASTS_S, 0.9, 1))
+    lasting = [act for act in _LASTING if act in allowed]
+    if until_s >= _LASTS_S + 30.0 and lasting:
+        at_s = chance.uniform(CALM_S, until_s - _LASTS_S)
+        acts.append(PlannedAct(at_s, chance.choice(lasting), _LASTS_S, 0.9, 1))
+        # What the device does not hear of.
+        kinds = (Act.ERASE, Act.BLOCK, Act.UNBLOCK, Act.ENROL)
+        acts += [
+            PlannedAct(at_s + chance.uniform(1.0, 30.0), kind, extra=chance.randrange(PEOPLE))
+            for kind in chance.sample(kinds, 2)
+        ]
     offline = chance.random() < 0.2
     return Plan(
         seed,

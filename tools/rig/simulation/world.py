@@ -195,6 +195,7 @@ class SimulatedWorld:
         self.validator.carries_mail = plan.carries_mail
         self.validator.started = self._validator_started
         self._disk_troubled_until_s = 0.0
+        self._ends_s: dict[Act, float] = {}
         self._taps = {"device": Tap(), "validator": Tap()}
         self._arrivals = {"device": Arrivals(), "validator": Arrivals()}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
@@ -389,8 +390,15 @@ class SimulatedWorld:
                 self._for(act, lambda on: setattr(self, "slow_disk_s", act.size if on else 0.0))
 
     def _for(self, act: PlannedAct, switch: Callable[[bool], object]) -> None:
+        """The longest of those of one kind decides when it is over."""
+        ends_s = self._ends_s[act.act] = max(self._ends_s.get(act.act, 0.0), self.loop.now_s + act.for_s)
+
+        def over() -> None:
+            if self._ends_s[act.act] <= ends_s:
+                switch(False)
+
         switch(True)
-        self.loop.call_later(act.for_s, switch, False)
+        self.loop.call_later(act.for_s, over)
 
     def _pull_cable(self, on: bool) -> None:
         if on:
