@@ -105,6 +105,8 @@ class Plan:
     carries_mail: bool = True
     rates: tuple[float, float] = (1.0, 1.0)
     clock_kept: bool = True
+    latency_s: float = 0.02
+    """The most that a request or an answer takes on the device's good days."""
 
 
 def plan_of(seed: int) -> Plan:
@@ -143,6 +145,7 @@ def plan_of(seed: int) -> Plan:
         carries_mail=offline or chance.random() < 0.35,
         rates=(1 + chance.uniform(-2e-4, 2e-4), 1 + chance.uniform(-2e-4, 2e-4)),
         clock_kept=chance.random() < 0.7,
+        latency_s=chance.choice((0.02, 0.5, 1.5)),
     )
 
 

@@ -64,7 +64,9 @@ from tools.rig.simulation.service import (
 
 REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
-_WHAT_IF: Final = 0.15
+_APART_S: Final = 0.4
+"""Between two hands; until then a verdict is about the one before."""
+_WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 _DISK_TROUBLE: Final = (Act.DISK_FULL, Act.SYNC_FAILS)
 
@@ -203,11 +205,15 @@ class SimulatedWorld:
         self._gone: set[int] = set()
         self._log_seq = (0, 0)
         self._visits = 0
+        self._left_at_s = 0.0
         self._under_way: list[asyncio.Task[None]] = []
         self._opened_last: bool | None = None
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
+
+    def _good_network(self) -> NetworkTroubles:
+        return NetworkTroubles(down=self.plan.offline, late_s=self.plan.latency_s)
 
     def _network(self, name: str, asked: Callable[[httpx.Request], None], got: Any) -> Network:
         return Network(self.loop, self._chance(name), lambda: self.server, asked, got)
@@ -255,7 +261,7 @@ class SimulatedWorld:
     async def _live(self) -> None:
         self._start_server()
         self._note_stream()
-        self.network.troubles.down = self.plan.offline
+        self.network.troubles = self._good_network()
         self.device.power_on()
         self.validator.power_on()
         for act in self.plan.acts:
@@ -279,7 +285,7 @@ class SimulatedWorld:
         self.history.say("WORLD", "every trouble is over")
         self.cable.troubles = CableTroubles()
         self.cable.plugged = True
-        self.network.troubles = NetworkTroubles(down=self.plan.offline)
+        self.network.troubles = self._good_network()
         self.office_network.troubles = NetworkTroubles()
         self.slow_disk_s = 0.0
         self._mend_disk()
@@ -370,7 +376,7 @@ class SimulatedWorld:
                     act, lambda on: setattr_all(net, on, lose_request=half, lose_answer=half, refuse=half)
                 )
             case Act.NETWORK_SLOW:
-                self._for(act, lambda on: setattr(net, "late_s", act.size if on else 0.02))
+                self._for(act, lambda on: setattr(net, "late_s", act.size if on else self.plan.latency_s))
             case Act.OFFICE_DOWN:
                 self._for(act, lambda on: setattr(self.office_network.troubles, "down", on))
             case Act.GALLERY_WITHHELD:
@@ -461,7 +467,7 @@ class SimulatedWorld:
         chance = random.Random(f"passage {act.at_s}")  # noqa: S311
         person = None if act.extra < 0 else act.extra
         if act.act is Act.HAND_FIRST:
-            if not self._show(person, chance):
+            if not await self._show(person, chance):
                 return
             await asyncio.sleep(chance.uniform(0.05, 0.8))
             self._arm(act)
@@ -470,7 +476,7 @@ class SimulatedWorld:
             await asyncio.sleep(min(chance.choice((0.05, 0.5, 0.5, act.size / 1000)), 3.0) * chance.random())
             if act.act is Act.CANCELLED and chance.random() < 0.2:
                 self.validator.do(lambda desk: desk.cancel())
-            if not self._show(person, chance):
+            if not await self._show(person, chance):
                 return
         visit = self._visits
         if act.act in (Act.CANCELLED, Act.REPLACED) and chance.random() < 0.7:
@@ -483,7 +489,7 @@ class SimulatedWorld:
             self._arm(act)
         await asyncio.sleep(act.for_s * chance.random())
         if self.history.visit == visit:
-            self._eyes.visitor = None
+            self._eyes.visitor, self._left_at_s = None, self.loop.now_s
 
     async def _wait_for_outcome(self, most_s: float) -> None:
         """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
@@ -494,7 +500,9 @@ class SimulatedWorld:
                 return
             await asyncio.sleep(0.002)
 
-    def _show(self, person: int | None, chance: random.Random) -> bool:
+    async def _show(self, person: int | None, chance: random.Random) -> bool:
+        """A hand comes, some time after the last one left; False where another one is there."""
+        await self._sleep_until(self._left_at_s + _APART_S)
         if self._eyes.visitor is not None:
             return False
         self._visits += 1
@@ -605,36 +613,35 @@ class SimulatedWorld:
         if self.server is None:
             return
         environment, history = self.start.environment, self.history
+        state = self.server[1].state_of_stream(environment)
+        if history.steps and (state.epoch, state.seq) == self._log_seq:
+            return
 
-        def read(tx: Tx) -> tuple[Any, list[Any], set[str]]:
-            state = tx.row("SELECT epoch, seq, head FROM streams WHERE stream = :s", s=environment.stream)
+        def read(tx: Tx) -> tuple[list[Any], set[str]]:
             rows = tx.all(
                 "SELECT d.seq, d.op, d.head, d.subject_ref, s.subject_ref AS known FROM deltas d"
                 " LEFT JOIN subjects s ON s.subject_id = d.subject_id"
                 " WHERE d.stream = :s AND d.epoch = :e ORDER BY d.seq",
                 s=environment.stream,
-                e=state["epoch"],
+                e=state.epoch,
             )
             live = tx.all(
                 "SELECT DISTINCT s.subject_ref FROM templates t JOIN subjects s USING (subject_id)"
                 " WHERE t.stream = :s AND t.removed_seq IS NULL AND s.suspended = 0",
                 s=environment.stream,
             )
-            return state, rows, {row["subject_ref"] for row in live}
+            return rows, {row["subject_ref"] for row in live}
 
-        state, rows, live_now = self.server[1].store.read_now(read)
-        at = (state["epoch"], state["seq"])
-        if history.steps and at == self._log_seq:
-            return
+        rows, live_now = self.server[1].store.read_now(read)
         now_s = self.loop.now_s
-        if history.steps and state["epoch"] != self._log_seq[0]:
+        if history.steps and state.epoch != self._log_seq[0]:
             history.steps.append(
-                StreamStep(now_s, state["epoch"], 0, state["head"].hex()[:16], frozenset(live_now))
+                StreamStep(now_s, state.epoch, 0, state.head.hex()[:16], frozenset(live_now))
             )
-            self._log_seq = (state["epoch"], 0)
+            self._log_seq = (state.epoch, 0)
         live = set(history.steps[-1].live) if history.steps else set()
         for row in rows:
-            if (state["epoch"], row["seq"]) <= self._log_seq:
+            if (state.epoch, row["seq"]) <= self._log_seq:
                 continue
             subject = row["subject_ref"] or row["known"]
             match row["op"]:
@@ -644,11 +651,11 @@ class SimulatedWorld:
                     live.discard(subject)
                 case _:
                     pass
-            if row["seq"] == state["seq"]:
+            if row["seq"] == state.seq:
                 live = set(live_now)
-            step = StreamStep(now_s, state["epoch"], row["seq"], row["head"].hex()[:16], frozenset(live))
+            step = StreamStep(now_s, state.epoch, row["seq"], row["head"].hex()[:16], frozenset(live))
             history.steps.append(step)
-        self._log_seq = at
+        self._log_seq = (state.epoch, state.seq)
 
     # ---- what is seen
 
