@@ -121,6 +121,8 @@ class CrashDisk:
 
     def follow(self, change: Change) -> None:
         """One more thing has happened."""
+        if isinstance(change, Write | Cut | Sync) and not self._exists(change.path):
+            return  # a file that was removed and is still open
         match change:
             case Make(path, is_folder):
                 folder, name = self._place(path)
@@ -186,6 +188,12 @@ class CrashDisk:
                 raise TypeError(f"{path} lies in no folder")
             folder = inner
         return folder, parts[-1]
+
+    def _exists(self, path: str) -> bool:
+        node: _File | _Folder | None = self._root
+        for part in path[len(self._state) + 1 :].split("/") if path != self._state else ():
+            node = node.now.get(part) if isinstance(node, _Folder) else None
+        return node is not None
 
     def _node(self, path: str) -> _File | _Folder:
         if path == self._state:

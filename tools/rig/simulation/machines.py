@@ -133,6 +133,8 @@ class SimulatedLine(CoreLine):
                 return await called_in(self._machine.loop, core, lambda: palmd.carrier.handle(packet), lost)
         except TimeoutError as error:
             raise IpcUnreachable("the simulated core did not answer in time") from error
+        except OSError as error:
+            raise IpcUnreachable(f"the simulated core closed the connection: {error}") from error
 
     def close(self) -> None:
         """Nothing is held."""
@@ -269,7 +271,7 @@ class DeviceMachine:
         self.opened: Opened | None = None
         self.wiped = False
         self.failure: BaseException | None = None
-        """Why the core ended by itself, when that was not to be."""
+        """Why the core or the carrier ended by itself, when that was not to be."""
         self.started: Callable[[], None] = lambda: None
         self.may_fail: Callable[[], bool] = lambda: False
 
@@ -293,7 +295,7 @@ class DeviceMachine:
     def start_carrier(self) -> None:
         if self._powered and self.carrier is None and not self.wiped:
             self.carrier = SimulatedProcess("carrier", self._rate)
-            self.loop.spawn(self.carrier, self._carry())
+            self.loop.spawn(self.carrier, self._carry_on())
 
     def kill_core(self) -> None:
         """SIGKILL; what it wrote is in the kernel."""
@@ -383,6 +385,12 @@ class DeviceMachine:
         return True
 
     # ---- the carrier
+
+    async def _carry_on(self) -> None:
+        try:
+            await self._carry()
+        except Exception as error:  # noqa: BLE001 - a program's end, judged by who watches it
+            self.failure = error
 
     async def _carry(self) -> None:
         """As `device.syncd.main._carry_with_key`."""
