@@ -28,12 +28,12 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
-        self._slices: dict[Place, set[int]] = {}
+        self._slices: dict[tuple[int, int, int, int], set[int]] = {}
         self.whole: set[Place] = set()
         self.acks: set[Place] = set()
 
     def port_opened(self) -> None:
-        """What a frame had begun with is nobody's."""
+        """What a frame had begun with is never ended."""
         self._decoder.clear()
 
     def feed(self, data: bytes) -> None:
@@ -43,11 +43,13 @@ class Arrivals:
             if frame.kind is FrameKind.ACK:
                 self.acks.add(place)
             elif frame.kind is FrameKind.DATA and place not in self.whole:
-                slices = self._slices.setdefault(place, set())
+                slices = self._slices.setdefault(
+                    (*place, frame.count), set()
+                )  # a session's byte may come again
                 slices.add(frame.index)
                 if len(slices) == frame.count:
                     self.whole.add(place)
-                    del self._slices[place]
+                    del self._slices[*place, frame.count]
 
 
 class Tap:
@@ -61,6 +63,10 @@ class Tap:
         self._decoder = FrameDecoder()
         self._partial: OrderedDict[tuple[int, int, int], dict[int, bytes]] = OrderedDict()
         self._told: OrderedDict[tuple[int, int, int, bytes], None] = OrderedDict()
+
+    def port_opened(self) -> None:
+        """What a frame had begun with is never ended."""
+        self._decoder.clear()
 
     def feed(self, data: bytes) -> list[JsonObject]:
         """The messages that `data` completes, `{type, body}`; repeats of a message are left out."""

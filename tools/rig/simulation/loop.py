@@ -129,9 +129,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _take_due(self, ready: Any) -> None:
         """What is due by now; and what was cancelled, as far as it stands first."""
         due = self._due
-        while due and (due[0][0] <= self._global_s or due[0][2]._cancelled):  # type: ignore[attr-defined]  # noqa: SLF001
+        while due and (due[0][0] <= self._global_s or due[0][2]._cancelled):  # noqa: SLF001
             timer = heapq.heappop(due)[2]
-            if not timer._cancelled:  # type: ignore[attr-defined]  # noqa: SLF001
+            if not timer._cancelled:  # noqa: SLF001
                 ready.append(timer)
 
     def _step(self, handle: asyncio.Handle) -> None:

@@ -69,6 +69,7 @@ _LASTING: Final = (
     Act.NETWORK_DOWN,
     Act.GALLERY_WITHHELD,
     Act.GALLERY_STRIPPED,
+    Act.GALLERY_STRIPPED,
     Act.GALLERY_REPLAYED,
     Act.POWER_CUT,
     Act.SERVER_DOWN,
@@ -136,6 +137,9 @@ def plan_of(seed: int) -> Plan:
             PlannedAct(at_s + chance.uniform(1.0, 30.0), kind, extra=chance.randrange(PEOPLE))
             for kind in chance.sample(kinds, 2)
         ]
+        if Act.WALL_CLOCK in allowed:
+            back_ms = -(10 ** chance.uniform(5, 8))
+            acts.append(PlannedAct(at_s + chance.uniform(1.0, 60.0), Act.WALL_CLOCK, size=back_ms))
     offline = chance.random() < 0.2
     return Plan(
         seed,

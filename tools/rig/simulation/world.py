@@ -771,6 +771,7 @@ class SimulatedWorld:
             self._arrivals[side].feed(data)
         else:
             self._arrivals[side].port_opened()
+            self._taps[side].port_opened()
 
     def _said(self, side: str, message: JsonObject) -> None:  # noqa: C901, PLR0912, PLR0915 - a case a message
         history, check, body = self.history, self.checks.check, message["body"]
