@@ -194,6 +194,8 @@ class History:
     said_in_session: list[str] = field(default_factory=list)
     """Refs of the verdicts of this session that the validator has not heard yet, in the order said."""
     wiped: bool = False
+    wiped_unkept: bool = False
+    """Whether that began while the disk refused to keep anything: a power cut may then leave it half done."""
     revoked: bool = False
     slow_s: float = 0.0
     """The longest that the disk takes for one piece of work."""

@@ -697,7 +697,9 @@ class SimulatedWorld:
                 self.checks.check(On.STEP, at)
                 history.say("device", f"gallery at {at[0]}/{at[1]}")
                 history.position = at
-        history.wiped = history.wiped or palmd.wipe.begun
+        if palmd.wipe.begun:
+            history.wiped = True
+            history.wiped_unkept = history.wiped_unkept or self.disk_trouble
 
     def _core_started(self) -> None:
         self.loop.within_world(self._examine_start)
@@ -726,7 +728,8 @@ class SimulatedWorld:
         history.say(
             "device", f"starts: last verdict {started.last_seq}, gallery {started.position or 'absent'}"
         )
-        self.checks.check(On.CORE_STARTED, started)
+        if not history.wiped_unkept:
+            self.checks.check(On.CORE_STARTED, started)
         history.durable_last = started.last_seq
         if started.position is not None:
             history.position = started.position
