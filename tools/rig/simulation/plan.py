@@ -70,6 +70,7 @@ _LASTING: Final = (
     Act.GALLERY_WITHHELD,
     Act.GALLERY_STRIPPED,
     Act.GALLERY_STRIPPED,
+    Act.GALLERY_STRIPPED,
     Act.GALLERY_REPLAYED,
     Act.POWER_CUT,
     Act.SERVER_DOWN,
@@ -128,18 +129,11 @@ def plan_of(seed: int) -> Plan:
     if Act.REVOKE in allowed and chance.random() < _REVOKED:
         acts.append(PlannedAct(until_s * chance.uniform(0.7, 1.0), Act.REVOKE))  # what follows is the wipe
     lasting = [act for act in _LASTING if act in allowed]
-    if until_s >= _LASTS_S + 30.0 and lasting:
-        at_s = chance.uniform(CALM_S, until_s - _LASTS_S)
-        acts.append(PlannedAct(at_s, chance.choice(lasting), _LASTS_S, 0.9, 1))
-        # What the device does not hear of.
-        kinds = (Act.ERASE, Act.BLOCK, Act.UNBLOCK, Act.ENROL)
-        acts += [
-            PlannedAct(at_s + chance.uniform(1.0, 30.0), kind, extra=chance.randrange(PEOPLE))
-            for kind in chance.sample(kinds, 2)
-        ]
+    for begins_s in range(round(CALM_S), round(until_s - _LASTS_S), round(_LASTS_S)) if lasting else ():
+        acts += _outlasting(chance, begins_s + chance.uniform(0.0, 20.0), chance.choice(lasting))
         if Act.WALL_CLOCK in allowed:
             back_ms = -(10 ** chance.uniform(5, 8))
-            acts.append(PlannedAct(at_s + chance.uniform(1.0, 60.0), Act.WALL_CLOCK, size=back_ms))
+            acts.append(PlannedAct(begins_s + chance.uniform(1.0, 60.0), Act.WALL_CLOCK, size=back_ms))
     offline = chance.random() < 0.2
     return Plan(
         seed,
@@ -151,6 +145,18 @@ def plan_of(seed: int) -> Plan:
         clock_kept=chance.random() < 0.7,
         latency_s=chance.choice((0.02, 0.5, 1.5)),
     )
+
+
+def _outlasting(chance: random.Random, at_s: float, trouble: Act) -> list[PlannedAct]:
+    """A trouble that outlasts the gallery's time to live, and what the device then does not hear of."""
+    kinds = chance.sample((Act.ERASE, Act.BLOCK, Act.UNBLOCK, Act.ENROL), 2)
+    return [
+        PlannedAct(at_s, trouble, _LASTS_S - 20.0, 0.9, 1),
+        *(
+            PlannedAct(at_s + chance.uniform(1.0, 20.0), kind, extra=chance.randrange(PEOPLE))
+            for kind in kinds
+        ),
+    ]
 
 
 def _one_in_a_lull(people: list[PlannedAct], slow: PlannedAct) -> list[PlannedAct]:
