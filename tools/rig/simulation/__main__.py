@@ -6,6 +6,7 @@ python -m tools.rig.simulation --replay 1234 --keep 0,3,7
 """
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -42,23 +43,29 @@ def main() -> int:
     options.add_argument(
         "--keep", help="with --replay: only these acts of its plan, as a shrunk run names them"
     )
+    options.add_argument(
+        "--stride",
+        type=float,
+        default=math.inf,
+        help="with --replay: the most seconds that time leaps at once",
+    )
     given = options.parse_args()
     become_simulation("tools.rig.simulation")
     quiet()
     prepared()
     if given.replay is not None:
-        return _replay(given.replay, given.keep)
+        return _replay(given.replay, given.keep, given.stride)
     if given.twice is not None:
         return _twice(given.twice)
     limit_s = given.seconds if given.seconds is not None else given.hours * 3600 or given.minutes * 60
     return _campaign(limit_s)
 
 
-def _replay(seed: int, keep: str | None) -> int:
+def _replay(seed: int, keep: str | None, stride_s: float) -> int:
     plan = plan_of(seed)
     if keep is not None:
         plan = replace(plan, acts=tuple(plan.acts[int(place)] for place in keep.split(",") if place))
-    result = run(plan)
+    result = run(plan, stride_s=stride_s)
     print("\n".join(result.log))
     print(_verdict(result))
     return int(result.violation is not None)
