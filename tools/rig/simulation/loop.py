@@ -70,6 +70,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._free_at: dict[int, float] = {}
+        self.works_until_s = 0.0
+        """When the last of the work ordered so far is done."""
         self.stride_s = math.inf
         """The furthest that time moves at once while nothing happens; without end: to the next timer."""
         self._readers: dict[int, asyncio.Handle] = {}
@@ -160,6 +162,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         free_s = -1.0 if executor is None else self._free_at.get(id(executor), -1.0)
         begins = max(self._global_s, free_s)
         ends = begins + self.work_s(process)
+        self.works_until_s = max(self.works_until_s, ends)
         if executor is not None:
             self._free_at[id(executor)] = ends
         rate = process.rate if process else 1.0
