@@ -127,7 +127,7 @@ def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
     assert not (tree.root / "root/.cache").exists()
 
 
-def test_05_it_becomes_a_device_and_the_core_serves(tree: Tree, tmp_path: Path) -> None:
+def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) -> None:
     """No systemd runs in here: neither the units nor their sandbox are tried."""
     camera = tree.root / "srv/camera"
     camera.mkdir(parents=True)
