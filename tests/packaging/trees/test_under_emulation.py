@@ -128,7 +128,7 @@ def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
 
 
 def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) -> None:
-    """No systemd runs in here: neither the units nor their sandbox are tried."""
+    """No systemd runs in here: neither the units nor their sandbox are tried, and the carrier is not started."""
     camera = tree.root / "srv/camera"
     camera.mkdir(parents=True)
     for number in range(3):
@@ -156,5 +156,7 @@ def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) 
     finally:
         stage.stop()
     results = {finding["name"]: finding for finding in told["findings"]}
-    for name in ("configuration", "provisioned", "ownership", "daemon", "camera", "server", "model", "hands"):
+    for name in ("configuration", "provisioned", "ownership", "camera", "server", "model", "hands"):
         assert results[name]["result"] == "ok", results[name]
+    # The carrier is not started: no service confirms the gallery.
+    assert results["daemon"]["detail"].startswith("palmd 0.1.0 runs"), results["daemon"]
