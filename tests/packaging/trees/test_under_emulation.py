@@ -128,7 +128,7 @@ def test_04_the_model_says_what_it_says_here(tree: Tree) -> None:
 
 
 def test_05_it_becomes_a_device_and_the_core_starts(tree: Tree, tmp_path: Path) -> None:
-    """No systemd runs in here: neither the units nor their sandbox are tried, and the carrier is not started."""
+    """No systemd runs in here: units and their sandbox are not tried, and the carrier is not started."""
     camera = tree.root / "srv/camera"
     camera.mkdir(parents=True)
     for number in range(3):
