@@ -57,7 +57,7 @@ def test_the_situations_of_a_large_store_are_measured(tmp_path: Path) -> None:
 def test_several_processes_are_measured(tmp_path: Path) -> None:
     figures = run_processes_bench(tmp_path, cluster().new_database(), requests=8, rounds=1)
     for operation in ("get_subject", "create_subject"):
-        assert set(figures[operation]) == {"1", "2", "4", "1, on all cores"}
+        assert len(figures[operation]) == 7
         assert all(one["server_us"] > 0 for one in figures[operation].values())
 
 

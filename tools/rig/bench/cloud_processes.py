@@ -1,8 +1,9 @@
 """Several server processes on PostgreSQL: `python -m tools.rig.bench.cloud_processes --database URL`.
 
-What a request costs in processor time when 1, 2 or 4 processes share the load, in turns within one run: each
-process on one core, as `docs/howto/OPERATIONS.md` advises, and one that is free to use all of them. The
-database is an empty one on this machine, so that its own processor time can be seen too.
+What a request costs in processor time when 1, 2 or 4 processes share one database, in turns within one run
+with as many processes that share nothing: each has a copy of that database. The cores are as full then, so
+what is left of the difference is the sharing. Last, one process whose threads stay on one core. The database
+is an empty one on this machine, of a user who may create others.
 """
 
 import argparse
@@ -10,61 +11,90 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+from psycopg import sql
 
 from tools.rig.bench.cloud_server import ServerProcess, new_tenant, on_store, serving
 from tools.rig.bench.http_load import LoadConnection, cpu_s, drive
 
 PROCESSES: Final = (1, 2, 4)
 LIMIT: Final = 0.1
-"""By how much a request may cost more, or less, than with one process."""
+"""By how much a request may cost more with a shared database than with copies."""
+_SHARED: Final = "shared"
+_COPIES: Final = "copies"
+_ON_ONE_CORE: Final = "on one core"
+_SITUATIONS: Final = (
+    *((count, kind) for count in PROCESSES for kind in (_SHARED, _COPIES)),
+    (1, _ON_ONE_CORE),
+)
 _CORES: Final = sorted(os.sched_getaffinity(0))
-_FREE: Final = "1, on all cores"
-_SITUATIONS: Final = (*((count, str(count)) for count in PROCESSES), (1, _FREE))
 _CONNECTIONS = 4
 """To each process."""
-_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = ANY(%s) AND pid <> pg_backend_pid()"
 
 
 def run_processes_bench(folder: Path, database: str, requests: int, rounds: int) -> dict[str, Any]:
     """µs of processor time a request: of the servers, and of the database's processes."""
     tenant = on_store(folder, new_tenant, database)
+    with serving(folder, tenant=tenant, database=database) as server:
+        people = _created(server, 100)
     took: dict[str, dict[str, list[tuple[float, float]]]] = {"get_subject": {}, "create_subject": {}}
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(serving(folder, tenant=tenant, database=database, log=f"server-{number}.log"))
-            for number in range(max(PROCESSES))
-        ]
-        # Every connection to the database is made before anything is measured.
-        people = _created(servers, 100)
-        _measured(servers, database, _reads(servers, people, 400), 200)
+        copies = [stack.enter_context(_copy(database, number)) for number in range(max(PROCESSES))]
+        databases = {_SHARED: [database] * len(copies), _COPIES: copies}
+        servers = {
+            kind: [
+                stack.enter_context(serving(folder, tenant=tenant, database=url, log=f"{kind}-{number}.log"))
+                for number, url in enumerate(urls)
+            ]
+            for kind, urls in databases.items()
+        }
+        # Every connection to the databases is made before anything is measured.
+        for used in servers.values():
+            _measured(used, database, _reads(used, people, 400), 200)
+            _measured(used, database, [_new_person(used[0]) for _ in range(100)], 201)
         for _ in range(rounds):
-            for count, name in _SITUATIONS:
-                used = servers[:count]
-                for number, server in enumerate(used):
-                    _allow_cores(server.pid, _CORES if name == _FREE else {_CORES[number % len(_CORES)]})
+            for count, kind in _SITUATIONS:
+                used = servers[_COPIES if kind == _COPIES else _SHARED][:count]
+                _allow_cores(used[0].pid, _CORES[:1] if kind == _ON_ONE_CORE else _CORES)
                 read = _measured(used, database, _reads(used, people, requests), 200)
-                made = _measured(used, database, [_new_person(servers[0]) for _ in range(requests)], 201)
-                took["get_subject"].setdefault(name, []).append(read)
-                took["create_subject"].setdefault(name, []).append(made)
+                made = _measured(used, database, [_new_person(used[0]) for _ in range(requests)], 201)
+                took["get_subject"].setdefault(f"{count} {kind}", []).append(read)
+                took["create_subject"].setdefault(f"{count} {kind}", []).append(made)
     figures: dict[str, Any] = {"requests": requests, "rounds": rounds}
     for operation, by_name in took.items():
-        base = median(ours for ours, _ in by_name[str(PROCESSES[0])])
+        ours = {name: median(cost for cost, _ in costs) for name, costs in by_name.items()}
         figures[operation] = {
             name: {
-                "server_us": round(median(ours for ours, _ in costs)),
+                "server_us": round(ours[name]),
                 "database_us": round(median(theirs for _, theirs in costs)),
-                "to_one_process": round(median(ours for ours, _ in costs) / base, 2),
+                "to_copies": round(ours[name] / ours[f"{name.split()[0]} {_COPIES}"], 2),
             }
             for name, costs in by_name.items()
         }
     return figures
+
+
+@contextmanager
+def _copy(database: str, number: int) -> Iterator[str]:
+    """The URL of a copy of the database, which no one may be connected to now; it is dropped afterwards."""
+    url = urlsplit(database)
+    name = f"{url.path[1:]}_copy_{number}"
+    elsewhere = urlunsplit(url._replace(path="/postgres"))
+    with psycopg.connect(elsewhere, autocommit=True) as connection:
+        words = {"copy": sql.Identifier(name), "original": sql.Identifier(url.path[1:])}
+        connection.execute(sql.SQL("CREATE DATABASE {copy} TEMPLATE {original}").format(**words))
+        try:
+            yield urlunsplit(url._replace(path=f"/{name}"))
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {copy} WITH (FORCE)").format(**words))
 
 
 def _allow_cores(pid: int, cores: Iterable[int]) -> None:
@@ -79,9 +109,9 @@ def _new_person(server: ServerProcess) -> bytes:
     return server.partner_request("POST", "/v1/subjects", {"external_ref": name})
 
 
-def _created(servers: list[ServerProcess], count: int) -> list[str]:
+def _created(server: ServerProcess, count: int) -> list[str]:
     with ExitStack() as stack:
-        bodies = drive(_opened(servers, stack), [_new_person(servers[0]) for _ in range(count)], 201)
+        bodies = drive(_opened([server], stack), [_new_person(server) for _ in range(count)], 201)
     return [json.loads(body)["subject_id"] for body in bodies]
 
 
@@ -115,8 +145,10 @@ def _measured(
 
 
 def _backends(database: str) -> list[int]:
+    name = urlsplit(database).path[1:]
+    names = [name, *(f"{name}_copy_{number}" for number in range(max(PROCESSES)))]
     with psycopg.connect(database) as connection:
-        return [pid for (pid,) in connection.execute(_BACKENDS).fetchall()]
+        return [pid for (pid,) in connection.execute(_BACKENDS, (names,)).fetchall()]
 
 
 def _together_s(pids: list[int]) -> float:
@@ -143,8 +175,8 @@ def main() -> None:
     for operation in ("get_subject", "create_subject"):
         for name, one in figures[operation].items():
             print(
-                f"{operation:<15} processes {name}: server {one['server_us']} µs "
-                f"({one['to_one_process']} of one), database {one['database_us']} µs"
+                f"{operation:<15} {name:<14} server {one['server_us']:5} µs "
+                f"({one['to_copies']} of copies), database {one['database_us']} µs"
             )
 
 
