@@ -10,7 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,8 @@ def test_a_standby_takes_over(tmp_path: Path) -> None:
             hosts = f"{primary.directory},{standby.directory}"
             both = f"postgresql://palm@/{name}?host={hosts}&target_session_attrs=read-write"
             running = start(tmp_path / "data", tmp_path / "server.log", both)
-            with running.process, ThreadPoolExecutor(1) as threads:
+            with running.process, ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+                stack.callback(running.process.terminate)
                 tenant_id = running.palmctl("tenant", "create", "acme")["tenant_id"]
                 partner, board = running.partner(tenant_id), Board(running, tenant_id)
                 person = enrol(partner, board)
@@ -202,6 +203,8 @@ def test_a_standby_takes_over(tmp_path: Path) -> None:
                 pending = threads.submit(board.send, "GET", waiting)
                 synced = "SELECT 1 FROM devices WHERE acked_seq = 1"
                 until(lambda: query(primary.url(name), synced))
+                # A device that waits holds no connection: its request has read what it needed.
+                until(lambda: query(primary.url(name), _AT_REST) == [(True,)])
                 primary.kill()
                 away = partner.get("/v1/subjects")
                 assert (away.status_code, away.headers["retry-after"]) == (503, "1")
@@ -214,10 +217,11 @@ def test_a_standby_takes_over(tmp_path: Path) -> None:
                 # Everything that was answered is there, and the gallery goes on from where it was.
                 assert partner.delete(f"/v1/subjects/{person}").status_code == 200
                 assert [delta["op"] for delta in pending.result(25).json()["data"]] == ["tombstone"]
-                running.process.terminate()
 
 
 _SYNCHRONOUS = "SELECT sync_state FROM pg_stat_replication"
+_AT_REST = """SELECT bool_and(state = 'idle' AND clock_timestamp() - state_change > interval '0.5 s')
+              FROM pg_stat_activity WHERE application_name = 'palm-cloud'"""
 
 
 @contextmanager
