@@ -14,7 +14,7 @@ from models.evaluation.measures import Comparisons, Interval, resampled_interval
 from models.evaluation.sets import EvaluationSetError
 
 UNNAMED: Final = "not said"
-"""The group of people whom the file does not name: nobody is left out of a comparison of groups."""
+"""The group of people whom the file does not name: a comparison of groups leaves no person out."""
 MOST_GROUP_BYTES: Final = 1 << 20
 
 _RULE_OF_THREE: Final = 3.0
@@ -138,7 +138,7 @@ def count_errors(
 def group_rates(counts: ErrorCounts, groups: Groups | None) -> tuple[GroupRates, ...]:
     """The rates of everyone, then of every group of every attribute.
 
-    Raises ``EvaluationSetError`` when ``groups`` names nobody of the set.
+    Raises ``EvaluationSetError`` when ``groups`` names no person of the set.
     """
     everyone = _rates(counts, "", "", list(range(len(counts.people))))
     if groups is None:

@@ -247,8 +247,8 @@ def evaluate(
 ) -> Evaluation:
     """Compare everything with everything: as a device does, by one vector each, and by the Gabor code.
 
-    accept: the score from which a device accepts. Raises ``EvaluationSetError`` when ``groups`` names nobody
-    of the set.
+    accept: the score from which a device accepts. Raises ``EvaluationSetError`` when ``groups`` names none
+    of the people.
     """
     vectors = embed_all(embedder, acquired.crops)
     known, strangers = search_all(

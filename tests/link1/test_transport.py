@@ -1,6 +1,7 @@
 """Ends over real pseudo-terminals: partial writes, hang-ups, reopening, exclusive use."""
 
 import asyncio
+import errno
 import os
 import pty
 import tty
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import serial
 
 from link1.device_end import DeviceEnd
 from link1.errors import TransportError
@@ -180,6 +182,15 @@ def test_partial_reads_and_writes_change_nothing(tmp_path: Path) -> None:
 
     with PtyPair(directory=tmp_path) as cable:
         asyncio.run(scenario(cable))
+
+
+def test_a_port_that_the_sandbox_withholds_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def withheld(*_: object, **__: object) -> None:
+        raise serial.SerialException(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(serial, "Serial", withheld)
+    with pytest.raises(TransportError, match="restart the service"):
+        open_port("/dev/ttyUSB0")
 
 
 def test_a_port_is_opened_raw_non_blocking_and_exclusive() -> None:

@@ -81,7 +81,7 @@ def test_the_person_leads_a_known_search_and_not_a_strangers(slipped: SlippedSet
         led, best = walk(probes, scoring, held, np.arange(len(people)) != row)
         alone, unled = walk(probes, scoring, held, others)
         again, shorter = walk(probes, scoring, held[others], np.ones(others.sum(), dtype=bool))
-        assert alone == again  # whoever else is in the rows: the walk is the same
+        assert alone == again  # the walk is the same, with any other rows
         assert np.abs(unled[others] - shorter).max() < 1e-4
         assert led[0] == alone[0] == STILL
         differs += led != alone

@@ -1,4 +1,4 @@
-"""Rates by group must not flatter: no error counted is no rate of zero, and nobody is left out."""
+"""Rates by group must not flatter: no error counted is no rate of zero, and no person is left out."""
 
 from collections import Counter
 

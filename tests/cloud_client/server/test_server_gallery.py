@@ -172,8 +172,8 @@ def test_a_new_epoch_is_taken_by_snapshot(tenant: Tenant, partner: Partner) -> N
 
 def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner: Partner) -> None:
     device, environment = tenant.device(), tenant.environment("test")
-    again, never = (partner.person()["subject_id"] for _ in range(2))
-    for seed, subject_id in enumerate((again, never), 1):
+    again, revoked, never = (partner.person()["subject_id"] for _ in range(3))
+    for seed, subject_id in enumerate((again, revoked, never), 1):
         device.enrol(partner, subject_id, seed=seed)
     for model in ("model-2", MODEL_ID):
         tenant.cloud.operate(lambda tx, _, __, model=model: operator.new_epoch(tx, environment, model))
@@ -195,10 +195,12 @@ def test_an_epoch_of_another_model_begins_empty_for_good(tenant: Tenant, partner
         )
         return counts
 
-    assert (shown(), stored()) == ((3, 2, 2), [6, 6])
+    assert (shown(), stored()) == ((3, 2, 2), [8, 8])
+    partner.delete(f"/v1/subjects/{revoked}/consents/enrollment")
+    assert stored()[0] == 6
     while tenant.cloud.operate(lambda tx, _, now_ms: retention.sweep(tx, now_ms, 2)).more:
         assert shown() == (3, 2, 2)
-    assert (shown(), stored()) == ((3, 2, 2), [2, 2])
+    assert (shown(), stored()) == ((3, 2, 2), [2, 3])
 
 
 def test_a_rotated_signer_is_published_before_it_signs(tenant: Tenant) -> None:

@@ -2,9 +2,9 @@
 cut off and halted, over real HTTP with both daemons as processes."""
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from models.manifest import load_manifest, shipped_model_dir
 from tests.device.factory import make_board, make_ca
 from tests.device.reference_cloud import Server, running_server
 from tests.device.served_device import ServedDevice, served_device
+from tests.until import until as until_within
 from tools.cloud.pack_release import republish
 from tools.palmctl.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-WITHIN_S = 90.0
+until = partial(until_within, within_s=90.0, every_s=0.1)
+"""Polls of a server and two daemons cost them time."""
 SHIPPED_ID = load_manifest(shipped_model_dir()).model_id
 
 
@@ -35,13 +37,6 @@ def server(one_server: Server) -> Server:
     """The server, and a tenant of the test's own in it: a rollout is for all its devices."""
     one_server.enter_new_tenant()
     return one_server
-
-
-def until(what: Callable[[], object], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
 
 
 def place(server: Server) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from device.trust.keystore import KeyStore
 from tests.device.factory import PAGE, make_board, make_ca
 from tests.device.reference_cloud import DBD_ID, GATE_ID, Server, running_server
 from tests.docs.page_commands import blocks_of
+from tests.until import until
 
 Environ = Mapping[str, str]
 MODULE = next(Path("/usr/lib").glob("*-linux-gnu/pkcs11/libtpm2_pkcs11.so"), Path("libtpm2_pkcs11.so"))
@@ -72,13 +72,6 @@ def software_tpm(folder: Path, store: Path) -> Iterator[Environ]:
         start(f"tpm2-abrmd --session --allow-root --tcti=swtpm:path={folder}/tpm")
         until(lambda: succeeds(environ, "tpm2_getrandom", "1"))
         yield environ
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
 
 
 def accepts(path: Path) -> bool:

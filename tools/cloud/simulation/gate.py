@@ -306,7 +306,7 @@ class SimulatedGate:
     def hand_over(
         self, signed_verdict: JsonObject, decision: JsonObject | None = None, *, unknown: bool = False
     ) -> None:
-        """Lay a verdict out for the service, with its decision, or as one that gets none."""
+        """Lay a verdict out for the service, with its decision, or as a verdict that gets none."""
         with changing(self._place) as state:
             item: JsonObject = {"signed_verdict": signed_verdict}
             if decision is not None:

@@ -40,7 +40,7 @@ _STATIC: Final = Path(__file__).parent / "static"
 _STYLE: Final = Path(operator_page.__file__).parent / "static" / "admin.css"
 _LOOK_EVERY_S: Final = 0.5
 _LOST_FOR_S: Final = 12.0
-"""A gate tries again five seconds after a failure: one that fails on has failed within this time."""
+"""A gate tries again five seconds after a failure: a gate that still fails has failed within this time."""
 _MOST_PEOPLE: Final = 50
 _MOST_EVENTS: Final = 100
 _MOST_AT_ONCE: Final = 16
@@ -106,7 +106,7 @@ class SimulationPage:
         self._store.close()
 
     async def live(self) -> None:
-        """Let every gate of the site live, also one that is made meanwhile; until cancelled."""
+        """Let every gate of the site live, new gates included; until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 for place in gates_of(self._site.folder):
@@ -180,7 +180,7 @@ class SimulationPage:
         return Reply(body, about=version)
 
     def _gate(self, place: Path, names: Mapping[str, str]) -> dict[str, Any] | None:
-        """A gate as the page shows it; None for another tenant's, and for one that was deleted."""
+        """A gate as the page shows it; None for another tenant's, and for a deleted gate."""
         trust = self._gates[place]
         if trust.tenant_id != self._site.tenant_id:
             return None

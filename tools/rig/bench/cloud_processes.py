@@ -25,8 +25,6 @@ from tools.rig.bench.cloud_server import ServerProcess, new_tenant, on_store, se
 from tools.rig.bench.http_load import LoadConnection, cpu_s, drive
 
 PROCESSES: Final = (1, 2, 4)
-LIMIT: Final = 0.1
-"""By how much a request may cost more with a shared database than with copies."""
 _SHARED: Final = "shared"
 _COPIES: Final = "copies"
 _ON_ONE_CORE: Final = "on one core"
@@ -37,7 +35,7 @@ _SITUATIONS: Final = (
 _CORES: Final = sorted(os.sched_getaffinity(0))
 _CONNECTIONS = 4
 """To each process."""
-_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = ANY(%s) AND pid <> pg_backend_pid()"
+_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE starts_with(datname, %s) AND pid <> pg_backend_pid()"
 
 
 def run_processes_bench(folder: Path, database: str, requests: int, rounds: int) -> dict[str, Any]:
@@ -145,10 +143,10 @@ def _measured(
 
 
 def _backends(database: str) -> list[int]:
+    """Those of its copies too, whose names begin with its own."""
     name = urlsplit(database).path[1:]
-    names = [name, *(f"{name}_copy_{number}" for number in range(max(PROCESSES)))]
     with psycopg.connect(database) as connection:
-        return [pid for (pid,) in connection.execute(_BACKENDS, (names,)).fetchall()]
+        return [pid for (pid,) in connection.execute(_BACKENDS, (name,)).fetchall()]
 
 
 def _together_s(pids: list[int]) -> float:

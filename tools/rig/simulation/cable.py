@@ -15,7 +15,7 @@ BYTES_A_SECOND: Final = 92_160
 """921600 baud, 8N1."""
 PORT_HOLDS: Final = 4_096
 _WORLD: Final = contextvars.Context()
-"""Of no process: bytes that have left arrive, whoever dies."""
+"""Of no process: bytes that have left arrive, also when their sender dies."""
 
 
 @dataclass

@@ -183,6 +183,8 @@ def remove_templates(
     logged = tx.exists("SELECT 1 FROM deltas WHERE subject_id = :subject_id", subject_id=person.subject_id)
     if destroy:
         compact(tx, environment, person.subject_id)
+        # With those of a former model, which the sweep has not reached yet.
+        tx.run("DELETE FROM templates WHERE subject_id = :subject_id", subject_id=person.subject_id)
     if not live and not (destroy and logged):
         return None
     seq = append(tx, environment, Op.TOMBSTONE, person, now_ms)
@@ -197,7 +199,7 @@ def remove_templates(
         seq=seq,
         subject_id=person.subject_id,
     )
-    if destroy or not tx.exists(
+    if not destroy and not tx.exists(
         "SELECT 1 FROM snapshots WHERE stream = :stream AND expires_ms > :now_ms",
         stream=environment.stream,
         now_ms=now_ms,

@@ -6,7 +6,7 @@ const PORTUGUESE = {
   "Simulated gates": "Catracas simuladas", "Skip to the content": "Ir para o conteúdo", "No gate yet: make one below.": "Ainda não há catraca: crie uma abaixo.",
   "Gate": "Catraca", "State": "Estado", "Gallery": "Galeria", "Last person": "Última pessoa", "Buttons": "Botões", "A person at a gate": "Uma pessoa na catraca",
   "The validator's decision": "Decisão do validador", "by the verdict": "conforme o veredito", "30 seconds late": "30 segundos depois", "lost": "perdida", "Decided": "Decidido",
-  "now": "agora", "an hour ago": "há uma hora", "a day ago": "há um dia", "No one whom the gate knows": "Ninguém que a catraca conheça", "Stranger": "Estranho",
+  "now": "agora", "an hour ago": "há uma hora", "a day ago": "há um dia", "Not a person of the gallery": "Ninguém que a catraca conheça", "Stranger": "Estranho",
   "Poor capture": "Captura ruim", "Not a living hand": "Mão não viva", "No person is on file: your back office makes one with POST /v1/subjects.": "Não há pessoa cadastrada: seu back office cria uma com POST /v1/subjects.",
   "An enrolment session": "Uma sessão de cadastro", "Short code, or what the QR code says": "Código curto, ou o texto do código QR", "Seed (optional)": "Semente (opcional)",
   "Finish with palms": "Concluir com palmas", "No capture is good enough": "Nenhuma captura é boa o bastante", "Another gate": "Outra catraca", "Device": "Dispositivo", "Model": "Modelo",
