@@ -18,6 +18,8 @@ def open_session(path: Path, threads: int = 1) -> Any:
     options.inter_op_num_threads = 1
     # A spinning thread pool would eat the core that the next frame needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # An arena keeps what is freed, ten MiB at rest; the allocator is as fast, and overwrites it.
+    options.enable_cpu_mem_arena = False
     options.log_severity_level = 3
     # ONNX Runtime's own exceptions share no public base class.
     try:

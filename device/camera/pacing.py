@@ -12,6 +12,9 @@ from device.camera.interface import READ_LIMIT_S, Pixels
 LIVE_RATE_HZ = 10.0
 """Each picture of a slower film is repeated at this rate or more, as a camera filming it would do."""
 SLIDES_RATE_HZ = 20.0
+STILL_RATE_HZ = 20.0
+"""A picture that nothing follows is repeated at about this rate, however often the next one is looked for:
+a camera gives each picture once."""
 
 SLIDES_UP_TO_FPS = 2.0
 """A folder played at this rate or less is a series of photographs, not a film."""
@@ -58,6 +61,8 @@ class PacedCamera:
         self._pictures = pictures
         self._shows = max(1, math.ceil((SLIDES_RATE_HZ if slides else LIVE_RATE_HZ) / fps))
         self._period_s = 1.0 / (fps * self._shows)
+        self._repeat_ticks = max(1, int(fps * self._shows // STILL_RATE_HZ))
+        self._ticks = 0  # since a picture was given
         self._blanks = math.ceil(BLANK_S / self._period_s) if slides else 0
         self._now_s = now_s
         self._sleep = sleep
@@ -76,12 +81,14 @@ class PacedCamera:
         give_up_s = self._now_s() + READ_LIMIT_S
         while True:
             self._wait_for_tick()
+            self._ticks += 1
             if self._current is None or self._shown >= self._shows:
                 following = self._pictures.next()
                 if following is not None:
                     self._current, self._shown = following, 0
-            if self._current is not None:
-                self._shown += 1
+            due = self._shown < self._shows or self._ticks >= self._repeat_ticks
+            if self._current is not None and due:
+                self._shown, self._ticks = self._shown + 1, 0
                 return self._current if self._shown > self._blanks else np.full_like(self._current, 128)
             if self._now_s() >= give_up_s:
                 return None

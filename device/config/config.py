@@ -9,7 +9,7 @@
 
     [camera]
     source = "/dev/video0"                    # or v4l2:by-id/…, or file:PATH of a video or folder of images
-    fps = 30                                  # 1..120
+    fps = 30                                  # 1..240
     loop = false                              # file: only; restart at the end
     look = "rgb"                              # or "nir"
     nir = "none"                              # "left" or "right": that half of a two-sensor module's picture
@@ -183,7 +183,7 @@ _MEMBERS: dict[str, dict[str, _Member]] = {
     },
     "camera": {
         "source": _Member(values.camera_source),
-        "fps": _Member(values.integer(1, 120), 30),
+        "fps": _Member(values.integer(1, 240), 30),
         "loop": _Member(values.boolean, False),
         "look": _Member(values.one_of("rgb", "nir"), "rgb"),
         "nir": _Member(values.one_of("none", "left", "right"), "none"),

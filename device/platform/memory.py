@@ -10,9 +10,10 @@
    and everything computed from it disappear from memory when they are no longer used, wherever they were
    copied to.
 
-4. Large buffers, above all pictures, get separate mappings: mallopt(M_MMAP_THRESHOLD). By default glibc
-   raises that threshold to the largest buffer it has seen freed; pictures then come out of the heaps of the
-   threads, which grow with every new order of sizes and are not given back.
+4. Memory stays flat without a page fault per picture: mallopt(M_ARENA_MAX, M_MMAP_THRESHOLD,
+   M_TRIM_THRESHOLD). By default glibc gives each thread a heap and moves ever larger buffers into it; the
+   heaps grow with every new order of sizes and are not given back. With a mapping for each buffer of 128 KiB
+   memory is flat, but the kernel clears every page of every intermediate picture anew: a third of a look.
 
 Memory that the C library never sees freed is not overwritten: objects of up to 512 bytes, keys among them,
 which Python keeps in its own pools. Therefore a process that has no more use for its keys ends or restarts
@@ -31,9 +32,9 @@ from typing import Final
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
-_M_MMAP_THRESHOLD: Final = -3
-_LARGE_BYTES: Final = 128 * 1024
-"""glibc's initial value; setting it explicitly keeps it constant."""
+_ALLOCATION: Final = {-8: 2, -3: 4 << 20, -1: 32 << 20}
+"""M_ARENA_MAX: heaps; M_MMAP_THRESHOLD: bytes from which a buffer gets its own mapping, constant once set;
+M_TRIM_THRESHOLD: free bytes at the end of a heap that are kept."""
 _OVERWRITTEN: Final = 0xA5
 """Freed memory is filled with this, allocated memory with its complement."""
 _MCL_CURRENT: Final = 1
@@ -58,7 +59,8 @@ def guard_memory() -> MemoryGuard:
     libc = ctypes.CDLL(None, use_errno=True)
     if not libc.mallopt(_M_PERTURB, _OVERWRITTEN):
         problems.append("freed memory is not overwritten (this C library knows no M_PERTURB); use glibc")
-    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    for parameter, value in _ALLOCATION.items():
+        libc.mallopt(parameter, value)
     dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     if not dumps_off:
         problems.append(f"core dumps cannot be switched off ({os.strerror(ctypes.get_errno())})")

@@ -60,6 +60,18 @@ def test_a_folder_plays_in_the_order_of_names_and_holds_the_last(tmp_path: Path)
     assert [value_of(camera.read()) for _ in range(5)] == [10, 20, 30, 30, 30]
 
 
+def test_a_camera_asked_often_gives_each_picture_once(tmp_path: Path) -> None:
+    save(tmp_path, "1.png", grey(10))
+    time = Time()
+    camera = paced(ImageFolder(tmp_path, loop=False), 240, time)
+    begun_s = time.now_s
+    assert [value_of(camera.read()) for _ in range(3)] == [10, 10, 10]
+    assert time.now_s - begun_s == pytest.approx(2 / 20)
+    save(tmp_path, "2.png", grey(20))
+    assert value_of(camera.read()) == 20
+    assert time.now_s - begun_s == pytest.approx(2 / 20 + 1 / 240)
+
+
 def test_a_folder_that_loops_starts_anew(tmp_path: Path) -> None:
     for i in range(3):
         save(tmp_path, f"{i}.png", grey(10 + i))

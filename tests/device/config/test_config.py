@@ -142,7 +142,7 @@ hands = ["L", "L"]
         f"{path}:4: [device] gate_id: expected a string of 1 to 64",
         f"{path}:5: [device] dbd_id: expected",
         f"{path}:7: [camera] source: expected",
-        f"{path}:8: [camera] fps: expected a whole number from 1 to 120, found a larger one",
+        f"{path}:8: [camera] fps: expected a whole number from 1 to 240, found a larger one",
         f"{path}:9: [camera] loop: expected true or false, found a whole number",
         f'{path}:10: [camera] look: expected "rgb" or "nir", found another string (did you mean "nir"?)',
         f"{path}:11: [link] port: is missing",
