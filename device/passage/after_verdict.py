@@ -18,8 +18,8 @@ from device.passage.effects import (
     RecordPassage,
     Resolve,
 )
-from device.passage.settings import EngineSettings
 from device.passage.table import Life, State, Trigger
+from device.trust.policy import Policy
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.objects import Decision, LastVerdict, Passage
@@ -45,38 +45,24 @@ class Belongs(Enum):
     """It names another verdict, or ids or a nonce that differ from the verdict's."""
 
 
-def judge_decision(decision: Decision, decision_ref: str, memory: TxnMemory | None) -> Belongs:
-    """`decision_ref`: object_ref of the signed decision. `memory`: of its txn_id."""
-    if memory is None or memory.verdict is None or not _fits_decision(decision, memory.verdict):
+def judge(answer: Decision | Passage, answer_ref: str, memory: TxnMemory | None) -> Belongs:
+    """`answer_ref`: object_ref of the signed answer. `memory`: of its txn_id."""
+    if memory is None or memory.verdict is None or not _fits(answer, memory.verdict):
         return Belongs.WRONG
-    return _first_or_not(decision_ref, memory.decision_ref)
-
-
-def judge_passage(passage: Passage, passage_ref: str, memory: TxnMemory | None) -> Belongs:
-    """`passage_ref`: object_ref of the signed passage. `memory`: of its txn_id."""
-    if memory is None or memory.verdict is None or not _fits_passage(passage, memory.verdict):
-        return Belongs.WRONG
-    return _first_or_not(passage_ref, memory.passage_ref)
-
-
-def _fits_decision(decision: Decision, stored: StoredVerdict) -> bool:
-    verdict = stored.wrapper["verdict"]
-    return decision.verdict_ref == stored.ref and all(
-        verdict[name] == getattr(decision, name) for name in ("txn_id", "gate_id", "dbd_id", "nonce_b64")
-    )
-
-
-def _fits_passage(passage: Passage, stored: StoredVerdict) -> bool:
-    verdict = stored.wrapper["verdict"]
-    return passage.verdict_ref == stored.ref and all(
-        verdict[name] == getattr(passage, name) for name in ("txn_id", "gate_id", "dbd_id")
-    )
-
-
-def _first_or_not(ref: str, recorded_ref: str | None) -> Belongs:
+    recorded_ref = memory.decision_ref if isinstance(answer, Decision) else memory.passage_ref
     if recorded_ref is None:
         return Belongs.YES
-    return Belongs.REPEATED if recorded_ref == ref else Belongs.CONTRADICTS
+    return Belongs.REPEATED if recorded_ref == answer_ref else Belongs.CONTRADICTS
+
+
+def _fits(answer: Decision | Passage, stored: StoredVerdict) -> bool:
+    verdict = stored.wrapper["verdict"]
+    nonce_fits = not isinstance(answer, Decision) or verdict["nonce_b64"] == answer.nonce_b64
+    return (
+        nonce_fits
+        and answer.verdict_ref == stored.ref
+        and all(verdict[name] == getattr(answer, name) for name in ("txn_id", "gate_id", "dbd_id"))
+    )
 
 
 class RecentTxns:
@@ -244,14 +230,15 @@ class ResolveRound:
 class AfterVerdict:
     """The transaction engine's second half. Times are monotonic milliseconds."""
 
-    def __init__(self, settings: EngineSettings, recent: RecentTxns) -> None:
-        self._settings = settings
+    def __init__(self, policy: Policy, recent: RecentTxns, *, passage_sensor: bool) -> None:
+        self._policy = policy
+        self._passage_sensor = passage_sensor
         self._recent = recent
         self._outcomes = OpenOutcomes()
         self._round = ResolveRound()
 
-    def configure(self, settings: EngineSettings) -> None:
-        self._settings = settings
+    def configure(self, policy: Policy) -> None:
+        self._policy = policy
 
     def next_deadline_ms(self) -> int | None:
         deadlines = (self._outcomes.next_deadline_ms, self._round.next_deadline_ms)
@@ -278,29 +265,29 @@ class AfterVerdict:
 
     def left(self, verdict_ref: str, now_ms: int) -> None:
         """The last byte of a verdict has left the port: the time for its decision starts."""
-        self._outcomes.left(verdict_ref, now_ms + self._settings.decision_timeout_ms)
+        self._outcomes.left(verdict_ref, now_ms + self._policy.decision_timeout_ms)
 
     def decision(
         self, decision: Decision, wrapper: JsonObject, memory: TxnMemory | None, now_ms: int
     ) -> list[Effect]:
         """A decision with a valid signature."""
         ref, known = object_ref(wrapper), self._recent.newest(decision.txn_id, memory)
-        belongs = judge_decision(decision, ref, known)
+        belongs = judge(decision, ref, known)
         if known is None or belongs in (Belongs.WRONG, Belongs.CONTRADICTS):
             return [_evidence("decision", belongs, wrapper, decision.txn_id)]
-        awaits_passage = decision.actuated and self._settings.passage_sensor and known.passage_ref is None
+        awaits_passage = decision.actuated and self._passage_sensor and known.passage_ref is None
         record = RecordDecision(decision.verdict_ref, wrapper, awaits_passage)
         answered = self._round.answered(decision.verdict_ref)
         if belongs is Belongs.REPEATED:
             return [*_unless_kept(record, memory.decision_ref if memory else None), *answered]
         self._recent.note(replace(known, decision_ref=ref))
-        due_ms = now_ms + self._settings.passage_timeout_ms if awaits_passage else None
+        due_ms = now_ms + self._policy.passage_timeout_ms if awaits_passage else None
         return [record, *self._outcomes.decided(decision.verdict_ref, passage_due_ms=due_ms), *answered]
 
     def passage(self, passage: Passage, wrapper: JsonObject, memory: TxnMemory | None) -> list[Effect]:
         """The turn sensor's report, with a valid signature."""
         ref, known = object_ref(wrapper), self._recent.newest(passage.txn_id, memory)
-        belongs = judge_passage(passage, ref, known)
+        belongs = judge(passage, ref, known)
         if known is None or belongs in (Belongs.WRONG, Belongs.CONTRADICTS):
             return [_evidence("passage", belongs, wrapper, passage.txn_id)]
         record = RecordPassage(passage.verdict_ref, wrapper)

@@ -35,15 +35,8 @@ from device.passage.effects import (
     StartCapture,
     StopCapture,
 )
-from device.passage.settings import (
-    CAPTURE_WINDOW_MS,
-    EXPIRES_BEFORE_TTL_MS,
-    FINISHED_AFTER_TTL_MS,
-    PASSING_BY_MS,
-    Conditions,
-    EngineSettings,
-)
 from device.passage.table import Life, State, Trigger
+from device.trust.policy import Policy
 from device.values.recognition import Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
@@ -60,9 +53,29 @@ from link1.objects import (
 )
 from link1.signed import object_ref
 
+EXPIRES_BEFORE_TTL_MS = 200
+"""LINK/1 §4: without a hand, `error expired` is sent this long before the ttl ends."""
+FINISHED_AFTER_TTL_MS = 1_000
+"""LINK/1 §4: a hand that was in view by then is finished this long after the ttl."""
+CAPTURE_WINDOW_MS = 1_500
+"""After this time without a decisive capture the hand gets an answer."""
+PASSING_BY_MS = 300
+"""A hand that leaves sooner without a good capture was only passing by."""
+
 _MIN_GAP_MS = 200
 _REPEAT_MS = 1_000
 """A hint is one unacknowledged frame: it is repeated while it holds, in case a frame was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the device can do now. `camera`: it sees whether a hand is in view. `recogniser`: model and stores
+    work and the device is not revoked. `gallery`: there is one and it is within its TTL.
+    """
+
+    camera: bool
+    recogniser: bool
+    gallery: bool
 
 
 @dataclass(slots=True)
@@ -111,8 +124,9 @@ class _Guidance:
 class TransactionEngine:
     """The device's side of all transactions of one cable."""
 
-    def __init__(self, settings: EngineSettings, conditions: Conditions) -> None:
-        self._settings = settings
+    def __init__(self, policy: Policy, conditions: Conditions, *, passage_sensor: bool) -> None:
+        """`passage_sensor`: as registered, regardless of `ready`."""
+        self._policy = policy
         self._conditions = conditions
         self._session = 0
         self._hand_present = False
@@ -121,7 +135,7 @@ class TransactionEngine:
         self._deciding: dict[str, _LiveTxn] = {}
         self._ending: dict[str, _Ending] = {}
         self._recent = RecentTxns()
-        self._after = AfterVerdict(settings, self._recent)
+        self._after = AfterVerdict(policy, self._recent, passage_sensor=passage_sensor)
         self._guidance = _Guidance()
 
     # State and time
@@ -136,10 +150,10 @@ class TransactionEngine:
         deadlines = (self._current_deadline_ms(), self._after.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def configure(self, settings: EngineSettings) -> None:
+    def configure(self, policy: Policy) -> None:
         """New settings; a running capture is finished with the old ones."""
-        self._settings = settings
-        self._after.configure(settings)
+        self._policy = policy
+        self._after.configure(policy)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Time has passed."""
@@ -377,7 +391,7 @@ class TransactionEngine:
         return [SendError(known.ended or ErrorCode.CANCELLED, about, known.txn_id)]
 
     def _new_attempt(self) -> Attempt:
-        return Attempt(self._settings.thresholds, attempts=self._settings.attempts)
+        return Attempt(self._policy.thresholds, attempts=self._policy.attempts)
 
     # Results of the journal
 

@@ -23,8 +23,8 @@ from device.passage.effects import (
     SendGuide,
     SendVerdict,
 )
-from device.passage.engine import TransactionEngine
-from device.passage.settings import Conditions, EngineSettings
+from device.passage.engine import Conditions, TransactionEngine
+from device.trust.policy import Policy
 from device.values.recognition import MatchedPerson, Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.bodies import MailChunk, MailNone, MailPull
@@ -366,7 +366,7 @@ def device(
     passage_sensor: bool = False,
     kind: type[SimulatedDevice] = SimulatedDevice,
 ) -> SimulatedDevice:
-    settings = EngineSettings(THRESHOLDS, 3, 5_000, 10_000, passage_sensor)
+    policy = Policy(1, THRESHOLDS, 3, 5_000, 10_000, 21_600_000)
     lives = iter(range(1, 1_000))
     revoked: set[str] = set()
 
@@ -380,7 +380,7 @@ def device(
                 validator_keys=lambda kid, _at: VALIDATOR_KEY.public if kid in PINNED - revoked else None,
                 random=random.Random(next(lives)).randbytes,
             ),
-            engine(settings, Conditions(True, True, True)),
+            engine(policy, Conditions(True, True, True), passage_sensor=passage_sensor),
             remake=make,
             revoked=revoked,
         )

@@ -17,8 +17,8 @@ from device.passage.effects import (
     StartCapture,
     StopCapture,
 )
-from device.passage.engine import TransactionEngine
-from device.passage.settings import Conditions, EngineSettings
+from device.passage.engine import Conditions, TransactionEngine
+from device.trust.policy import Policy
 from device.values.recognition import Sighting
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
@@ -26,8 +26,13 @@ from link1.objects import Decision, ErrorCode, LastVerdict, Passage, Request, Ve
 from link1.signed import object_ref
 from tests.device.core_makers import THRESHOLDS, make_request, make_stored, txn_id_of
 
-SETTINGS = EngineSettings(
-    THRESHOLDS, attempts=3, decision_timeout_ms=5_000, passage_timeout_ms=10_000, passage_sensor=True
+POLICY = Policy(
+    config_seq=1,
+    thresholds=THRESHOLDS,
+    attempts=3,
+    decision_timeout_ms=5_000,
+    passage_timeout_ms=10_000,
+    gallery_ttl_ms=21_600_000,
 )
 ALL_WELL = Conditions(camera=True, recogniser=True, gallery=True)
 
@@ -39,8 +44,8 @@ class EngineBench:
     no verdict leaves the port.
     """
 
-    def __init__(self, settings: EngineSettings = SETTINGS, *, proven: bool = True) -> None:
-        self.engine = TransactionEngine(settings, ALL_WELL)
+    def __init__(self, *, passage_sensor: bool = True, proven: bool = True) -> None:
+        self.engine = TransactionEngine(POLICY, ALL_WELL, passage_sensor=passage_sensor)
         self.now_ms = 1_000
         self.hold = False
         self.port_full = False

@@ -33,7 +33,7 @@ from tests.device.core_makers import (
     poor_sighting,
     txn_id_of,
 )
-from tests.device.passage.engine_bench import ALL_WELL, SETTINGS, EngineBench, errors, resolved, verdicts
+from tests.device.passage.engine_bench import ALL_WELL, POLICY, EngineBench, errors, resolved, verdicts
 
 CANCELLED, EXPIRED = ErrorCode.CANCELLED, ErrorCode.EXPIRED
 CONFLICT, BAD_DECISION = ErrorCode.TXN_CONFLICT, ErrorCode.BAD_DECISION
@@ -348,7 +348,7 @@ def test_a_hand_stays_spent_through_resets_and_a_camera_that_fails(bench: Engine
 
 def test_a_hand_that_is_there_after_a_restart_has_answered(bench: EngineBench) -> None:
     """The engine before the restart may have given it a verdict."""
-    bench.engine = TransactionEngine(SETTINGS, ALL_WELL)
+    bench.engine = TransactionEngine(POLICY, ALL_WELL, passage_sensor=True)
     bench.engine.restarted()
     bench.prove()
     bench.see(good_sighting())
@@ -360,7 +360,7 @@ def test_a_hand_that_is_there_after_a_restart_has_answered(bench: EngineBench) -
 
 
 def test_a_hand_that_is_there_at_the_first_start_of_all_has_not(bench: EngineBench) -> None:
-    bench.engine = TransactionEngine(SETTINGS, ALL_WELL)
+    bench.engine = TransactionEngine(POLICY, ALL_WELL, passage_sensor=True)
     bench.prove()
     bench.see(good_sighting())
     assert verdicts(bench.ask("a")) or verdicts(bench.see(good_sighting()))
@@ -491,7 +491,7 @@ def test_an_error_of_an_earlier_session_is_not_told(bench: EngineBench) -> None:
 
 
 def test_without_a_turn_sensor_the_decision_completes() -> None:
-    bench = EngineBench(replace(SETTINGS, passage_sensor=False))
+    bench = EngineBench(passage_sensor=False)
     pass_one(bench, "a")
     (effect,) = bench.decide(make_decision(bench.stored("a")))
     assert isinstance(effect, RecordDecision)
@@ -824,7 +824,7 @@ def test_no_effect_shows_a_person_in_a_log(bench: EngineBench) -> None:
 
 
 def test_new_settings_hold_from_the_next_attempt_on(bench: EngineBench) -> None:
-    bench.engine.configure(replace(SETTINGS, attempts=1))
+    bench.engine.configure(replace(POLICY, attempts=1))
     bench.ask("a")
     assert verdicts(bench.see(good_sighting(score=0.1)))
 
@@ -839,7 +839,7 @@ def test_a_question_of_an_ended_session_is_not_repeated(bench: EngineBench) -> N
 
 
 def test_a_new_time_for_decisions_holds_from_the_next_verdict_on(bench: EngineBench) -> None:
-    bench.engine.configure(replace(SETTINGS, decision_timeout_ms=2_000))
+    bench.engine.configure(replace(POLICY, decision_timeout_ms=2_000))
     pass_one(bench, "a")
     assert unknowns(bench.wait(1_999)) == []
     assert unknowns(bench.wait(1)) == [bench.stored("a").ref]

@@ -5,15 +5,13 @@ none of them reasonable.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.passage.after_verdict import MAX_REFS
 from device.passage.effects import Effect, JournalVerdict, SendError, SendGuide, SendVerdict
-from device.passage.engine import TransactionEngine
-from device.passage.settings import Conditions
+from device.passage.engine import Conditions, TransactionEngine
 from device.values.recognition import Sighting
 from link1.objects import ErrorCode, Pad, VerdictResult
 from tests.device.core_makers import (
@@ -24,16 +22,16 @@ from tests.device.core_makers import (
     poor_sighting,
     txn_id_of,
 )
-from tests.device.passage.engine_bench import ALL_WELL, SETTINGS, EngineBench, resolved
+from tests.device.passage.engine_bench import ALL_WELL, POLICY, EngineBench, resolved
 
 
 class World:
     """The engine, what is around it, and a record of what must not happen."""
 
     def __init__(self, *, sensor: bool) -> None:
-        self.settings = replace(SETTINGS, passage_sensor=sensor)
+        self.sensor = sensor
         self.conditions = ALL_WELL
-        self.bench = EngineBench(self.settings)
+        self.bench = EngineBench(passage_sensor=sensor)
         self.camera = True
         self.hand_present = False
         self.hand_since_request = False
@@ -123,7 +121,7 @@ class World:
         """What was durable stays, all else is gone; the hand that is there stays."""
         self.bench.held.clear()
         self.bench.hold = False
-        self.bench.engine = TransactionEngine(self.settings, self.conditions)
+        self.bench.engine = TransactionEngine(POLICY, self.conditions, passage_sensor=self.sensor)
         self.bench.engine.restarted()
         self.reset()
 
