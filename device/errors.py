@@ -11,12 +11,13 @@ DeviceError
 │   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
 ├── CameraError          the camera is absent, unreadable or stalled
 ├── ProvisioningError    registration failed; `palmctl provision` says what to do
-├── UpdateRefused        a release, or a piece of one, is rejected; `code` says why
-├── EnrolmentRefused     an enrolment cannot take this step now; `code` says why
+├── Refused              a request is refused; `code` says why
+│   ├── UpdateRefused    a release, or a piece of one
+│   └── EnrolmentRefused a step of an enrolment, now
 └── IpcError             packets between processes of the device
     ├── IpcUnreachable   no process listens, or the connection closed
     │   └── IpcNotPermitted  this user may not use the socket; whether a process listens is unknown
-    └── IpcRefused       the other side answered with a refusal; `code` says which
+    └── IpcRefused       the other side refused; this is a Refused as well
 
 A message says what was expected, what was found (never a secret, never a personal value) and what to do.
 """
@@ -78,20 +79,20 @@ class ProvisioningError(DeviceError):
     """Registration with the service failed."""
 
 
-class EnrolmentRefused(DeviceError):
-    """An enrolment cannot take this step now; `code` is the reason in a word."""
+class Refused(DeviceError):
+    """A request is refused; `code` is the word for it, `str()` the text for a person."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class UpdateRefused(DeviceError):
-    """A release, or a piece of one, is rejected; `code` is the word for it, `str()` the text for a person."""
+class EnrolmentRefused(Refused):
+    """An enrolment cannot take this step now."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+
+class UpdateRefused(Refused):
+    """A release, or a piece of one, is rejected."""
 
 
 class IpcError(DeviceError):
@@ -106,9 +107,5 @@ class IpcNotPermitted(IpcUnreachable):
     """This user may not use the socket; the state of the program behind it is unknown."""
 
 
-class IpcRefused(IpcError):
-    """The other side refused; `code` is the word for it, `str()` the text for a person."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+class IpcRefused(IpcError, Refused):
+    """The other side refused."""

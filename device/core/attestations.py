@@ -6,9 +6,10 @@ whose challenge it answers, so that no later status makes it void.
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Final
 
-from device.config.config import AttestSection, DeviceConfig
+from device.config.config import AttestSection
 from device.errors import AttestationError
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
@@ -32,9 +33,12 @@ _log = logging.getLogger(__name__)
 class Attestations:
     """Every method runs on the loop's thread."""
 
-    def __init__(self, config: DeviceConfig, keys: KeyStore, health: Health, clock: Clock) -> None:
-        self._section = config.attest
-        self._state_dir = config.device.state_dir
+    def __init__(
+        self, section: AttestSection | None, state_dir: Path, keys: KeyStore, health: Health, clock: Clock
+    ) -> None:
+        """`section`: [attest] of the configuration, if it has one."""
+        self._section = section
+        self._state_dir = state_dir
         self._keys = keys
         self._health = health
         self._clock = clock

@@ -42,11 +42,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from cloud_client.contract import MAX_BATCH_ITEMS
 from device.core.attestations import Attestations
-from device.core.device_reports import DeviceReports
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer, EnrolmentOutbox, WaitingEnrolment
 from device.errors import DeviceError, IpcRefused, TrustError
 from device.journal.journal import Journal
@@ -108,39 +107,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class CarrierEvents(Protocol):
-    """The core's reactions to what the carrier delivers. Called on the core's loop."""
-
-    def gallery_changed(self) -> None:
-        """A page was applied: position, freshness or both have changed."""
-        ...
-
-    async def status_received(self, status: ServiceStatus) -> str | None:
-        """A verified status of this device. Returns the wipe_id once everything but the http key is
-        destroyed, so that the carrier confirms the wipe to the service; else None."""
-        ...
-
-    async def wipe_confirmed(self, wipe_id: str) -> None:
-        """The service knows that this device is wiped: the http key may be destroyed."""
-        ...
-
-    async def rolled_back(self, why: str) -> None:
-        """The service knows a later state of this device than the present one. Raises JournalError."""
-        ...
-
-    async def keys_published(self, keys: list[JsonObject]) -> None:
-        """The items of GET /v1/keys. Raises TrustError."""
-        ...
-
-    def server_time(self, wall_ms: int) -> None:
-        """The service's clock in epoch ms. It is unsigned, so it is used only for health."""
-        ...
-
-    def link_state(self, state: CloudState) -> None:
-        """Whether the service is reachable."""
-        ...
-
-
 class Errands:
     """Requests of an enrolment that wait for the carrier."""
 
@@ -158,18 +124,14 @@ class Errands:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateParcels:
-    """Takes releases from the network. `desk` returns None once a wipe has begun."""
+@dataclass(eq=False)
+class CarrierApi:
+    """Answers one carrier. `handle` is the handler of an `IpcServer`. Everything runs on the core's loop,
+    except work on a database.
 
-    desk: Callable[[], UpdateDesk | None]
-    offers: OfferReader
-
-
-@dataclass(frozen=True, slots=True)
-class CarrierParts:
-    """What the API works with. `gallery` returns None while there is none to serve (wiped, model
-    mismatch). Operations of an absent part are refused."""
+    `gallery` returns None while there is none to serve (wiped, model mismatch), `updates` once a wipe has
+    begun.
+    """
 
     device_id: str
     model_id: str
@@ -181,32 +143,42 @@ class CarrierParts:
     journal_thread: StoreThread
     gallery_thread: StoreThread
     clock: Clock
-    events: CarrierEvents
     enrolments: Errands
     redeems: Errands
-    wipe_id: Callable[[], str | None] = lambda: None
+    gallery_changed: Callable[[], None]
+    """A page was applied: position, freshness or both have changed."""
+    status_received: Callable[[ServiceStatus], Awaitable[str | None]]
+    """Returns the wipe_id once everything but the http key is destroyed, so that the carrier confirms the
+    wipe to the service; else None."""
+    wipe_confirmed: Callable[[str], Awaitable[None]]
+    """The service knows that this device is wiped: the http key may be destroyed."""
+    rolled_back: Callable[[str], Awaitable[None]]
+    """The service knows a later state of this device than the present one. Raises JournalError."""
+    keys_published: Callable[[list[JsonObject]], Awaitable[None]]
+    """The items of GET /v1/keys. Raises TrustError."""
+    server_time: Callable[[int], None]
+    """The service's clock in epoch ms. It is unsigned, so it is used only for health."""
+    link_state: Callable[[CloudState], None]
+    """Whether the service is reachable."""
+    wipe_id: Callable[[], str | None]
     """Of a completed wipe that is not yet reported to the service."""
-    reports: DeviceReports | None = None
-    updates: UpdateParcels | None = None
-    attestations: Attestations | None = None
+    report: Callable[[], SelfReport]
+    updates: Callable[[], UpdateDesk | None]
+    offers: OfferReader
+    attestations: Attestations
 
-
-class CarrierApi:
-    """Answers one carrier. `handle` is the handler of an `IpcServer`. Everything runs on the core's loop,
-    except work on a database."""
-
-    def __init__(self, parts: CarrierParts) -> None:
-        self._parts = parts
-        self._verdict_waiting = asyncio.Event()
+    def __post_init__(self) -> None:
         self.refused_uploads: Counter[str] = Counter()
         """Since the start: code → how many items the service refused with it. The journal keeps them."""
+        self._verdict_waiting, self._report_due = asyncio.Event(), asyncio.Event()
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._reported: tuple[object, ...] = ()
         self._waiting_ops: dict[str, _Op] = {
             "verdicts.next": self._verdicts_next,
-            "enrolment.next": partial(self._errand_next, parts.enrolments),
-            "redeem.next": partial(self._errand_next, parts.redeems),
+            "enrolment.next": partial(self._errand_next, self.enrolments),
+            "redeem.next": partial(self._errand_next, self.redeems),
+            "report.next": self._report_next,
         }
         self._shielded_ops: dict[str, _Op] = {
             "hello": self._hello,
@@ -214,32 +186,28 @@ class CarrierApi:
             "gallery.deltas": self._gallery_deltas,
             "gallery.snapshot": self._gallery_snapshot,
             "verdicts.done": self._verdicts_done,
-            "enrolment.done": partial(self._errand_done, parts.enrolments.outbox),
-            "redeem.done": partial(self._errand_done, parts.redeems.outbox),
+            "enrolment.done": partial(self._errand_done, self.enrolments),
+            "redeem.done": partial(self._errand_done, self.redeems),
             "status": self._status,
             "wiped": self._wiped,
             "keys": self._keys,
             "time": self._time,
             "link_state": self._link_state,
+            "attest": self._attest,
+            "attested": self._attested,
+            "updates": self._updates,
+            "updates.wanted": self._updates_wanted,
+            "updates.chunk": self._updates_chunk,
+            "updates.gone": self._updates_gone,
         }
-        if (reports := parts.reports) is not None:
-            self._waiting_ops["report.next"] = partial(self._report_next, reports)
-        if (attestations := parts.attestations) is not None:
-            self._shielded_ops |= {
-                "attest": partial(self._attest, attestations),
-                "attested": partial(self._attested, attestations),
-            }
-        if (updates := parts.updates) is not None:
-            self._shielded_ops |= {
-                "updates": partial(self._updates, updates),
-                "updates.wanted": partial(self._updates_wanted, updates),
-                "updates.chunk": partial(self._updates_chunk, updates),
-                "updates.gone": partial(self._updates_gone, updates),
-            }
 
     def verdict_waiting(self) -> None:
         """The journal has a new entry for upload: a verdict, a decision, a passage, an outcome."""
         self._verdict_waiting.set()
+
+    def report_due(self) -> None:
+        """A report may be due before its time."""
+        self._report_due.set()
 
     async def handle(self, request: Packet) -> Packet:
         """Answer one request; raises IpcRefused."""
@@ -267,33 +235,29 @@ class CarrierApi:
         raise IpcRefused("unknown_op", "no such operation")
 
     async def _hello(self, _request: Packet) -> Packet:
-        gallery = self._parts.gallery()
+        gallery = self.gallery()
         position = None if gallery is None else _position(gallery)
-        return reply_with(
-            HelloAnswer(self._parts.device_id, self._parts.model_id, position, self._parts.wipe_id())
-        )
+        return reply_with(HelloAnswer(self.device_id, self.model_id, position, self.wipe_id()))
 
     async def _http_key(self, _request: Packet) -> Packet:
-        key = self._parts.http_key()
+        key = self.http_key()
         if key is None:
             raise IpcRefused(WIPED_CODE, "this device is wiped; palmctl status says what to do")
         return reply(key)
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()
-        now = gallery_now(self._parts.clock)
-        await self._parts.gallery_thread.do(lambda: gallery.apply_deltas(request.payload, now))
-        self._parts.events.gallery_changed()
+        now = gallery_now(self.clock)
+        await self.gallery_thread.do(lambda: gallery.apply_deltas(request.payload, now))
+        self.gallery_changed()
         return reply_with(_position(gallery))
 
     async def _gallery_snapshot(self, request: Packet) -> Packet:
         gallery = self._serving_gallery()
-        now = gallery_now(self._parts.clock)
-        applied = await self._parts.gallery_thread.do(
-            lambda: gallery.apply_snapshot_page(request.payload, now)
-        )
+        now = gallery_now(self.clock)
+        applied = await self.gallery_thread.do(lambda: gallery.apply_snapshot_page(request.payload, now))
         if applied.done:
-            self._parts.events.gallery_changed()
+            self.gallery_changed()
         at = _position(gallery)
         return reply_with(SnapshotPageTaken(applied.done, at.epoch, at.seq))
 
@@ -301,7 +265,7 @@ class CarrierApi:
         asked = BatchAsked.from_obj(request.header)
         batch = await _wait_for(
             self._verdict_waiting,
-            lambda: self._parts.journal_thread.do(lambda: self._next_batch(asked.limit)),
+            lambda: self.journal_thread.do(lambda: self._next_batch(asked.limit)),
             asked.wait_ms,
         )
         if batch is None:
@@ -314,7 +278,7 @@ class CarrierApi:
 
     def _next_batch(self, limit: int) -> tuple[UploadBatch, bytes] | None:
         """In the journal's thread."""
-        batch = self._parts.journal.next_upload(limit)
+        batch = self.journal.next_upload(limit)
         if not batch.items:
             return None
         body = json.dumps({"items": batch.items}, ensure_ascii=False, separators=(",", ":"))
@@ -327,12 +291,10 @@ class CarrierApi:
         batch = self._batch[1]
         self._batch = None
         code = "" if answered.status == 200 else _refusal_of(answered)
-        silent_on, codes = await self._parts.journal_thread.do(
-            lambda: self._settle(batch, code, request.payload)
-        )
+        silent_on, codes = await self.journal_thread.do(lambda: self._settle(batch, code, request.payload))
         self.refused_uploads.update(codes)
         if SEQ_CONFLICT in codes:
-            await self._parts.events.rolled_back("the service holds another verdict with the same number")
+            await self.rolled_back("the service holds another verdict with the same number")
         if silent_on:
             raise IpcRefused("malformed", f"the answer is silent on {silent_on} items")
         return reply()
@@ -350,7 +312,7 @@ class CarrierApi:
         settled = sorted(taken | refused.keys())
         tickets = tuple(batch.tickets[index] for index in settled)
         codes = {at: refused[index] for at, index in enumerate(settled) if index in refused}
-        self._parts.journal.uploaded(tickets, codes)
+        self.journal.uploaded(tickets, codes)
         if codes:
             words = ", ".join(sorted(set(codes.values())))
             _log.error(
@@ -360,97 +322,103 @@ class CarrierApi:
 
     async def _errand_next(self, errands: Errands, request: Packet) -> Packet:
         async def oldest() -> WaitingEnrolment | None:
-            return errands.outbox.next(self._parts.clock.monotonic_ms())
+            return errands.outbox.next(self.clock.monotonic_ms())
 
         asked = ErrandAsked.from_obj(request.header)
         upload = await _wait_for(errands.submitted, oldest, asked.wait_ms)
         if upload is None:
             return reply_with(ErrandOffered(0))
-        left_ms = max(0, upload.expires_at_ms - self._parts.clock.monotonic_ms())
+        left_ms = max(0, upload.expires_at_ms - self.clock.monotonic_ms())
         return reply_with(ErrandOffered(upload.ticket, upload.idempotency_key, left_ms), upload.body)
 
-    async def _errand_done(self, outbox: EnrolmentOutbox, request: Packet) -> Packet:
+    async def _errand_done(self, errands: Errands, request: Packet) -> Packet:
         answered = ErrandAnswered.from_obj(request.header)
         code = "" if 200 <= answered.status < 300 else _refusal_of(answered)
         if len(request.payload) > _MAX_ANSWER_BYTES:
             raise IpcRefused("malformed", "the answer to an enrolment is too long")
-        if not outbox.answered(answered.ticket, EnrolmentAnswer(answered.status, code, request.payload)):
+        if not errands.outbox.answered(
+            answered.ticket, EnrolmentAnswer(answered.status, code, request.payload)
+        ):
             raise IpcRefused("unknown_ticket", "this request was answered or withdrawn before")
         return reply()
 
     async def _status(self, request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
-        status = self._parts.statuses.read(wrapper)
-        wiped = await self._parts.events.status_received(status)
-        attestations = self._parts.attestations
-        attest = wiped is None and attestations is not None and attestations.due(status)
+        status = self.statuses.read(wrapper)
+        wiped = await self.status_received(status)
+        attest = wiped is None and self.attestations.due(status)
         return reply_with(StatusTaken(wiped, attest))
 
-    async def _attest(self, attestations: Attestations, _request: Packet) -> Packet:
-        return reply(await attestations.body())
+    async def _attest(self, _request: Packet) -> Packet:
+        return reply(await self.attestations.body())
 
-    async def _attested(self, attestations: Attestations, request: Packet) -> Packet:
+    async def _attested(self, request: Packet) -> Packet:
         answered = AttestAnswered.from_obj(request.header)
         try:
-            await attestations.answered(answered.status, answered.code)
+            await self.attestations.answered(answered.status, answered.code)
         except OSError as error:
             raise IpcRefused("store", f"the attestation cannot be noted: {reason_of(error)}") from error
         return reply()
 
     async def _wiped(self, request: Packet) -> Packet:
-        await self._parts.events.wipe_confirmed(WipeConfirmed.from_obj(request.header).wipe_id)
+        await self.wipe_confirmed(WipeConfirmed.from_obj(request.header).wipe_id)
         return reply()
 
     async def _keys(self, request: Packet) -> Packet:
         listed = read_strict(request.payload, max_bytes=_MAX_STATUS_BYTES)
-        await self._parts.events.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
+        await self.keys_published(members.array(listed, "keys", 0, _MAX_SERVICE_KEYS))
         return reply()
 
     async def _time(self, request: Packet) -> Packet:
-        self._parts.events.server_time(ServiceTime.from_obj(request.header).server_time_ms)
+        self.server_time(ServiceTime.from_obj(request.header).server_time_ms)
         return reply()
 
     async def _link_state(self, request: Packet) -> Packet:
         state = CloudState.from_obj(request.header)
-        self._parts.events.link_state(CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
+        self.link_state(CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
         return reply()
 
-    async def _report_next(self, reports: DeviceReports, request: Packet) -> Packet:
+    async def _report_next(self, request: Packet) -> Packet:
         async def news() -> SelfReport | None:
-            report = reports.now()
+            report = self.report()
             return report if report.news != self._reported else None
 
         asked = ReportAsked.from_obj(request.header)
-        report = await _wait_for(reports.changed, news, asked.wait_ms) or reports.now()
+        report = await _wait_for(self._report_due, news, asked.wait_ms) or self.report()
         self._reported = report.news
         return reply(json.dumps(report.to_obj(), separators=(",", ":")).encode("ascii"))
 
-    async def _updates(self, parcels: UpdateParcels, request: Packet) -> Packet:
-        desk = _accepting(parcels)
+    async def _updates(self, request: Packet) -> Packet:
+        desk = self._accepting()
         answer = read_strict(request.payload, max_bytes=_MAX_OFFER_BYTES)
         newest = None if desk.state is None else desk.state.offer
-        offered = parcels.offers.read(answer, newest)
-        if self._parts.attestations is not None:
-            self._parts.attestations.service_wants(offered.attest_due)
+        offered = self.offers.read(answer, newest)
+        self.attestations.service_wants(offered.attest_due)
         await desk.take_offer(offered)
         return reply_with(OfferTaken(offered.next_after_s, await _wanted(desk)))
 
-    async def _updates_wanted(self, parcels: UpdateParcels, _request: Packet) -> Packet:
-        return reply_with(UpdateChunkTaken(await _wanted(_accepting(parcels))))
+    async def _updates_wanted(self, _request: Packet) -> Packet:
+        return reply_with(UpdateChunkTaken(await _wanted(self._accepting())))
 
-    async def _updates_chunk(self, parcels: UpdateParcels, request: Packet) -> Packet:
-        desk = _accepting(parcels)
+    async def _updates_chunk(self, request: Packet) -> Packet:
+        desk = self._accepting()
         body = await asyncio.to_thread(read_strict, request.payload, max_bytes=_MAX_CHUNK_ANSWER_BYTES)
         await desk.take_chunk(body)
         return reply_with(UpdateChunkTaken(await _wanted(desk)))
 
-    async def _updates_gone(self, parcels: UpdateParcels, request: Packet) -> Packet:
-        desk = _accepting(parcels)
+    async def _updates_gone(self, request: Packet) -> Packet:
+        desk = self._accepting()
         await desk.withdraw(ReleaseGone.from_obj(request.header).release_seq)
         return reply_with(UpdateChunkTaken(await _wanted(desk)))
 
+    def _accepting(self) -> UpdateDesk:
+        desk = self.updates()
+        if desk is None:
+            raise IpcRefused(WIPED_CODE, "this device accepts no updates now")
+        return desk
+
     def _serving_gallery(self) -> Gallery:
-        gallery = self._parts.gallery()
+        gallery = self.gallery()
         if gallery is None:
             raise IpcRefused("no_gallery", "this device serves no gallery now; palmctl status says why")
         return gallery
@@ -481,13 +449,6 @@ async def _wait_for(
                 await waiting.wait()
         except TimeoutError:
             return None
-
-
-def _accepting(parcels: UpdateParcels) -> UpdateDesk:
-    desk = parcels.desk()
-    if desk is None:
-        raise IpcRefused(WIPED_CODE, "this device accepts no updates now")
-    return desk
 
 
 async def _wanted(desk: UpdateDesk) -> ChunkWanted | None:

@@ -9,7 +9,7 @@ journal → session → frame bytes → cable). A delta's journey is `device.cor
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from device.core.gate import Gate
@@ -20,7 +20,7 @@ from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.health import Health, HealthWord
-from device.passage.settings import Conditions
+from device.passage.engine import Conditions
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock
 from device.trust.pinning import Pinning
@@ -37,9 +37,10 @@ _UNUSABLE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreParts:
-    """What the loop connects.
+@dataclass(eq=False)
+class Core:
+    """Passes reports of the other threads and of the carriers to the parts concerned, and decides which part
+    uses the camera. Every method runs on the loop's thread.
 
     `recognises`: there is a model. `want`: sets the interest of the inference thread, and whether it searches
     for QR codes. `kick`: something was queued for the cable.
@@ -60,18 +61,11 @@ class CoreParts:
     want: Callable[[Interest, bool], None]
     kick: Callable[[], None]
     signals: CoreSignals
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _capture_wanted: bool = field(default=False, init=False)
 
-
-class Core:
-    """Passes reports of the other threads and of the carriers to the parts concerned, and decides which part
-    uses the camera. Every method runs on the loop's thread."""
-
-    def __init__(self, parts: CoreParts) -> None:
-        self._parts = parts
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._capture_wanted = False
-        signals = parts.signals
+    def __post_init__(self) -> None:
+        signals = self.signals
         signals.health_changed.subscribe(self.health_changed)
         signals.validator_keys_changed.subscribe(self.validator_keys_changed)
         signals.policy_changed.subscribe(self.policy_changed)
@@ -80,8 +74,8 @@ class Core:
 
     async def start(self) -> None:
         """Start: from here on there may be events."""
-        await self._parts.gate.start()
-        self._parts.gallery.look()
+        await self.gate.start()
+        self.gallery.look()
         self.health_changed()
         self.choose_interest()
 
@@ -89,35 +83,35 @@ class Core:
         """Wait for pending writes."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._parts.gate.finish()
+        await self.gate.finish()
 
     # What the camera shows
 
     def on_look(self, look: Look) -> None:
         """An examined frame: for the enrolment while one captures, else for the gate."""
-        parts, enrolment = self._parts, self._parts.enrolment
-        parts.bulk_turn.hand_seen(look.sighting.hand_present)
+        enrolment = self.enrolment
+        self.bulk_turn.hand_seen(look.sighting.hand_present)
         if look.store_fault:
             # Before the gate gets the sighting, so that it abstains; `StoreWatch` clears the word.
-            parts.health.report(HealthWord.STORE_FAULT, look.store_fault)
+            self.health.report(HealthWord.STORE_FAULT, look.store_fault)
         if enrolment.capturing:
             enrolment.look(look.for_enrolment())
         elif enrolment.hand_lingers:
             enrolment.hand_seen(look.sighting.hand_present)
         else:
-            if parts.recognises:
-                parts.health.clear(HealthWord.MODEL_FAULT)
-            parts.gate.sighted(look.sighting)
-            parts.passes.sighted(look.sighting)
+            if self.recognises:
+                self.health.clear(HealthWord.MODEL_FAULT)
+            self.gate.sighted(look.sighting)
+            self.passes.sighted(look.sighting)
 
     def on_code(self, payload: str) -> None:
         """A QR code is in view."""
-        self._parts.enrolment.code_seen(payload)
+        self.enrolment.code_seen(payload)
 
     def on_fault(self, fault: RecognitionFault) -> None:
         """Recognition failed on a frame; after `FAULTY_AFTER` in a row the device is not ready."""
         if fault.consecutive >= FAULTY_AFTER:
-            self._parts.health.report(
+            self.health.report(
                 HealthWord.MODEL_FAULT,
                 f"recognition failed on {fault.consecutive} frames in a row ({fault.error}); see the log",
             )
@@ -129,66 +123,65 @@ class Core:
 
     def choose_interest(self) -> None:
         """Set the interest of the inference thread."""
-        parts = self._parts
-        if not parts.recognises:
-            parts.want(Interest.IDLE, False)
-        elif parts.enrolment.capturing:
-            parts.want(Interest.ENROLMENT, False)
+        if not self.recognises:
+            self.want(Interest.IDLE, False)
+        elif self.enrolment.capturing:
+            self.want(Interest.ENROLMENT, False)
         else:
-            parts.want(self._idle_interest(), True)
+            self.want(self._idle_interest(), True)
         self._set_timer()
 
     def _idle_interest(self) -> Interest:
         """The interest without an enrolment."""
-        if self._capture_wanted or self._parts.passes.rehearsing:
+        if self._capture_wanted or self.passes.rehearsing:
             return Interest.PASSAGE
-        return Interest.PREVIEW if self._parts.preview.watched else Interest.IDLE
+        return Interest.PREVIEW if self.preview.watched else Interest.IDLE
 
     # Health, trust and configuration
 
     def health_changed(self) -> None:
         """The set of health words has changed."""
-        words = self._parts.health.words
+        words = self.health.words
         _log.info("health: %s", " ".join(words) or "nothing to report")
-        self._parts.gate.conditions(
+        self.gate.conditions(
             Conditions(
                 camera=HealthWord.CAMERA_FAULT not in words,
                 recogniser=_UNUSABLE.isdisjoint(words),
                 gallery=HealthWord.GALLERY_STALE not in words,
             )
         )
-        self._parts.validator_status.changed()
+        self.validator_status.changed()
 
     def validator_keys_changed(self) -> None:
         """A validator key that no longer counts ends its session."""
-        for event in self._parts.end.keys_changed(self._parts.clock.monotonic_ms()):
-            self._parts.gate.on_cable_event(event)
+        for event in self.end.keys_changed(self.clock.monotonic_ms()):
+            self.gate.on_cable_event(event)
         self.kick_cable()
 
     def policy_changed(self) -> None:
         """Another configuration is in force."""
-        self._parts.gate.configure(self._parts.pinning.policy)
-        self._parts.gallery.look()
-        self._parts.validator_status.changed()
+        self.gate.configure(self.pinning.policy)
+        self.gallery.look()
+        self.validator_status.changed()
 
     # The cable and its deadlines
 
     def kick_cable(self) -> None:
         """Something was queued for the cable, or a deadline has changed."""
-        self._parts.kick()
+        self.kick()
         self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = (self._parts.gate.next_deadline_ms(), self._parts.enrolment.next_deadline_ms)
+        deadlines = (self.gate.next_deadline_ms(), self.enrolment.next_deadline_ms)
         due = [at_ms for at_ms in deadlines if at_ms is not None]
         if due:
-            delay_s = max(0.0, (min(due) - self._parts.clock.monotonic_ms()) / 1000)
-            self._timer = self._loop.call_later(delay_s, self._time_is_up)
+            delay_s = max(0.0, (min(due) - self.clock.monotonic_ms()) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timer = None
-        self._parts.gate.tick()
-        self._parts.enrolment.tick()
+        self.gate.tick()
+        self.enrolment.tick()

@@ -9,27 +9,19 @@ class Hardware:
 
     def __init__(self, health: Health) -> None:
         self._health = health
-        self._camera: CameraState | None = None
-        self._cable_message = "the port has not been opened yet"
-
-    @property
-    def camera(self) -> CameraState | None:
+        self.camera: CameraState | None = None
         """None before its first report."""
-        return self._camera
-
-    @property
-    def cable_message(self) -> str:
+        self.cable_message = "the port has not been opened yet"
         """For a technician: "open", or why the port is not open."""
-        return self._cable_message
 
     def on_camera(self, state: CameraState) -> None:
         """The state of the camera has changed."""
-        self._camera = state
+        self.camera = state
         working = state.condition is CameraCondition.OK
         self._health.put(HealthWord.CAMERA_FAULT, not working, state.message)
 
     def on_port(self, error: Exception | None) -> None:
         """The port was opened, or cannot be."""
-        self._cable_message = "open" if error is None else str(error)
+        self.cable_message = "open" if error is None else str(error)
         if error is not None:
             self._health.report(HealthWord.LINK_DOWN, str(error))

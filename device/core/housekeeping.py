@@ -6,7 +6,7 @@ The watchdog is fed only while every stage is active; an idle stage counts as ac
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from device.core.served_gallery import ServedGallery
@@ -32,58 +32,50 @@ class WatchedThread:
     within_ms: int
 
 
+@dataclass(eq=False)
 class Housekeeping:
     """Runs until cancelled."""
 
-    def __init__(
-        self,
-        *,
-        store: StoreWatch,
-        gallery: ServedGallery,
-        health: Health,
-        clock: Clock,
-        stages: Sequence[WatchedThread],
-    ) -> None:
-        self._store = store
-        self._gallery = gallery
-        self._health = health
-        self._clock = clock
-        self._stages = stages
-        self._status_line = ""
+    store: StoreWatch
+    gallery: ServedGallery
+    health: Health
+    clock: Clock
+    stages: Sequence[WatchedThread]
+    _status_line: str = field(default="", init=False)
 
     async def run(self) -> None:
         while True:
             silent = self._silent_stages()
             try:
                 async with asyncio.timeout(STORE_WITHIN_S):
-                    await self._store.look()
+                    await self.store.look()
             except TimeoutError:
                 silent.append("store")
             self._check_heat()
-            self._gallery.look()
+            self.gallery.look()
             self._update_status_line()
             if silent:
                 _log.error("no sign of activity from: %s; the watchdog is not fed", ", ".join(silent))
             else:
                 sd_notify.watchdog()
-            await self._store.maintain()
+            await self.store.maintain()
             await asyncio.sleep(EVERY_S)
 
     def _silent_stages(self) -> list[str]:
-        now_ms = self._clock.monotonic_ms()
-        return [stage.name for stage in self._stages if now_ms - stage.heartbeat_ms() > stage.within_ms]
+        now_ms = self.clock.monotonic_ms()
+        return [stage.name for stage in self.stages if now_ms - stage.heartbeat_ms() > stage.within_ms]
 
     def _check_heat(self) -> None:
         temperature_c = hottest_c()
-        self._health.put(
+        self.health.put(
             HealthWord.TEMPERATURE,
-            too_hot(temperature_c, before=HealthWord.TEMPERATURE in self._health.words),
+            too_hot(temperature_c, before=HealthWord.TEMPERATURE in self.health.words),
             f"the board is at {temperature_c} °C and throttles itself; shade it, clear its air way",
         )
 
     def _update_status_line(self) -> None:
         """Send the line that `systemctl status` shows, when it has changed."""
-        words = [str(word) for word in self._health.words if word in NOT_SERVING]
+        words = [str(word) for word in self.health.words if word in NOT_SERVING]
         line = f"not serving: {', '.join(words)}" if words else "serving"
         if line != self._status_line:
             self._status_line = line

@@ -23,25 +23,24 @@ from device import APP_PACKAGE
 from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
 from device.core.attestations import Attestations
-from device.core.carrier_api import CarrierApi, CarrierParts, Errands, UpdateParcels
+from device.core.carrier_api import CarrierApi, Errands
 from device.core.control_api import control_operations
-from device.core.core import Core, CoreParts
-from device.core.device_reports import DeviceReports, ReportParts
-from device.core.gate import Gate, GateHost, GateParts, device_end
+from device.core.core import Core
+from device.core.gate import Gate, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, WatchedThread
 from device.core.opening import MachineStart, Opened, first_words, open_device
-from device.core.people_operations import PeopleParts, people_operations, why_not_captured
-from device.core.running_wipe import RunningWipe, WipeEnd, WipeParts
+from device.core.people_operations import people_operations, why_not_captured
+from device.core.running_wipe import RunningWipe, WipeEnd
+from device.core.self_description import SelfDescription
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
 from device.core.service_news import ServiceNews
 from device.core.signals import CoreSignals
-from device.core.status_report import StatusReport
-from device.core.store_watch import StoreParts, StoreWatch
+from device.core.store_watch import StoreWatch
 from device.core.update_operations import update_operations
 from device.core.update_watch import UpdateWatch, install_prefix
-from device.core.validator_status import StatusFacts, ValidatorStatus
+from device.core.validator_status import ValidatorStatus
 from device.core.wiped_device import serve_wiped
 from device.enrolment.consent import TermsFolder, shipped_terms_dir
 from device.enrolment.desk import EnrolmentDesk
@@ -51,8 +50,8 @@ from device.enrolment.trial_pass import TrialPasses
 from device.errors import ConfigError, DeviceError, JournalError, NotProvisioned
 from device.health import Health, HealthWord
 from device.journal.mail import OutboxEntry
-from device.mail.apply import ApplyParts, MailApply
-from device.mail.desk import MailDesk, MailParts
+from device.mail.apply import MailApply
+from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.bulk_turn import BulkTurn
@@ -66,12 +65,14 @@ from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
+from device.updates.desk import UpdateDesk
 from device.updates.offer import OfferReader
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
 from device.vision.recognition import Recogniser
 from device.wipe.wipe import finish_wipe
 from link1.events import DeviceEvent
+from link1.keys import PublicKey
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
 from models.hand import HandFinder
@@ -267,8 +268,16 @@ def compose(
 ) -> Palmd:
     """Put the parts together; nothing runs yet, and no part reports anything before `Core.start`."""
     config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
-    app_version = version(APP_PACKAGE)
     broken: asyncio.Future[None] = loop.create_future()
+
+    def now_ms() -> int:
+        return known_time_ms(opened.gallery, clock)
+
+    def service_key(kid: str) -> PublicKey | None:
+        return opened.trust.service_key(kid, "device_status", now_ms())
+
+    def updates() -> UpdateDesk | None:
+        return None if wipe.begun else opened.updates
 
     def cannot_go_on(error: BaseException) -> None:
         if not broken.done():
@@ -282,12 +291,12 @@ def compose(
         opened.policy,
         path=config.trust_path,
         thread=journal_thread,
-        now_ms=lambda: known_time_ms(opened.gallery, clock),
+        now_ms=now_ms,
         validator_keys_changed=signals.validator_keys_changed,
         policy_changed=signals.policy_changed,
     )
     gallery = ServedGallery(
-        opened.gallery,
+        store=opened.gallery,
         fault=opened.gallery_fault,
         thread=gallery_thread,
         model_id=opened.model_id,
@@ -298,6 +307,21 @@ def compose(
     )
     hardware = Hardware(health)
     link = ServiceLink(health, clock, has_cloud=config.cloud is not None)
+    end = device_end(opened.pinned, opened.keys.verdict, clock)
+
+    def camera_changed(state: CameraState) -> None:
+        loop.call_soon_threadsafe(hardware.on_camera, state)
+
+    slot = FrameSlot()
+    capture = CaptureThread(
+        lambda: open_camera(
+            config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
+        ),
+        slot,
+        now_ms=clock.monotonic_ms,
+        on_state=camera_changed,
+        nir=config.camera.nir,
+    )
 
     # Functions for people
 
@@ -313,6 +337,33 @@ def compose(
     preview = Preview(loop, clock.monotonic_ms, signals.interest_changed)
     passes = TrialPasses(lambda: pinning.policy, signals.interest_changed)
 
+    # What the device says of itself
+
+    described = SelfDescription(
+        config=config,
+        app_version=version(APP_PACKAGE),
+        model_id=opened.model_id,
+        pinned=opened.pinned,
+        pinning=pinning,
+        health=health,
+        hardware=hardware,
+        end=end,
+        gallery=gallery,
+        link=link,
+        updates=opened.updates,
+        journal=opened.journal,
+        enrolment=enrolment,
+        memory=guard,
+        clock=clock,
+        capture=capture,
+        inference=lambda: inference,
+        gate=lambda: gate,
+        mail=lambda: mail,
+        carrier=lambda: carrier,
+        store_watch=lambda: store_watch,
+    )
+    validator_status = ValidatorStatus(end, described.for_validator, signals.cable_queued)
+
     # The service's orders, by the network or by the validator's mail
 
     async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
@@ -321,42 +372,23 @@ def compose(
     def store_failed(error: JournalError) -> None:
         health.report(HealthWord.STORE_FAULT, str(error))
 
-    end = device_end(opened.pinned, opened.keys.verdict, clock)
     wipe = RunningWipe(
-        WipeParts(
-            state_dir=config.device.state_dir,
-            pinned=opened.pinned,
-            health=health,
-            gallery=gallery,
-            gallery_thread=gallery_thread,
-            journal=opened.journal,
-            journal_thread=journal_thread,
-            seal_record=seal_wiped,
-            online=lambda: link.online,
-            releases=(pinning.stop, enrolment.forget, opened.updates.abandon),
-            failed=cannot_go_on,
-        )
-    )
-    validator_status = ValidatorStatus(
-        end,
-        StatusFacts(
-            device_id=opened.trust.device_id,
-            app_version=app_version,
-            model_id=opened.model_id,
-            health=health,
-            pinning=pinning,
-            gallery=gallery,
-            last=lambda: gate.last,
-            mail=lambda: mail.marks,
-            clock=clock,
-        ),
-        signals.cable_queued,
+        state_dir=config.device.state_dir,
+        pinned=opened.pinned,
+        health=health,
+        gallery=gallery,
+        gallery_thread=gallery_thread,
+        journal=opened.journal,
+        journal_thread=journal_thread,
+        seal_record=seal_wiped,
+        online=lambda: link.online,
+        releases=(pinning.stop, enrolment.forget, opened.updates.abandon),
+        failed=cannot_go_on,
     )
     news = ServiceNews(
         pinning=pinning,
         wipe=wipe,
         gallery=gallery,
-        link=link,
         validator_status=validator_status,
         journal=opened.journal,
         journal_thread=journal_thread,
@@ -364,127 +396,93 @@ def compose(
     )
     statuses = StatusReader(
         opened.trust.device_id,
-        lambda kid: opened.trust.service_key(kid, "device_status", known_time_ms(opened.gallery, clock)),
+        service_key,
         at_least_ms=lambda: opened.trust.status_at_ms,
-        known_ms=lambda: known_time_ms(opened.gallery, clock),
+        known_ms=now_ms,
     )
-    reports = DeviceReports(
-        ReportParts(
-            app_version=app_version,
-            model_id=opened.model_id,
-            state_dir=config.device.state_dir,
-            pinned=opened.pinned,
-            pinning=pinning,
-            health=health,
-            hardware=hardware,
-            end=end,
-            gallery=gallery,
-            updates=opened.updates,
-            clock=clock,
-            gate=lambda: gate,
-            frames=lambda: capture.counters.frames,
-            mail=lambda: mail.position,
-            uploads_waiting=lambda: store_watch.uploads_waiting,
-            refused_uploads=lambda: carrier.refused_uploads,
-        )
-    )
-    # The cable's state changes with a health word.
-    signals.health_changed.subscribe(reports.changed.set)
-    opened.updates.when_changed(reports.changed.set)
     apply = MailApply(
-        ApplyParts(
-            device_id=opened.trust.device_id,
-            seal_key=opened.keys.seal,
-            roots=lambda: opened.trust.roots,
-            gallery=lambda: gallery.serving,
-            statuses=statuses,
-            gallery_thread=gallery_thread,
-            clock=clock,
-            events=news,
-            updates=lambda: None if wipe.begun else opened.updates,
-        )
+        device_id=opened.trust.device_id,
+        seal_key=opened.keys.seal,
+        roots=lambda: opened.trust.roots,
+        gallery=lambda: gallery.serving,
+        statuses=statuses,
+        gallery_thread=gallery_thread,
+        clock=clock,
+        gallery_changed=news.gallery_changed,
+        status_received=news.status_received,
+        take_config=pinning.take_config,
+        take_bundle=pinning.take_bundle,
+        service_heard=pinning.heard,
+        updates=updates,
     )
     mail = MailDesk(
-        MailParts(
-            boxes=opened.journal.mail,
-            journal_thread=journal_thread,
-            sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
-            apply=apply,
-            end=end,
-            clock=clock,
-            online=lambda: link.online,
-            report=lambda position: ReportedState(reports.now(), position.refused),
-            kick=signals.cable_queued,
-            store_failed=store_failed,
-            wipe_collected=wipe.collected,
-            rolled_back=news.rolled_back,
-        ),
-        opened.mail,
+        position=opened.mail,
+        boxes=opened.journal.mail,
+        journal_thread=journal_thread,
+        sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
+        apply=apply,
+        end=end,
+        clock=clock,
+        online=lambda: link.online,
+        report=lambda position: ReportedState(described.for_service(), position.refused),
+        kick=signals.cable_queued,
+        store_failed=store_failed,
+        wipe_collected=wipe.collected,
+        rolled_back=news.rolled_back,
     )
     carrier = CarrierApi(
-        CarrierParts(
-            device_id=opened.trust.device_id,
-            model_id=opened.model_id,
-            gallery=lambda: gallery.serving,
-            wipe_id=lambda: wipe.unconfirmed,
-            journal=opened.journal,
-            http_key=lambda: opened.keys.http.seed if wipe.may_ask_service else None,
-            statuses=statuses,
-            journal_thread=journal_thread,
-            gallery_thread=gallery_thread,
-            clock=clock,
-            events=news,
-            enrolments=enrolments,
-            redeems=redeems,
-            reports=reports,
-            attestations=Attestations(config, opened.keys, health, clock),
-            updates=UpdateParcels(
-                desk=lambda: None if wipe.begun else opened.updates,
-                offers=OfferReader(
-                    opened.trust.device_id,
-                    key_of=lambda kid: opened.trust.service_key(
-                        kid, "device_status", known_time_ms(opened.gallery, clock)
-                    ),
-                    now_ms=lambda: known_time_ms(opened.gallery, clock),
-                ),
-            ),
-        )
+        device_id=opened.trust.device_id,
+        model_id=opened.model_id,
+        gallery=lambda: gallery.serving,
+        wipe_id=lambda: wipe.unconfirmed,
+        journal=opened.journal,
+        http_key=lambda: opened.keys.http.seed if wipe.may_ask_service else None,
+        statuses=statuses,
+        journal_thread=journal_thread,
+        gallery_thread=gallery_thread,
+        clock=clock,
+        enrolments=enrolments,
+        redeems=redeems,
+        gallery_changed=news.gallery_changed,
+        status_received=news.status_received,
+        wipe_confirmed=wipe.confirmed,
+        rolled_back=news.rolled_back,
+        keys_published=pinning.take_service_keys,
+        server_time=link.server_time,
+        link_state=link.link_state,
+        report=described.for_service,
+        updates=updates,
+        offers=OfferReader(opened.trust.device_id, key_of=service_key, now_ms=now_ms),
+        attestations=Attestations(config.attest, config.device.state_dir, opened.keys, health, clock),
     )
+    # The cable's state changes with a health word.
+    signals.health_changed.subscribe(carrier.report_due)
+    opened.updates.when_changed(carrier.report_due)
 
     # The passage: camera, recognition, gate, cable
-
-    def capture_wanted(wanted: bool) -> None:
-        core.capture_wanted(wanted)
-
-    def camera_changed(state: CameraState) -> None:
-        loop.call_soon_threadsafe(hardware.on_camera, state)
 
     def validator_proven() -> None:
         mail.session_began()
         validator_status.send()
 
     gate = Gate(
-        GateParts(
-            end=end,
-            journal=opened.journal,
-            journal_thread=journal_thread,
-            mail=mail,
-            pinned=opened.pinned,
-            policy=opened.policy,
-            verdict_key=opened.keys.verdict,
-            model_id=opened.model_id,
-            gallery_mark=gallery.mark,
-            health=health,
-            clock=clock,
-        ),
-        GateHost(
-            capture_wanted=capture_wanted,
-            validator_proven=validator_proven,
-            news_for_upload=carrier.verdict_waiting,
-            passed=passes.passed,
-            kick_cable=signals.cable_queued,
-            cannot_go_on=cannot_go_on,
-        ),
+        end=end,
+        journal=opened.journal,
+        journal_thread=journal_thread,
+        mail=mail,
+        pinned=opened.pinned,
+        policy=opened.policy,
+        verdict_key=opened.keys.verdict,
+        model_id=opened.model_id,
+        gallery_mark=gallery.mark,
+        health=health,
+        clock=clock,
+        capture_wanted=lambda wanted: core.capture_wanted(wanted),  # noqa: PLW0108 - made later
+        validator_proven=validator_proven,
+        news_for_upload=carrier.verdict_waiting,
+        passed=passes.passed,
+        kick_cable=signals.cable_queued,
+        cannot_go_on=cannot_go_on,
     )
     pump = CablePump(
         end,
@@ -494,33 +492,21 @@ def compose(
         clock_ms=clock.monotonic_ms,
     )
     core = Core(
-        CoreParts(
-            gate=gate,
-            end=end,
-            validator_status=validator_status,
-            gallery=gallery,
-            enrolment=enrolment,
-            preview=preview,
-            passes=passes,
-            health=health,
-            pinning=pinning,
-            bulk_turn=opened.bulk_turn,
-            clock=clock,
-            recognises=opened.embedder is not None,
-            want=lambda interest, codes: inference.set_interest(interest, codes=codes),
-            kick=pump.kick,
-            signals=signals,
-        )
-    )
-    slot = FrameSlot()
-    capture = CaptureThread(
-        lambda: open_camera(
-            config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
-        ),
-        slot,
-        now_ms=clock.monotonic_ms,
-        on_state=camera_changed,
-        nir=config.camera.nir,
+        gate=gate,
+        end=end,
+        validator_status=validator_status,
+        gallery=gallery,
+        enrolment=enrolment,
+        preview=preview,
+        passes=passes,
+        health=health,
+        pinning=pinning,
+        bulk_turn=opened.bulk_turn,
+        clock=clock,
+        recognises=opened.embedder is not None,
+        want=lambda interest, codes: inference.set_interest(interest, codes=codes),
+        kick=pump.kick,
+        signals=signals,
     )
     inference = InferenceThread(
         slot,
@@ -539,53 +525,28 @@ def compose(
         WatchedThread("gallery", gallery.alive_ms, within_ms=60_000),
     )
     store_watch = StoreWatch(
-        StoreParts(
-            journal=opened.journal,
-            journal_thread=journal_thread,
-            gallery=gallery,
-            state_dir=config.device.state_dir,
-            health=health,
-            clock=clock,
-            wiped=lambda: wipe.begun,
-            idle=lambda: gate.open_txn_id is None,
-            journal_is_back=gate.journal_is_back,
-        )
-    )
-    report = StatusReport(
-        config=config,
-        app_version=app_version,
-        model_id=opened.model_id,
-        pinned=opened.pinned,
-        pinning=pinning,
-        health=health,
-        hardware=hardware,
-        capture=lambda: capture.counters,
-        inference=lambda: inference.counters,
-        end=end,
-        gate=gate,
-        gallery=gallery,
-        link=link,
-        mail=lambda: mail.position,
-        updates=opened.updates,
         journal=opened.journal,
-        uploads_waiting=lambda: store_watch.uploads_waiting,
-        enrolment=enrolment,
-        memory=guard,
+        journal_thread=journal_thread,
+        gallery=gallery,
+        state_dir=config.device.state_dir,
+        health=health,
+        clock=clock,
+        wiped=lambda: wipe.begun,
+        idle=lambda: gate.open_txn_id is None,
+        journal_is_back=gate.journal_is_back,
     )
     technician = control_handler(
         {
-            **control_operations(report.now, wipe.factory_reset, slot, opened.hand_landmarks),
+            **control_operations(described.for_technician, wipe.factory_reset, slot, opened.hand_landmarks),
             **people_operations(
-                PeopleParts(
-                    enrolment=enrolment,
-                    preview=preview,
-                    passes=passes,
-                    terms=terms,
-                    has_network=config.cloud is not None,
-                    online=lambda: link.online,
-                    unready=lambda: why_not_captured(health),
-                    thresholds=lambda: pinning.policy.thresholds,
-                )
+                enrolment,
+                preview,
+                passes,
+                terms,
+                has_network=config.cloud is not None,
+                online=lambda: link.online,
+                health=health,
+                thresholds=lambda: pinning.policy.thresholds,
             ),
             **update_operations(opened.updates, gallery.facts),
         }
@@ -605,7 +566,7 @@ def compose(
         pump=pump,
         store_watch=store_watch,
         update_watch=UpdateWatch(
-            opened.updates,
+            desk=opened.updates,
             gallery=gallery,
             health=health,
             clock=clock,

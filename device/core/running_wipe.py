@@ -11,7 +11,7 @@ verdict key destroyed, no later start could prove itself on the cable.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -53,9 +53,9 @@ class WipeEnd(StrEnum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True)
-class WipeParts:
-    """What a wipe works with.
+@dataclass(eq=False)
+class RunningWipe:
+    """Carries the wipe out while the core runs. Every method runs on the loop's thread.
 
     `seal_record` seals the record of the wipe, has the rest destroyed, and offers the record to the validator
     (`MailDesk.wiped`). `online`: the carrier reaches the service. `releases`: make parts drop what they hold
@@ -73,18 +73,12 @@ class WipeParts:
     online: Callable[[], bool]
     releases: Sequence[Callable[[], None]]
     failed: Callable[[BaseException], None]
+    _wipe: Wipe | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _collected: asyncio.Task[None] | None = field(default=None, init=False)
 
-
-class RunningWipe:
-    """Carries the wipe out while the core runs. Every method runs on the loop's thread."""
-
-    def __init__(self, parts: WipeParts) -> None:
-        self._parts = parts
-        self._state_dir = parts.state_dir
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._wipe: Wipe | None = None
-        self._closed = False
-        self._collected: asyncio.Task[None] | None = None
         self.over: asyncio.Future[WipeEnd] = asyncio.get_running_loop().create_future()
         """Gets its result when the process is to end."""
 
@@ -107,7 +101,7 @@ class RunningWipe:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:
             if self._wipe is None:
-                await self._parts.seal_record(wipe_id, lambda record: self._destroy(wipe_id, record))
+                await self.seal_record(wipe_id, lambda record: self._destroy(wipe_id, record))
             return self.unconfirmed
 
     async def confirmed(self, wipe_id: str) -> None:
@@ -115,22 +109,22 @@ class RunningWipe:
         async with self._one_at_a_time:
             if wipe_id != self.unconfirmed:
                 raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
-            self._wipe = await self._parts.journal_thread.do(lambda: confirm_wipe(self._state_dir))
+            self._wipe = await self.journal_thread.do(lambda: confirm_wipe(self.state_dir))
             asyncio.get_running_loop().call_later(FAREWELL_S, self._end, WipeEnd.CONFIRMED)
 
     def collected(self) -> None:
         """The validator has the record, which counts as reported while the service is unreachable."""
-        if not self._parts.online() and (wipe_id := self.unconfirmed) is not None:
+        if not self.online() and (wipe_id := self.unconfirmed) is not None:
             self._collected = asyncio.create_task(self._after_collection(wipe_id), name="wipe")
 
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: empty the device without a report; the process ends after it."""
         async with self._one_at_a_time:
-            untold, trust = self.unconfirmed, self._parts.pinned.trust
+            untold, trust = self.unconfirmed, self.pinned.trust
             await self._release_and(
-                lambda: reset_folder(self._state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
+                lambda: reset_folder(self.state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
             )
-        _log.warning("reset by a technician: everything in %s is destroyed", self._state_dir)
+        _log.warning("reset by a technician: everything in %s is destroyed", self.state_dir)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self._end, WipeEnd.RESET)
         return reply_with(ResetDone(untold))
 
@@ -141,7 +135,7 @@ class RunningWipe:
             return  # the network was faster
 
     async def _destroy(self, wipe_id: str, record: OutboxEntry) -> None:
-        trust = self._parts.pinned.trust
+        trust = self.pinned.trust
         wipe = Wipe(
             WipeStage.ERASING,
             wipe_id,
@@ -150,31 +144,30 @@ class RunningWipe:
             trust.dbd_id,
             read_strict(record.data, max_bytes=_MAX_RECORD_BYTES),
         )
-        await self._parts.journal_thread.do(lambda: begin_wipe(self._state_dir, wipe))
+        await self.journal_thread.do(lambda: begin_wipe(self.state_dir, wipe))
         self._wipe = wipe
-        self._parts.gallery.withdraw()
+        self.gallery.withdraw()
         await self._release_and(self._finish)
         _log.warning("revoked by the service: keys, gallery and journal are destroyed")
 
     def _finish(self) -> None:
-        self._wipe = finish_wipe(self._state_dir)
+        self._wipe = finish_wipe(self.state_dir)
 
     async def _release_and(self, erase: Callable[[], None]) -> None:
         """Have all parts release what they hold, then erase. After a failure the next start continues."""
-        parts = self._parts
-        parts.health.report(HealthWord.REVOKED, WIPED)
-        for release in parts.releases:
+        self.health.report(HealthWord.REVOKED, WIPED)
+        for release in self.releases:
             release()
         try:
             if not self._closed:
-                if parts.gallery.store is not None:
-                    parts.gallery.store.interrupt()
-                    await parts.gallery_thread.do(parts.gallery.store.destroy)
-                await parts.journal_thread.do(parts.journal.leave_disk)
+                if self.gallery.store is not None:
+                    self.gallery.store.interrupt()
+                    await self.gallery_thread.do(self.gallery.store.destroy)
+                await self.journal_thread.do(self.journal.leave_disk)
                 self._closed = True
-            await parts.journal_thread.do(erase)
+            await self.journal_thread.do(erase)
         except BaseException as error:
-            parts.failed(error)
+            self.failed(error)
             raise
 
     def _end(self, why: WipeEnd) -> None:

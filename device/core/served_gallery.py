@@ -1,5 +1,7 @@
 """The gallery as the core serves it: whether it may be used now, and its health words."""
 
+from dataclasses import dataclass, field
+
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
 from device.platform.threads import StoreThread
@@ -12,31 +14,20 @@ from gallery.gallery import Gallery
 from link1.objects import GalleryMark
 
 
+@dataclass(eq=False)
 class ServedGallery:
-    """Every method runs on the loop's thread. `store` is None for a device without a gallery it can open."""
+    """Every method runs on the loop's thread. `store` is None for a device without a gallery it can open;
+    `fault` then says why. `thread` is the database's."""
 
-    def __init__(
-        self,
-        store: Gallery | None,
-        *,
-        fault: str,
-        thread: StoreThread,
-        model_id: str,
-        pinned: Pinned,
-        pinning: Pinning,
-        health: Health,
-        clock: Clock,
-    ) -> None:
-        """`fault` says why `store` is None; `thread` is the database's."""
-        self.store = store
-        self.fault = fault
-        self._thread = thread
-        self._model_id = model_id
-        self._pinned = pinned
-        self._pinning = pinning
-        self._health = health
-        self._clock = clock
-        self._withdrawn = False
+    store: Gallery | None
+    fault: str
+    thread: StoreThread
+    model_id: str
+    pinned: Pinned
+    pinning: Pinning
+    health: Health
+    clock: Clock
+    _withdrawn: bool = field(default=False, init=False)
 
     @property
     def serving(self) -> Gallery | None:
@@ -50,7 +41,7 @@ class ServedGallery:
     def mark(self) -> GalleryMark:
         """The state of the gallery that is in force."""
         if self.store is None:
-            stream, epoch = self._pinned.trust.gallery or ("none", 0)
+            stream, epoch = self.pinned.trust.gallery or ("none", 0)
             return GalleryMark(stream, epoch, 0, "0" * 16)
         position = self.store.position
         return GalleryMark(position.stream, position.epoch, position.seq, position.head16)
@@ -59,12 +50,12 @@ class ServedGallery:
         """None without a gallery."""
         if self.store is None:
             return None
-        return self.store.freshness(gallery_now(self._clock), self._pinning.policy.gallery_ttl_ms)
+        return self.store.freshness(gallery_now(self.clock), self.pinning.policy.gallery_ttl_ms)
 
     def page_applied(self) -> None:
         """Position, freshness or both have changed."""
         if self.store is not None:
-            self._pinning.noted(self.store.newest_head_ms)
+            self.pinning.noted(self.store.newest_head_ms)
         self.look()
 
     def look(self) -> None:
@@ -72,12 +63,12 @@ class ServedGallery:
         gallery, fresh = self.store, self.freshness()
         if gallery is None or fresh is None:
             return
-        self._health.put(
+        self.health.put(
             HealthWord.MODEL_MISMATCH,
             gallery.model_mismatch,
-            f"the gallery's templates are not of model {self._model_id}",
+            f"the gallery's templates are not of model {self.model_id}",
         )
-        self._health.put(
+        self.health.put(
             HealthWord.GALLERY_STALE,
             not fresh.fresh and not gallery.model_mismatch,
             "the gallery's store went back to an earlier page, as with a damaged card; no one is recognised "
@@ -89,17 +80,17 @@ class ServedGallery:
 
     async def facts(self) -> GalleryFacts | None:
         """Epoch and model of the gallery in use; None for a device without one. Raises GalleryError."""
-        registered, gallery = self._pinned.trust.gallery, self.serving
+        registered, gallery = self.pinned.trust.gallery, self.serving
         if registered is None:
             return None
         if gallery is None:
-            return GalleryFacts(registered[1], self._model_id)
+            return GalleryFacts(registered[1], self.model_id)
         epoch = gallery.position.epoch
         if gallery.model_mismatch:
-            return GalleryFacts(epoch, await self._thread.do(gallery.model_of_templates))
-        return GalleryFacts(epoch, self._model_id if gallery.count else None)
+            return GalleryFacts(epoch, await self.thread.do(gallery.model_of_templates))
+        return GalleryFacts(epoch, self.model_id if gallery.count else None)
 
     def alive_ms(self) -> int:
         """When work on the gallery's store was last active (monotonic ms); now, while there is none."""
         silent_s = 0.0 if self.serving is None else self.serving.silent_s
-        return self._clock.monotonic_ms() - round(silent_s * 1000)
+        return self.clock.monotonic_ms() - round(silent_s * 1000)

@@ -17,19 +17,15 @@ class ServiceLink:
     def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
         self._health = health
         self._clock = clock
-        self._state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
-
-    @property
-    def state(self) -> CloudState:
-        return self._state
+        self.state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
 
     @property
     def online(self) -> bool:
-        return self._state.online
+        return self.state.online
 
     def link_state(self, state: CloudState) -> None:
         """The carrier's report."""
-        self._state = state
+        self.state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
 
     def server_time(self, wall_ms: int) -> None:

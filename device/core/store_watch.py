@@ -9,7 +9,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +32,9 @@ MAINTAIN_TIMES: Final = 20
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreParts:
-    """What is watched.
+@dataclass(eq=False)
+class StoreWatch:
+    """Every method runs on the loop's thread.
 
     `wiped`: a wipe has begun, and nothing is stored any more. `idle`: no request waits for a hand.
     `journal_is_back` is called when the journal can be written again.
@@ -49,29 +49,19 @@ class StoreParts:
     wiped: Callable[[], bool]
     idle: Callable[[], bool]
     journal_is_back: Callable[[], None]
+    uploads_waiting: int = field(default=0, init=False)
+    """The number of verdicts that the service lacks, at the last look."""
 
-
-class StoreWatch:
-    """Every method runs on the loop's thread."""
-
-    def __init__(self, parts: StoreParts) -> None:
-        self._parts = parts
-        self._health = parts.health
-        self._uploads_waiting = 0
+    def __post_init__(self) -> None:
         self._maintained_at_s = asyncio.get_running_loop().time()
-
-    @property
-    def uploads_waiting(self) -> int:
-        """The number of verdicts that the service lacks, at the last look."""
-        return self._uploads_waiting
 
     async def start(self) -> None:
         """Count the waiting uploads, before the first look."""
-        self._uploads_waiting = await self._parts.journal_thread.do(self._parts.journal.pending_uploads)
+        self.uploads_waiting = await self.journal_thread.do(self.journal.pending_uploads)
 
     async def look(self) -> None:
         """Check whether journal and gallery can be read and written, and how much space is free."""
-        if self._parts.wiped():
+        if self.wiped():
             return  # nothing is stored any more
         readable = await self._reread_gallery()
         gallery_error = await self._try_gallery()
@@ -81,65 +71,63 @@ class StoreWatch:
     async def maintain(self) -> None:
         """Let the journal delete old rows, when it is due."""
         waited_s = asyncio.get_running_loop().time() - self._maintained_at_s
-        idle = self._parts.idle()
-        if waited_s < (MAINTAIN_EVERY_S if idle else MAINTAIN_AT_LATEST_S) or self._parts.wiped():
+        idle = self.idle()
+        if waited_s < (MAINTAIN_EVERY_S if idle else MAINTAIN_AT_LATEST_S) or self.wiped():
             return
-        journal, thread = self._parts.journal, self._parts.journal_thread
         try:
             for _ in range(MAINTAIN_TIMES if idle else 1):
-                if await thread.do(journal.maintain) < PURGE_ROWS:
+                if await self.journal_thread.do(self.journal.maintain) < PURGE_ROWS:
                     break
         except JournalError as error:
-            self._health.report(HealthWord.STORE_FAULT, str(error))
+            self.health.report(HealthWord.STORE_FAULT, str(error))
         self._maintained_at_s = asyncio.get_running_loop().time()
 
     async def _reread_gallery(self) -> bool:
         """Whether the rows that a search could not read can be read now."""
-        gallery = self._parts.gallery
+        gallery = self.gallery
         if gallery.serving is None:
             return not gallery.fault
         try:
             await asyncio.to_thread(gallery.serving.reread)
         except GalleryError as error:
-            self._health.report(HealthWord.STORE_FAULT, str(error))
+            self.health.report(HealthWord.STORE_FAULT, str(error))
             return False
         return True
 
     async def _try_journal(self, gallery_readable: bool, *, also_write: bool) -> bool:
         """Whether the journal has its reserve."""
-        journal, thread = self._parts.journal, self._parts.journal_thread
-        recovers = HealthWord.STORE_FAULT in self._health.words and gallery_readable
+        recovers = HealthWord.STORE_FAULT in self.health.words and gallery_readable
         try:
-            self._uploads_waiting = await thread.do(journal.pending_uploads)
+            self.uploads_waiting = await self.journal_thread.do(self.journal.pending_uploads)
             if recovers or also_write:
-                await thread.do(journal.probe)
-            reserved = await thread.do(journal.keep_reserve)
+                await self.journal_thread.do(self.journal.probe)
+            reserved = await self.journal_thread.do(self.journal.keep_reserve)
         except JournalError as error:
-            self._health.report(HealthWord.STORE_FAULT, str(error))
+            self.health.report(HealthWord.STORE_FAULT, str(error))
             return False
         if recovers:
             _log.warning("the store can be used again")
-            self._health.clear(HealthWord.STORE_FAULT)
-            self._parts.journal_is_back()
+            self.health.clear(HealthWord.STORE_FAULT)
+            self.journal_is_back()
         return reserved
 
     async def _try_gallery(self) -> str:
         """Why the gallery cannot save the time, which it does once a minute; else empty."""
-        gallery = self._parts.gallery.serving
+        gallery = self.gallery.serving
         if gallery is None:
             return ""
         try:
             # Not on the gallery's thread, which a snapshot page may occupy for a minute.
-            await asyncio.to_thread(gallery.remember_time, gallery_now(self._parts.clock))
+            await asyncio.to_thread(gallery.remember_time, gallery_now(self.clock))
         except GalleryError as error:
             return str(error)
         return ""
 
     def _report_space(self, gallery_error: str, reserved: bool) -> None:
         try:
-            free = free_bytes(self._parts.state_dir)
+            free = free_bytes(self.state_dir)
         except OSError as error:
-            self._health.report(HealthWord.STORAGE_LOW, f"the free space is unknown ({error.strerror})")
+            self.health.report(HealthWord.STORAGE_LOW, f"the free space is unknown ({error.strerror})")
             return
         free_mib, needed_mib = free // 2**20, LOW_DISK_BYTES // 2**20
         details = [
@@ -150,4 +138,4 @@ class StoreWatch:
         if gallery_error:
             details.append(gallery_error)
         low = free < LOW_DISK_BYTES or not reserved or bool(gallery_error)
-        self._health.put(HealthWord.STORAGE_LOW, low, "; ".join(details))
+        self.health.put(HealthWord.STORAGE_LOW, low, "; ".join(details))

@@ -1,9 +1,8 @@
 """A technician's operations on updates over the control socket: status, a release from a stick, rollback."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
-from device.errors import IpcRefused, StateError, TrustError, UpdateRefused
+from device.platform.control import Operation, refusing
 from device.platform.ipc import Packet
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
@@ -21,15 +20,11 @@ from device.values.status import (
 )
 from device.values.wire import reply_with
 from link1.canonical import b64_encode, read_strict
-from link1.errors import FormatError
-
-if TYPE_CHECKING:
-    from device.platform.control import Operation
 
 
 def update_operations(
     desk: UpdateDesk, facts: Callable[[], Awaitable[GalleryFacts | None]]
-) -> "dict[str, Operation]":
+) -> dict[str, Operation]:
     """`facts`: epoch and model of the gallery."""
 
     async def status(_request: Packet) -> Packet:
@@ -49,12 +44,14 @@ def update_operations(
         await desk.roll_back(await facts())
         return reply_with(UpdatesAnswer(updates_status(desk)))
 
-    return {
-        "update.status": status,
-        "update.manifest": _refusing(manifest),
-        "update.chunk": _refusing(chunk),
-        "update.rollback": _refusing(rollback),
-    }
+    return refusing(
+        {
+            "update.status": status,
+            "update.manifest": manifest,
+            "update.chunk": chunk,
+            "update.rollback": rollback,
+        }
+    )
 
 
 def updates_status(desk: UpdateDesk) -> UpdatesStatus:
@@ -131,19 +128,3 @@ def _slot(state: UpdateState, release_seq: int | None) -> ModelOnDisk | None:
     if slot is None or release_seq == SHIPPED:
         return ModelOnDisk(SHIPPED, "shipped", None)
     return ModelOnDisk(slot.release_seq, slot.version, slot.model_id)
-
-
-def _refusing(operation: "Operation") -> "Operation":
-    async def guarded(request: Packet) -> Packet:
-        try:
-            return await operation(request)
-        except UpdateRefused as error:
-            raise IpcRefused(error.code, str(error)) from error
-        except TrustError as error:
-            raise IpcRefused("untrusted", str(error)) from error
-        except StateError as error:
-            raise IpcRefused("store", str(error)) from error
-        except FormatError as error:
-            raise IpcRefused("malformed", str(error)) from error
-
-    return guarded

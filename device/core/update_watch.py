@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,55 +19,42 @@ from device.updates.desk import UpdateDesk
 from gallery.errors import GalleryError
 
 EVERY_S: Final = 1.0
+STEADY_MS: Final = 5_000
+"""How long a model on trial must serve to prove itself."""
+TRIAL_MS: Final = 60_000
+"""The limit after which it gives way."""
+QUIET_MS: Final = 10_000
+"""How long a restart waits for a passage to end."""
 OUTCOME_NAME: Final = "update.json"
 _MAX_OUTCOME_BYTES: Final = 16 * 1024
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatePatience:
-    """`steady_ms`: how long a model on trial must serve to prove itself; `trial_ms`: the limit after which it
-    gives way; `quiet_ms`: how long a restart waits for a passage to end."""
-
-    steady_ms: int = 5_000
-    trial_ms: int = 60_000
-    quiet_ms: int = 10_000
-
-
+@dataclass(eq=False)
 class UpdateWatch:
-    """`run` ends when the program is to restart."""
+    """`run` ends when the program is to restart.
 
-    def __init__(
-        self,
-        desk: UpdateDesk,
-        *,
-        gallery: ServedGallery,
-        health: Health,
-        clock: Clock,
-        stages: Sequence[WatchedThread],
-        wiped: Callable[[], bool],
-        idle: Callable[[], bool],
-        prefix: Path,
-        patience: UpdatePatience = UpdatePatience(),
-    ) -> None:
-        """`wiped`: a wipe has begun. `idle`: no request waits for a hand. `prefix`: where the software is
-        installed, and palm-update.service writes its outcome."""
-        self._desk = desk
-        self._gallery = gallery
-        self._health = health
-        self._clock = clock
-        self._stages = stages
-        self._wiped = wiped
-        self._idle = idle
-        self._outcome = prefix / OUTCOME_NAME
-        self._patience = patience
-        self._model = desk.state.model if desk.state is not None else None
-        self._began_ms = self._ill_ms = clock.monotonic_ms()
-        self._wanted_ms: int | None = None
+    `wiped`: a wipe has begun. `idle`: no request waits for a hand. `prefix`: where the software is installed,
+    and palm-update.service writes its outcome.
+    """
+
+    desk: UpdateDesk
+    gallery: ServedGallery
+    health: Health
+    clock: Clock
+    stages: Sequence[WatchedThread]
+    wiped: Callable[[], bool]
+    idle: Callable[[], bool]
+    prefix: Path
+    _wanted_ms: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._model = self.desk.state.model if self.desk.state is not None else None
+        self._began_ms = self._ill_ms = self.clock.monotonic_ms()
 
     async def run(self) -> None:
         while True:
-            if not self._wiped():
+            if not self.wiped():
                 try:
                     if await self._new_start_due():
                         return
@@ -76,61 +63,61 @@ class UpdateWatch:
             await asyncio.sleep(EVERY_S)
 
     async def _new_start_due(self) -> bool:
-        desk = self._desk
+        desk = self.desk
         await self._settle_app()
         if desk.state is not None and desk.state.trial is not None:
             await self._judge_trial()
         self._report_failure()
         state = desk.state
         if state is None or (
-            state.model == self._model and not desk.wants_other_model(await self._gallery.facts())
+            state.model == self._model and not desk.wants_other_model(await self.gallery.facts())
         ):
             self._wanted_ms = None
             return False
         return self._is_quiet()
 
     def _report_failure(self) -> None:
-        state, failed = self._desk.state, None
-        detail = self._desk.fault
+        state, failed = self.desk.state, None
+        detail = self.desk.fault
         if state is not None and (failed := state.failed) is not None:
             detail = (
                 f"release {failed.release_seq} ({failed.kind} {failed.version}) is not in force: "
                 f"{failed.code}; the previous one serves until a release with a higher release_seq arrives"
             )
-        self._health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
+        self.health.put(HealthWord.UPDATE_FAILED, state is None or failed is not None, detail)
 
     def _is_quiet(self) -> bool:
         """Whether a restart interrupts no passage, or has waited long enough."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         if self._wanted_ms is None:
             self._wanted_ms = now_ms
             _log.info("another model is due; the program restarts as soon as no passage is open")
-        useless = HealthWord.MODEL_MISMATCH in self._health.words
-        waited = now_ms - self._wanted_ms >= self._patience.quiet_ms
-        return useless or waited or self._idle()
+        useless = HealthWord.MODEL_MISMATCH in self.health.words
+        waited = now_ms - self._wanted_ms >= QUIET_MS
+        return useless or waited or self.idle()
 
     async def _judge_trial(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        silent = any(now_ms - stage.heartbeat_ms() > stage.within_ms for stage in self._stages)
-        if silent or HealthWord.MODEL_FAULT in self._health.words:
+        now_ms = self.clock.monotonic_ms()
+        silent = any(now_ms - stage.heartbeat_ms() > stage.within_ms for stage in self.stages)
+        if silent or HealthWord.MODEL_FAULT in self.health.words:
             self._ill_ms = now_ms
-        if now_ms - self._ill_ms >= self._patience.steady_ms:
-            await self._desk.prove()
+        if now_ms - self._ill_ms >= STEADY_MS:
+            await self.desk.prove()
             _log.info("the new model has proved itself")
-        elif now_ms - self._began_ms >= self._patience.trial_ms:
-            await self._desk.give_way("unhealthy")
+        elif now_ms - self._began_ms >= TRIAL_MS:
+            await self.desk.give_way("unhealthy")
             _log.error("the new model does not serve; the previous one returns")
 
     async def _settle_app(self) -> None:
         """Read the outcome that palm-update.service wrote for the waiting software."""
-        state = self._desk.state
+        state = self.desk.state
         if state is None or state.app is None:
             return
-        outcome = await asyncio.to_thread(_read_outcome, self._outcome)
+        outcome = await asyncio.to_thread(_read_outcome, self.prefix / OUTCOME_NAME)
         if outcome.get("trial"):
             return  # it is running, and may be taken back
         if outcome.get("release_seq") == state.app.release_seq and isinstance(outcome.get("code"), str):
-            await self._desk.app_outcome(state.app.release_seq, outcome["code"][:32])
+            await self.desk.app_outcome(state.app.release_seq, outcome["code"][:32])
 
 
 def install_prefix() -> Path:

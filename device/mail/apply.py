@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from device.errors import DeviceError, Outdated, TrustError, UpdateRefused
 from device.platform.clock import Clock
@@ -17,6 +17,7 @@ from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.service_status import ServiceStatus, StatusReader
 from gallery.errors import GalleryError, PageRefused
+from gallery.freshness import GalleryNow
 from gallery.gallery import Applied, Gallery
 from link1 import members
 from link1.bodies import MAX_RECORD_BYTES
@@ -58,30 +59,6 @@ class AppliedRecord:
     behind: bool = False
 
 
-class MailEvents(Protocol):
-    """The core's reactions to mail. Called on the core's loop."""
-
-    def gallery_changed(self) -> None:
-        """A page was applied: position, freshness or both have changed."""
-        ...
-
-    async def status_received(self, status: ServiceStatus) -> str | None:
-        """A verified status of this device."""
-        ...
-
-    async def config_received(self, wrapper: JsonObject) -> None:
-        """A signed configuration. Raises TrustError when no pinned root vouches for it."""
-        ...
-
-    async def bundle_received(self, wrapper: JsonObject) -> None:
-        """A signed trust bundle. Raises TrustError when no pinned root vouches for it."""
-        ...
-
-    async def service_time(self, at_ms: int) -> None:
-        """The service signed a record at this time (epoch) and it was verified."""
-        ...
-
-
 class TakesUpdates(Protocol):
     """The receiver of releases. Raises TrustError, UpdateRefused, FormatError."""
 
@@ -91,9 +68,12 @@ class TakesUpdates(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyParts:
-    """What opening and applying needs. `gallery` returns None while there is none to fill (revoked, or its
-    store cannot be opened), `updates` while no updates are accepted."""
+class MailApply:
+    """Opens and applies one record after the other.
+
+    `gallery` returns None while there is none to fill (revoked, or its store cannot be opened), `updates`
+    while no updates are accepted. The functions after `clock` are called on the core's loop.
+    """
 
     device_id: str
     seal_key: SealKey
@@ -102,30 +82,16 @@ class ApplyParts:
     statuses: StatusReader
     gallery_thread: StoreThread
     clock: Clock
-    events: MailEvents
-    updates: Callable[[], TakesUpdates | None] = lambda: None
-
-
-class MailApply:
-    """Opens and applies one record after the other."""
-
-    def __init__(self, parts: ApplyParts) -> None:
-        self._parts = parts
-        self._handlers: dict[InboxType, Callable[[JsonObject], Awaitable[AppliedRecord]]] = {
-            InboxType.GALLERY_HEAD: lambda body: self._page(lambda to, now: to.apply_head(body, now)),
-            InboxType.GALLERY_DELTAS: lambda body: self._page(
-                lambda to, now: to.apply_deltas(canonical_bytes(body), now)
-            ),
-            InboxType.GALLERY_SNAPSHOT_PAGE: lambda body: self._page(
-                lambda to, now: to.apply_snapshot_page(canonical_bytes(body), now)
-            ),
-            InboxType.REVOKE: self._status,
-            InboxType.CONFIG: self._config,
-            InboxType.TRUST_BUNDLE: self._bundle,
-            InboxType.UPDATE_MANIFEST: self._manifest,
-            InboxType.UPDATE_CHUNK: self._chunk,
-            InboxType.RECEIPT: self._receipt,
-        }
+    gallery_changed: Callable[[], None]
+    """A page was applied: position, freshness or both have changed."""
+    status_received: Callable[[ServiceStatus], Awaitable[str | None]]
+    take_config: Callable[[JsonObject], Awaitable[None]]
+    """Raises TrustError when no pinned root vouches for it."""
+    take_bundle: Callable[[JsonObject], Awaitable[None]]
+    """Raises TrustError when no pinned root vouches for it."""
+    service_heard: Callable[[int], Awaitable[None]]
+    """The service signed a record at this time (epoch) and it was verified."""
+    updates: Callable[[], TakesUpdates | None]
 
     async def take(self, data: bytes, next_seq: int) -> AppliedRecord:
         """Apply a record: the bytes of its JSON. `next_seq`: the number expected now.
@@ -133,10 +99,10 @@ class MailApply:
         Raises RecordRefused, and then nothing has changed; GalleryError or DeviceError when the device itself
         fails and the record has to be tried again.
         """
-        created_ms, type_, body = await self._parts.gallery_thread.do(lambda: self._open(data, next_seq))
-        await self._parts.events.service_time(created_ms)
+        created_ms, type_, body = await self.gallery_thread.do(lambda: self._open(data, next_seq))
+        await self.service_heard(created_ms)
         try:
-            return await self._handlers[type_](body)
+            return await self._apply(type_, body)
         except PageRefused as error:
             if error.superseded:
                 _log.info("inbox record %d is older than the gallery (%s)", next_seq, error.code)
@@ -155,67 +121,64 @@ class MailApply:
             raise RecordRefused("malformed", str(error)) from error
 
     def _open(self, data: bytes, next_seq: int) -> tuple[int, InboxType, JsonObject]:
-        parts = self._parts
         try:
             record = read_strict(data, max_bytes=MAX_RECORD_BYTES)
             post, ciphertext = check_inbox_record(
                 record,
-                device_id=parts.device_id,
-                roots=list(parts.roots()),
-                now_ms=known_time_ms(parts.gallery(), parts.clock),
+                device_id=self.device_id,
+                roots=list(self.roots()),
+                now_ms=known_time_ms(self.gallery(), self.clock),
                 next_seq=next_seq,
             )
-            word, body = open_record(record, ciphertext, parts.seal_key)
+            word, body = open_record(record, ciphertext, self.seal_key)
         except SealError as error:
             raise RecordRefused(error.code, str(error)) from error
         except FormatError as error:
             raise RecordRefused("malformed", str(error)) from error
-        type_ = next((known for known in InboxType if known == word), None)
-        if type_ not in self._handlers:
+        if word not in {known.value for known in InboxType}:
             # The service replaces a refused record, so the records after it still arrive.
             raise RecordRefused("unsupported_type", "this software does not know this type of record")
-        return post.created_ms, type_, body
+        return post.created_ms, InboxType(word), body
 
-    async def _page(self, apply: Callable[[Gallery, Any], Applied]) -> AppliedRecord:
-        gallery = self._parts.gallery()
+    async def _apply(self, type_: InboxType, body: JsonObject) -> AppliedRecord:  # noqa: C901 - one line a type
+        match type_:
+            case InboxType.GALLERY_HEAD:
+                return await self._page(lambda to, now: to.apply_head(body, now))
+            case InboxType.GALLERY_DELTAS:
+                return await self._page(lambda to, now: to.apply_deltas(canonical_bytes(body), now))
+            case InboxType.GALLERY_SNAPSHOT_PAGE:
+                return await self._page(lambda to, now: to.apply_snapshot_page(canonical_bytes(body), now))
+            case InboxType.REVOKE:
+                await self.status_received(self.statuses.read(body))
+            case InboxType.CONFIG:
+                await self.take_config(body)
+            case InboxType.TRUST_BUNDLE:
+                await self.take_bundle(body)
+            case InboxType.UPDATE_MANIFEST:
+                await self._accepting().take_manifest(body)
+            case InboxType.UPDATE_CHUNK:
+                await self._accepting().take_chunk(body)
+            case InboxType.RECEIPT:
+                if members.text(body, "device_id", NAME) != self.device_id:
+                    raise FormatError("the receipt is for another device")
+                return AppliedRecord(acked_upto_seq=members.integer(body, "acked_upto_seq"))
+        return AppliedRecord()
+
+    async def _page(self, apply: Callable[[Gallery, GalleryNow], Applied]) -> AppliedRecord:
+        gallery = self.gallery()
         if gallery is None:
             return AppliedRecord()  # no gallery to apply it to
-        now = gallery_now(self._parts.clock)
-        applied = await self._parts.gallery_thread.do(lambda: apply(gallery, now))
+        now = gallery_now(self.clock)
+        applied = await self.gallery_thread.do(lambda: apply(gallery, now))
         if applied.done:
-            self._parts.events.gallery_changed()
+            self.gallery_changed()
         return AppliedRecord(behind=applied.behind and applied.done)
 
-    async def _status(self, body: JsonObject) -> AppliedRecord:
-        await self._parts.events.status_received(self._parts.statuses.read(body))
-        return AppliedRecord()
-
-    async def _config(self, body: JsonObject) -> AppliedRecord:
-        await self._parts.events.config_received(body)
-        return AppliedRecord()
-
-    async def _bundle(self, body: JsonObject) -> AppliedRecord:
-        await self._parts.events.bundle_received(body)
-        return AppliedRecord()
-
-    async def _manifest(self, body: JsonObject) -> AppliedRecord:
-        await self._updates().take_manifest(body)
-        return AppliedRecord()
-
-    async def _chunk(self, body: JsonObject) -> AppliedRecord:
-        await self._updates().take_chunk(body)
-        return AppliedRecord()
-
-    def _updates(self) -> TakesUpdates:
-        updates = self._parts.updates()
+    def _accepting(self) -> TakesUpdates:
+        updates = self.updates()
         if updates is None:
             raise RecordRefused("unsupported_type", "this device accepts no updates now")
         return updates
-
-    async def _receipt(self, body: JsonObject) -> AppliedRecord:
-        if members.text(body, "device_id", NAME) != self._parts.device_id:
-            raise FormatError("the receipt is for another device")
-        return AppliedRecord(acked_upto_seq=members.integer(body, "acked_upto_seq"))
 
 
 Fault = (GalleryError, DeviceError, OSError)

@@ -39,13 +39,17 @@ _log = logging.getLogger(__name__)
 _Question = MailChunk | MailPull
 
 
-@dataclass(frozen=True, slots=True)
-class MailParts:
-    """What the desk works with. `online`: the network carries verdicts and reports, so mail need not;
-    `report`: the content of a report now; `kick`: something was queued for the cable; `store_failed`: a write
-    to the journal failed; `wipe_collected`: the validator has the record of the wipe; `rolled_back`: the
-    service knows of a later state."""
+@dataclass(eq=False)
+class MailDesk:
+    """Answers the validator's `mail` and `mail_pull`. Every method runs on the loop's thread.
 
+    `position`: of the boxes (`MailBoxes.position`). `online`: the network carries verdicts and reports, so
+    mail need not; `report`: the content of a report now; `kick`: something was queued for the cable;
+    `store_failed`: a write to the journal failed; `wipe_collected`: the validator has the record of the wipe;
+    `rolled_back`: the service knows of a later state.
+    """
+
+    position: MailPosition
     boxes: MailBoxes
     journal_thread: StoreThread
     sender: Sender
@@ -59,15 +63,8 @@ class MailParts:
     wipe_collected: Callable[[], None]
     rolled_back: Callable[[str], Awaitable[None]]
 
-
-class MailDesk:
-    """Answers the validator's `mail` and `mail_pull`. Every method runs on the loop's thread."""
-
-    def __init__(self, parts: MailParts, position: MailPosition) -> None:
-        """`position`: of the boxes (`MailBoxes.position`)."""
-        self._parts = parts
-        self._position = position
-        self._inbox = InboxAssembly(position.in_applied_seq)
+    def __post_init__(self) -> None:
+        self._inbox = InboxAssembly(self.position.in_applied_seq)
         self._window = OutboxWindow()
         self._reports = ReportClock()
         self._asked: _Question | None = None
@@ -76,13 +73,9 @@ class MailDesk:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def position(self) -> MailPosition:
-        return self._position
-
-    @property
     def marks(self) -> MailMarks:
         """The mail's positions for the signed status."""
-        at = self._position
+        at = self.position
         return MailMarks(at.in_applied_seq, at.out_seq, at.out_acked_seq)
 
     async def finish(self) -> None:
@@ -106,14 +99,14 @@ class MailDesk:
             self._spawn(self._judge(answer))
         elif answer is not None:
             self._asked = None
-            self._parts.end.send_mail_ack(answer)
-            self._parts.kick()
+            self.end.send_mail_ack(answer)
+            self.kick()
 
     def pulled(self, pull: MailPull) -> None:
         """A request for a record of the outbox."""
         self._asked = pull
         if self._wiped_seq is not None and pull.after_seq >= self._wiped_seq:
-            self._parts.wipe_collected()
+            self.wipe_collected()
         record = self._window.record_for(pull)
         if record is None:
             self._spawn(self._look(pull))
@@ -124,21 +117,21 @@ class MailDesk:
 
     async def _judge(self, data: bytes) -> None:
         """Apply a whole record; its effect is durable before it is acknowledged."""
-        parts, seq = self._parts, self._inbox.next_seq
+        seq = self._inbox.next_seq
         try:
             try:
-                taken = await parts.apply.take(data, seq)
+                taken = await self.apply.take(data, seq)
             except RecordRefused as refused:
                 _log.warning("inbox record %d is refused: %s", seq, refused)
                 code = refused.code
-                await parts.journal_thread.do(lambda: parts.boxes.refused(seq, code))
+                await self.journal_thread.do(lambda: self.boxes.refused(seq, code))
                 await self._reread()
                 answer = self._inbox.refused(code)
             else:
                 acked = taken.acked_upto_seq
-                if acked > self._position.out_seq:
-                    await parts.rolled_back("a receipt covers outbox records that are not here")
-                await parts.journal_thread.do(lambda: parts.boxes.applied(seq, acked_upto_seq=acked))
+                if acked > self.position.out_seq:
+                    await self.rolled_back("a receipt covers outbox records that are not here")
+                await self.journal_thread.do(lambda: self.boxes.applied(seq, acked_upto_seq=acked))
                 await self._reread()
                 self._window.clear()
                 answer = self._inbox.applied()
@@ -149,34 +142,33 @@ class MailDesk:
             _log.error("inbox record %d cannot be applied now: %s", seq, error)
             self._inbox.postponed()
             if isinstance(error, JournalError):
-                parts.store_failed(error)
+                self.store_failed(error)
             return
         except BaseException:
             self._inbox.postponed()
             raise
         if isinstance(self._asked, MailChunk) and self._asked.seq == seq:
             self._asked = None
-            parts.end.send_mail_ack(answer)
-            parts.kick()
+            self.end.send_mail_ack(answer)
+            self.kick()
 
     async def _reread(self) -> None:
-        self._position = await self._parts.journal_thread.do(self._parts.boxes.position)
+        self.position = await self.journal_thread.do(self.boxes.position)
 
     # The outbox
 
     async def _look(self, pull: MailPull) -> None:
         """Find the record that is asked for; when none waits, make one from what the service lacks."""
-        parts = self._parts
         async with self._making:
             if self._asked is not pull:
                 return
             try:
-                record = await parts.journal_thread.do(lambda: parts.boxes.next_record(pull.after_seq))
+                record = await self.journal_thread.do(lambda: self.boxes.next_record(pull.after_seq))
                 if record is None and await self._make():
-                    record = await parts.journal_thread.do(lambda: parts.boxes.next_record(pull.after_seq))
+                    record = await self.journal_thread.do(lambda: self.boxes.next_record(pull.after_seq))
             except JournalError as error:
                 _log.error("the outbox cannot be read or written: %s", error)
-                parts.store_failed(error)
+                self.store_failed(error)
                 return
         if record is not None:
             self._window.show(record, pull.after_seq)
@@ -185,14 +177,13 @@ class MailDesk:
 
     def _answer_pull(self, pull: MailPull, record: OutboxEntry | None) -> None:
         self._asked = None
-        end = self._parts.end
         if record is None:
-            end.send_mail_none(MailNone(pull.after_seq))
+            self.end.send_mail_none(MailNone(pull.after_seq))
         elif (chunk := chunk_of(record, pull.offset)) is not None:
-            end.send_mail(chunk)
+            self.end.send_mail(chunk)
         else:
-            end.send_error(ErrorCode.MALFORMED, MessageType.MAIL_PULL)
-        self._parts.kick()
+            self.end.send_error(ErrorCode.MALFORMED, MessageType.MAIL_PULL)
+        self.kick()
 
     async def _make(self) -> bool:
         """Put the next batch or report into the outbox, if one is due."""
@@ -201,10 +192,9 @@ class MailDesk:
         return await self._make_batch() or await self._make_report()
 
     async def _make_batch(self) -> bool:
-        parts = self._parts
-        if parts.online():
+        if self.online():
             return False
-        batch = await parts.journal_thread.do(lambda: parts.boxes.unmailed(MAX_BATCH_ITEMS))
+        batch = await self.journal_thread.do(lambda: self.boxes.unmailed(MAX_BATCH_ITEMS))
         if not batch.items:
             return False
         count = await asyncio.to_thread(fitting, batch.items)
@@ -212,9 +202,9 @@ class MailDesk:
         return True
 
     async def _make_report(self) -> bool:
-        parts, at = self._parts, self._position
-        state, now_ms = parts.report(at), parts.clock.monotonic_ms()
-        if parts.online() and state.refused is None:
+        at = self.position
+        state, now_ms = self.report(at), self.clock.monotonic_ms()
+        if self.online() and state.refused is None:
             return False
         if at.out_seq - at.out_acked_seq >= MAX_UNSETTLED or not self._reports.due(state, now_ms):
             return False
@@ -227,27 +217,25 @@ class MailDesk:
 
         `destroy` gets the sealed record, and leaves the boxes in memory. Raises what `destroy` raises.
         """
-        parts = self._parts
         async with self._making:
             record = await self._seal(OutboxType.WIPED, {"wipe_id": wipe_id})
             await destroy(record)
-            await parts.journal_thread.do(lambda: parts.boxes.append(record, OutboxType.WIPED.value))
+            await self.journal_thread.do(lambda: self.boxes.append(record, OutboxType.WIPED.value))
             await self._reread()
             self._window.clear()
             self._wiped_seq = record.seq
 
     async def _append(self, type_: OutboxType, body: JsonObject, carries: Any = ()) -> None:
-        parts = self._parts
         record = await self._seal(type_, body)
         try:
-            await parts.journal_thread.do(lambda: parts.boxes.append(record, type_.value, carries))
+            await self.journal_thread.do(lambda: self.boxes.append(record, type_.value, carries))
         finally:  # when only the last step failed, the record exists and its number is used
             await self._reread()
 
     async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxEntry:
-        parts, seq = self._parts, self._position.out_seq + 1
-        created_ms = parts.clock.wall_ms()
-        return await asyncio.to_thread(parts.sender.seal, seq, type_, body, created_ms=created_ms)
+        seq = self.position.out_seq + 1
+        created_ms = self.clock.wall_ms()
+        return await asyncio.to_thread(self.sender.seal, seq, type_, body, created_ms=created_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

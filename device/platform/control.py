@@ -6,13 +6,35 @@
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from device.errors import IpcRefused
+from device.errors import IpcRefused, Refused, StateError, TrustError
 from device.platform.ipc import Handler, Packet, call_blocking
+from link1.errors import FormatError
 
 ANSWER_WITHIN_S = 5.0
 
 Operation = Callable[[Packet], Awaitable[Packet]]
 """Answers one request of a technician. Runs on the loop; may raise IpcRefused."""
+
+
+def refusing(operations: Mapping[str, Operation]) -> dict[str, Operation]:
+    """`operations`, with their errors as refusals."""
+
+    def guarded(operation: Operation) -> Operation:
+        async def answer(request: Packet) -> Packet:
+            try:
+                return await operation(request)
+            except Refused as error:
+                raise IpcRefused(error.code, str(error)) from error
+            except TrustError as error:
+                raise IpcRefused("untrusted", str(error)) from error
+            except StateError as error:
+                raise IpcRefused("store", str(error)) from error
+            except FormatError as error:
+                raise IpcRefused("malformed", str(error)) from error
+
+        return answer
+
+    return {name: guarded(operation) for name, operation in operations.items()}
 
 
 def control_handler(operations: Mapping[str, Operation]) -> Handler:

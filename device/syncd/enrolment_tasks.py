@@ -4,71 +4,51 @@ import logging
 from dataclasses import dataclass, field
 
 from cloud_client.errors import CloudError, CloudProblem
-from cloud_client.retry import Backoff, retry_after_s
 from device.errors import IpcRefused
 from device.syncd.policy import UploadFate, fate_of
-from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, SyncContext, read_answer
+from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, SyncTask, read_answer
 from device.values.carrier import ErrandAnswered, ErrandAsked, ErrandOffered
 
 _log = logging.getLogger(__name__)
 
 
-class EnrolmentTask:
+class EnrolmentTask(SyncTask):
     """Takes enrolments to the service and its answers back. Bodies are never logged or written to disk."""
 
     name = "enrolments"
-
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
-
-    def core_lost(self) -> None:
-        """Keeps no state: the core holds an enrolment until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         upload = await _next_errand(core, "enrolment")
         if upload is None:
             return 0.0
         try:
-            answer = await self._context.cloud.enroll(upload.body, upload.idempotency_key)
-        except CloudError as error:
-            self._context.failed(error)
-            if fate_of(error) is UploadFate.AGAIN or not isinstance(error, CloudProblem):
-                # The next step asks the core again, which still has it or has dropped it by then.
-                return self._backoff.failed(retry_after_s(error))
+            answer = await self._context.ask(self._cloud.enroll(upload.body, upload.idempotency_key))
+        except CloudProblem as error:
+            if fate_of(error) is UploadFate.AGAIN:
+                raise  # the next step asks the core again, which still has it or has dropped it by then
             await upload.done(core, error.status, error.code)
         else:
-            self._context.answered()
             await upload.done(core, answer.status, answer=answer.body)
-        self._backoff.succeeded()
+        self.backoff.succeeded()
         return 0.0
 
 
-class RedeemTask:
+class RedeemTask(SyncTask):
     """Takes short codes to the service, or reports at once that it is unreachable, because a person waits."""
 
     name = "short codes"
-
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-
-    def core_lost(self) -> None:
-        """Keeps no state: the core holds a code until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         asked = await _next_errand(core, "redeem")
         if asked is None:
             return 0.0
         try:
-            answer = await self._context.cloud.redeem(asked.body, asked.idempotency_key)
+            answer = await self._context.ask(self._cloud.redeem(asked.body, asked.idempotency_key))
         except CloudProblem as error:
-            self._context.failed(error)
             await asked.done(core, error.status, error.code)
-        except CloudError as error:
-            self._context.failed(error)
+        except CloudError:
             await asked.done(core, 0, "unreachable")
         else:
-            self._context.answered()
             await asked.done(core, answer.status, answer=answer.body)
         return 0.0
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from cloud_client.contract import ProblemCode
 from cloud_client.errors import CloudError, CloudProblem
-from cloud_client.retry import Backoff, retry_after_s
+from cloud_client.retry import retry_after_s
 from device.errors import IpcRefused
-from device.syncd.tasks import CORE_ANSWERS_S, CoreLine, SyncContext, read_answer
+from device.syncd.tasks import CORE_ANSWERS_S, CoreLine, SyncContext, SyncTask, read_answer
 from device.values.carrier import (
     MAX_WAIT_MS,
     ChunkWanted,
@@ -30,18 +30,13 @@ CORE_REFUSES_S: Final = 600.0
 _log = logging.getLogger(__name__)
 
 
-class ReportTask:
+class ReportTask(SyncTask):
     """Takes reports to the service. One that fails is not repeated: the next one replaces it."""
 
     name = "reports"
 
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._wait_s = 0.0
-        self._not_before_ms = 0
-
-    def core_lost(self) -> None:
-        """Nothing to forget: a core that has restarted has a report at once."""
+    _wait_s = 0.0
+    _not_before_ms = 0
 
     async def step(self, core: CoreLine) -> float:
         if (rest_s := _left_s(self._context, self._not_before_ms)) > 0:
@@ -55,28 +50,25 @@ class ReportTask:
         self._wait_s = _jittered(self._context, REPORT_EVERY_S) - REPORTS_APART_S
         pause_s = REPORTS_APART_S
         try:
-            await self._context.cloud.report(report.payload, f"report-{secrets.token_hex(16)}")
+            key = f"report-{secrets.token_hex(16)}"
+            await self._context.ask(self._cloud.report(report.payload, key))
         except CloudError as error:
-            self._context.failed(error)
             if _is_absent(error):
                 _log.info("reports: this service takes none")
                 self._not_before_ms = _in_ms(self._context, ROUTE_ABSENT_S)
                 return 0.0
             pause_s = max(pause_s, retry_after_s(error))
-        else:
-            self._context.answered()
         await asyncio.sleep(pause_s)
         return 0.0
 
 
-class UpdatesTask:
+class UpdatesTask(SyncTask):
     """Asks what the service offers to this device, and fetches its chunks one after the other."""
 
     name = "updates"
 
     def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
+        super().__init__(context)
         self._absent_until_ms = 0
         self.core_lost()
 
@@ -100,17 +92,15 @@ class UpdatesTask:
                 return await self._ask(core)
             return rest_s if self._wanted is None else await self._fetch(core, self._wanted)
         except CloudError as error:
-            self._context.failed(error)
             if rest_s <= 0 and _is_absent(error):
                 _log.info("updates: this service offers none")
                 self._ask_at_ms = self._absent_until_ms = _in_ms(self._context, ROUTE_ABSENT_S)
                 return 0.0
-            return self._backoff.failed(retry_after_s(error))
+            raise
 
     async def _ask(self, core: CoreLine) -> float:
-        answer = await self._context.cloud.updates()
-        self._context.answered()
-        self._backoff.succeeded()
+        answer = await self._context.ask(self._cloud.updates())
+        self.backoff.succeeded()
         self._wanted = None
         try:
             taken = read_answer(OfferTaken, await core.call("updates", payload=answer.body))
@@ -125,13 +115,13 @@ class UpdatesTask:
     async def _fetch(self, core: CoreLine, wanted: ChunkWanted) -> float:
         op, request, body = "updates.chunk", None, b""
         try:
-            body = (await self._context.cloud.update_chunk(wanted.release_seq, wanted.index)).body
+            chunk = await self._context.ask(self._cloud.update_chunk(wanted.release_seq, wanted.index))
+            body = chunk.body
         except CloudProblem as error:
             if error.status != 404 or error.code != ProblemCode.UPDATE_NOT_FOUND:
                 raise
             op, request = "updates.gone", ReleaseGone(wanted.release_seq)
-        self._context.answered()
-        self._backoff.succeeded()
+        self.backoff.succeeded()
         try:
             taken = await core.call(op, request, body)
         except IpcRefused as error:

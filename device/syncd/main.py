@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from cloud_client.client import CloudClient, ServerAddress
-from cloud_client.errors import ServerAddressError
-from cloud_client.retry import Backoff, Random
+from cloud_client.errors import CloudError, ServerAddressError
+from cloud_client.retry import Backoff, Random, retry_after_s
 from device.config.config import config_path, load_config
 from device.errors import ConfigError, IpcError, IpcRefused
 from device.platform import sd_notify
@@ -55,7 +55,7 @@ async def carry(
     connect: Callable[[], CoreLine],
     clock: Clock,
     chance: Random,
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> None:
     """Run every task until cancelled, or until a wipe is over. `connect` makes the line of one task to the
     core; `tell` gets one line for people whenever the state of the link changes."""
@@ -92,6 +92,8 @@ async def _run(task: SyncTask, context: SyncContext, core: CoreLine) -> None:
         while True:
             try:
                 delay_s = await task.step(core)
+            except CloudError as error:
+                delay_s = task.backoff.failed(retry_after_s(error))
             except IpcError as error:
                 if backoff.failures == 0:
                     _log.warning("%s: %s", task.name, error)
@@ -148,9 +150,9 @@ async def _serve(address: ServerAddress, core_socket: Path) -> None:
 async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
     clock = SystemClock()
     http_key = await http_key_of(CoreLine(core_socket), random.random)
-    _tell(f"carrying between {core_socket} and {address.origin}")
+    sd_notify.status(f"carrying between {core_socket} and {address.origin}")
     async with CloudClient(address, http_key, clock.wall_ms) as cloud:
-        await carry(cloud, lambda: CoreLine(core_socket), clock, random.random, _tell)
+        await carry(cloud, lambda: CoreLine(core_socket), clock, random.random, sd_notify.status)
 
 
 async def _feed_watchdog() -> None:
@@ -159,10 +161,6 @@ async def _feed_watchdog() -> None:
     while interval_s is not None:
         sd_notify.watchdog()
         await asyncio.sleep(interval_s)
-
-
-def _tell(text: str) -> None:
-    sd_notify.status(text)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,17 +5,18 @@ A task has one connection to the core and repeats `step`, which does one piece o
 to wait before the next. Tasks do not wait for each other: a long poll delays no verdict. The decisions are in
 `device.syncd.policy`; this module does the communication.
 
-`step` raises IpcUnreachable or IpcError when the core is lost. The task's runner then calls `core_lost` and
-reconnects, so that nothing is assumed about a core that may have restarted.
+When the core is lost, the task's runner calls `core_lost` and reconnects, so that nothing is assumed about a
+core that may have restarted.
 """
 
 import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import ClassVar, Final, NoReturn, TypeVar
 
 from cloud_client.client import Answer, CloudClient
 from cloud_client.errors import CloudError, CloudProblem
@@ -129,16 +130,18 @@ class SyncContext:
         """Whether a first request has been answered or has failed."""
         return self._reachability.known
 
-    def answered(self) -> None:
-        """The service answered a request."""
+    async def ask(self, request: Awaitable[Answer]) -> Answer:
+        """The service's answer to a request, which also shows whether it is reachable. Raises CloudError."""
+        try:
+            answer = await request
+        except CloudError as error:
+            if isinstance(error, CloudProblem) and error.status == 401:
+                # A revoked device learns of its wipe by asking for its status.
+                self.status_wanted.set()
+            self._noticed(self._reachability.failed(error))
+            raise
         self._noticed(self._reachability.answered())
-
-    def failed(self, error: CloudError) -> None:
-        """The service refused a request, or did not answer."""
-        if isinstance(error, CloudProblem) and error.status == 401:
-            # A revoked device learns of its wipe by asking for its status.
-            self.status_wanted.set()
-        self._noticed(self._reachability.failed(error))
+        return answer
 
     async def pause(self, seconds: float) -> None:
         """Wait; while the service is unreachable, only until another task has reached it."""
@@ -168,29 +171,30 @@ async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-class SyncTask(Protocol):
+class SyncTask(ABC):
     """A task of the carrier."""
 
-    name: str
+    name: ClassVar[str]
 
+    def __init__(self, context: SyncContext) -> None:
+        self.backoff = Backoff(context.random)
+        self._context = context
+        self._cloud = context.cloud
+
+    @abstractmethod
     async def step(self, core: CoreLine) -> float:
-        """Do one piece of work; seconds to wait before the next."""
-        ...
+        """Do one piece of work; seconds to wait before the next. Raises IpcError when the core is lost, and
+        CloudError to be called again after a growing time."""
 
-    def core_lost(self) -> None:
+    def core_lost(self) -> None:  # noqa: B027 - most tasks keep nothing that the core does not hold
         """The connection to the core was lost."""
-        ...
 
 
-class GalleryTask:
+class GalleryTask(SyncTask):
     """Long-polls for deltas, and fetches a snapshot when deltas cannot continue."""
 
     name = "gallery"
-
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
-        self._course: GalleryCourse | None = None
+    _course: GalleryCourse | None = None
 
     def core_lost(self) -> None:
         self._course = None
@@ -200,22 +204,19 @@ class GalleryTask:
             position = await _position_of(core)
             if position is None:
                 return NO_GALLERY_S
-            self._course = GalleryCourse(position, self._backoff)
+            self._course = GalleryCourse(position, self.backoff)
         course = self._course
         request = course.next_request()
         asked_ms = self._context.clock.monotonic_ms()
         try:
             if isinstance(request, FetchDeltas):
                 at = request.position
-                page = await self._context.cloud.gallery_deltas(
-                    epoch=at.epoch, after_seq=at.seq, wait_s=request.wait_s
-                )
+                fetched = self._cloud.gallery_deltas(epoch=at.epoch, after_seq=at.seq, wait_s=request.wait_s)
             else:
-                page = await self._context.cloud.gallery_snapshot(request.cursor)
+                fetched = self._cloud.gallery_snapshot(request.cursor)
+            page = await self._context.ask(fetched)
         except CloudError as error:
-            self._context.failed(error)
             return course.failed(error)
-        self._context.answered()
         try:
             if isinstance(request, FetchDeltas):
                 taken = await core.call("gallery.deltas", payload=page.body)
@@ -235,18 +236,14 @@ class GalleryTask:
         )
 
 
-class VerdictTask:
+class VerdictTask(SyncTask):
     """Takes verdicts and their outcomes to the service within a second after they are in the journal."""
 
     name = "verdicts"
 
     def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
+        super().__init__(context)
         self._size = BatchSize()
-
-    def core_lost(self) -> None:
-        """Keeps no state: a batch stays in the journal until it is answered."""
 
     async def step(self, core: CoreLine) -> float:
         batch = await core.call(
@@ -260,14 +257,12 @@ class VerdictTask:
         key = f"verdicts-{secrets.token_hex(16)}"
         while True:
             try:
-                answer = await self._context.cloud.upload_verdicts(batch.payload, key)
+                answer = await self._context.ask(self._cloud.upload_verdicts(batch.payload, key))
             except CloudError as error:
-                self._context.failed(error)
                 if fate_of(error) is UploadFate.REFUSED and isinstance(error, CloudProblem):
                     return await self._refused(core, error, offered)
-                await self._context.pause(self._backoff.failed(retry_after_s(error)))
+                await self._context.pause(self.backoff.failed(retry_after_s(error)))
                 continue
-            self._context.answered()
             return await self._answered(core, answer, offered.ticket)
 
     async def _answered(self, core: CoreLine, answer: Answer, ticket: int) -> float:
@@ -275,8 +270,8 @@ class VerdictTask:
             await core.call("verdicts.done", BatchAnswered(ticket, answer.status, ""), answer.body)
         except IpcRefused as error:
             _log.warning("verdicts: the core refuses the answer: %s", error)
-            return self._backoff.failed()
-        self._backoff.succeeded()
+            return self.backoff.failed()
+        self.backoff.succeeded()
         self._size.taken()
         return 0.0
 
@@ -286,29 +281,17 @@ class VerdictTask:
             return 0.0
         _log.error("verdicts: one item is refused and set aside: %s", error)
         await core.call("verdicts.done", BatchAnswered(batch.ticket, error.status, error.code))
-        return self._backoff.failed()
+        return self.backoff.failed()
 
 
-class KeysTask:
+class KeysTask(SyncTask):
     """Fetches the service's published keys regularly, so that a rotation is known before it takes effect."""
 
     name = "keys"
 
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
-
-    def core_lost(self) -> None:
-        """Nothing to forget."""
-
     async def step(self, core: CoreLine) -> float:
-        try:
-            answer = await self._context.cloud.signing_keys()
-        except CloudError as error:
-            self._context.failed(error)
-            return self._backoff.failed(retry_after_s(error))
-        self._context.answered()
-        self._backoff.succeeded()
+        answer = await self._context.ask(self._cloud.signing_keys())
+        self.backoff.succeeded()
         try:
             await core.call("keys", payload=answer.body)
         except IpcRefused as error:
@@ -316,33 +299,24 @@ class KeysTask:
         return KEYS_EVERY_S
 
 
-class StatusTask:
+class StatusTask(SyncTask):
     """Fetches this device's status every minute, and sooner after a 401."""
 
     name = "status"
-
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._backoff = Backoff(context.random)
-
-    def core_lost(self) -> None:
-        """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
         self._context.status_wanted.clear()
         pending = read_answer(HelloAnswer, await core.call("hello")).wipe_id
         if pending is not None:
             # Interrupted after the order: the status may no longer be available to this key.
-            return await self._confirm_wipe(core, pending)
+            await self._confirm_wipe(core, pending)
         try:
-            answer = await self._context.cloud.device_status()
-        except CloudError as error:
-            self._context.failed(error)
+            answer = await self._context.ask(self._cloud.device_status())
+        except CloudError:
             # A 401 to this request is no reason to ask again at once.
             self._context.status_wanted.clear()
-            return self._backoff.failed(retry_after_s(error))
-        self._context.answered()
-        self._backoff.succeeded()
+            raise
+        self.backoff.succeeded()
         if answer.server_time_ms is not None:
             await core.call("time", ServiceTime(answer.server_time_ms))
         try:
@@ -364,47 +338,35 @@ class StatusTask:
         try:
             made = await core.call("attest")
             try:
-                answer = await self._context.cloud.attest(made.payload, f"attest-{secrets.token_hex(16)}")
-            except CloudProblem as error:
-                self._context.failed(error)
-                answered = AttestAnswered(error.status, error.code)
-            else:
-                self._context.answered()
+                key = f"attest-{secrets.token_hex(16)}"
+                answer = await self._context.ask(self._cloud.attest(made.payload, key))
                 answered = AttestAnswered(answer.status, "")
+            except CloudProblem as error:
+                answered = AttestAnswered(error.status, error.code)
             await core.call("attested", answered)
         except IpcRefused as error:
             _log.error("status: the keys are not attested: %s", error)
-        except CloudError as error:
-            self._context.failed(error)
+        except CloudError:
+            return  # the next status asks for it again
 
-    async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> float:
-        """Report to the service that its order is carried out; a 401 means that it knows already. Returns the
-        seconds to wait before the next attempt; raises DeviceWiped once both core and service know."""
+    async def _confirm_wipe(self, core: CoreLine, wipe_id: str) -> NoReturn:
+        """Report to the service that its order is carried out; a 401 means that it knows already. Raises
+        DeviceWiped once both core and service know; CloudError to be tried again."""
         body = json.dumps({"wipe_id": wipe_id}).encode("ascii")
         try:
-            await self._context.cloud.wiped(body, f"wiped-{wipe_id}")
+            await self._context.ask(self._cloud.wiped(body, f"wiped-{wipe_id}"))
         except CloudProblem as error:
-            self._context.failed(error)
             if error.status != 401:
                 _log.error("status: the wipe is not confirmed: %s", error)
-                return self._backoff.failed(retry_after_s(error))
-        except CloudError as error:
-            self._context.failed(error)
-            return self._backoff.failed(retry_after_s(error))
+                raise
         await core.call("wiped", WipeConfirmed(wipe_id))
         raise DeviceWiped
 
 
-class LinkStateTask:
+class LinkStateTask(SyncTask):
     """Reports to the core whether the service is reachable, after each change and each reconnection."""
 
     name = "link state"
-
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-
-    def core_lost(self) -> None:
-        """Nothing to forget."""
 
     async def step(self, core: CoreLine) -> float:
         if not self._context.link_known:

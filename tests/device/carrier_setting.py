@@ -15,19 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from device.core.carrier_api import CarrierApi, CarrierParts, Errands
+from device.core.attestations import Attestations
+from device.core.carrier_api import CarrierApi, Errands
+from device.health import Health
 from device.journal.journal import Journal, StoredVerdict
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcServer
 from device.platform.threads import StoreThread
+from device.trust.keystore import KeyStore
 from device.trust.service_status import ServiceStatus, StatusReader
+from device.updates.offer import OfferReader
 from device.values.carrier import CloudState
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head
 from link1.canonical import JsonObject
-from link1.keys import PublicKey, SigningKey
+from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, sign_object
+from tests.device.status_makers import some_report
 
 DEVICE_ID = "gate-7-left"
 MODEL_ID = "m-test"
@@ -35,6 +40,7 @@ STREAM = "t1.test"
 DATA_KEY = bytes(range(32))
 SERVICE_KEY = SigningKey.from_seed(b"\x01" * 32)
 VERDICT_KEY = SigningKey.from_seed(b"\x02" * 32)
+HTTP_KEY = SigningKey.from_seed(bytes(range(32)))
 
 
 def service_key(kid: str) -> PublicKey | None:
@@ -208,21 +214,31 @@ async def running_core(
     gallery, journal = await store.do(open_all)
     heard = Heard()
     errands, redeems = Errands(clock), Errands(clock)
+    keys = KeyStore(VERDICT_KEY, HTTP_KEY, SealKey.from_seed(b"\x04" * 32), data_key)
     api = CarrierApi(
-        CarrierParts(
-            device_id=device_id,
-            model_id=model_id,
-            gallery=lambda: gallery,
-            journal=journal,
-            http_key=lambda: bytes(range(32)),
-            statuses=StatusReader(device_id, status_key, newest_ms=newest_status_ms),
-            journal_thread=store,
-            gallery_thread=store,
-            clock=clock,
-            events=heard,
-            enrolments=errands,
-            redeems=redeems,
-        )
+        device_id=device_id,
+        model_id=model_id,
+        gallery=lambda: gallery,
+        journal=journal,
+        http_key=lambda: keys.http.seed,
+        statuses=StatusReader(device_id, status_key, newest_ms=newest_status_ms),
+        journal_thread=store,
+        gallery_thread=store,
+        clock=clock,
+        enrolments=errands,
+        redeems=redeems,
+        gallery_changed=heard.gallery_changed,
+        status_received=heard.status_received,
+        wipe_confirmed=heard.wipe_confirmed,
+        rolled_back=heard.rolled_back,
+        keys_published=heard.keys_published,
+        server_time=heard.server_time,
+        link_state=heard.link_state,
+        wipe_id=lambda: None,
+        report=some_report,
+        updates=lambda: None,
+        offers=OfferReader(device_id, status_key, clock.wall_ms),
+        attestations=Attestations(None, folder, keys, Health(lambda _words: None), clock),
     )
     server = await IpcServer.start(folder / "carrier.sock", api.handle)
     try:

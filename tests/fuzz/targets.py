@@ -47,7 +47,7 @@ from device.camera.interface import LONGEST_SIDE_PX
 from device.camera.pixels import Unreadable, decode_image
 from device.camera.v4l2 import V4L2Camera
 from device.config.config import parse_config
-from device.core import status_report  # noqa: F401 - defines objects that cross a socket
+from device.core import self_description  # noqa: F401 - defines objects that cross a socket
 from device.doctor import measured_picture  # noqa: F401
 from device.enrolment.session import normal_short_code, parse_qr, read_redeemed
 from device.errors import ConfigError, DeviceError, IpcError, ProvisioningError, TrustError, UpdateRefused

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from device.core.store_watch import StoreParts, StoreWatch
+from device.core.store_watch import StoreWatch
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
@@ -35,17 +35,15 @@ def test_it_stands_while_the_rows_cannot_be_read(tmp_path: Path, told_at_once: b
 
     async def story() -> None:
         watch = StoreWatch(
-            StoreParts(
-                journal=cast("Journal", journal),
-                journal_thread=thread,
-                gallery=served,
-                state_dir=tmp_path,
-                health=health,
-                clock=SystemClock(),
-                wiped=lambda: False,
-                idle=lambda: True,
-                journal_is_back=lambda: None,
-            )
+            journal=cast("Journal", journal),
+            journal_thread=thread,
+            gallery=served,
+            state_dir=tmp_path,
+            health=health,
+            clock=SystemClock(),
+            wiped=lambda: False,
+            idle=lambda: True,
+            journal_is_back=lambda: None,
         )
         await watch.look()
         assert HealthWord.STORE_FAULT not in health.words

@@ -9,7 +9,6 @@ import pytest
 
 from device.errors import Outdated, SequenceHalted
 from device.journal.journal import Journal
-from device.mail.desk import MailDesk
 from device.platform.clock import SystemClock, has_kept_time
 from device.trust.bundle import with_bundle
 from device.trust.service_status import StatusReader
@@ -124,31 +123,16 @@ def test_a_halted_journal_numbers_nothing_not_after_a_restart_either(tmp_path: P
     journal.close()
 
 
-def test_a_receipt_for_records_that_were_never_made_shows_an_old_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noticed: list[str] = []
-
-    async def notice(why: str) -> None:
-        noticed.append(why)
-
-    made = MailDesk.__init__
-
-    def with_ears(self: MailDesk, parts: Any, position: Any) -> None:
-        object.__setattr__(parts, "rolled_back", notice)
-        made(self, parts, position)
-
-    monkeypatch.setattr(MailDesk, "__init__", with_ears)
-
+def test_a_receipt_for_records_that_were_never_made_shows_an_old_card(tmp_path: Path) -> None:
     async def story() -> None:
         mailed = Mailed(tmp_path)
         async with mailed.running() as living:
             mailed.office.post_receipt(0)
             await living.carry_until(lambda: living.desk.position.in_applied_seq == 1)
-            assert noticed == []
+            assert mailed.ears.rollbacks == []
             mailed.office.post_receipt(7)
             await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
-            assert len(noticed) == 1
+            assert len(mailed.ears.rollbacks) == 1
 
     asyncio.run(story())
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from device.journal.journal import Journal, StoredVerdict
 from device.journal.mail import MailPosition
-from device.mail.apply import ApplyParts, MailApply
-from device.mail.desk import MailDesk, MailParts
+from device.mail.apply import MailApply
+from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
@@ -361,16 +361,19 @@ class Mailed:
         journal = await threads[0].do(lambda: open_journal(self.folder / "journal.db", clock))
         gallery = await threads[1].do(lambda: open_gallery(self.folder / "gallery", clock))
         apply = MailApply(
-            ApplyParts(
-                device_id=DEVICE_ID,
-                seal_key=DEVICE_SEAL_KEY,
-                roots=lambda: (ROOT_KEY.public,),
-                gallery=lambda: gallery,
-                statuses=StatusReader(DEVICE_ID, service_key),
-                gallery_thread=threads[1],
-                clock=clock,
-                events=self.ears,
-            )
+            device_id=DEVICE_ID,
+            seal_key=DEVICE_SEAL_KEY,
+            roots=lambda: (ROOT_KEY.public,),
+            gallery=lambda: gallery,
+            statuses=StatusReader(DEVICE_ID, service_key),
+            gallery_thread=threads[1],
+            clock=clock,
+            gallery_changed=self.ears.gallery_changed,
+            status_received=self.ears.status_received,
+            take_config=self.ears.config_received,
+            take_bundle=self.ears.bundle_received,
+            service_heard=self.ears.service_time,
+            updates=lambda: None,
         )
 
         def report(position: MailPosition) -> ReportedState:
@@ -380,21 +383,19 @@ class Mailed:
 
         end = make_device(seed=self.lives + 10)
         desk = MailDesk(
-            MailParts(
-                boxes=journal.mail,
-                journal_thread=threads[0],
-                sender=Sender(DEVICE_ID, DEVICE_KEY, lambda: SERVICE_SEAL_KEY.public),
-                apply=apply,
-                end=end,
-                clock=clock,
-                online=lambda: self.online,
-                report=report,
-                kick=lambda: None,
-                store_failed=lambda _error: None,
-                wipe_collected=lambda: None,
-                rolled_back=self.ears.rolled_back,
-            ),
-            await threads[0].do(journal.mail.position),
+            position=await threads[0].do(journal.mail.position),
+            boxes=journal.mail,
+            journal_thread=threads[0],
+            sender=Sender(DEVICE_ID, DEVICE_KEY, lambda: SERVICE_SEAL_KEY.public),
+            apply=apply,
+            end=end,
+            clock=clock,
+            online=lambda: self.online,
+            report=report,
+            kick=lambda: None,
+            store_failed=lambda _error: None,
+            wipe_collected=lambda: None,
+            rolled_back=self.ears.rolled_back,
         )
         settled: list[InboxSettled] = []
 

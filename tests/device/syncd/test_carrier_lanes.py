@@ -114,6 +114,9 @@ class Cloud:
     async def _v1_devices_self_wiped(self, _request: httpx.Request) -> httpx.Response:
         return httpx.Response(204, stream=httpx.ByteStream(b""))
 
+    async def _v1_devices_self_report(self, _request: httpx.Request) -> httpx.Response:
+        return httpx.Response(204, stream=httpx.ByteStream(b""))
+
     async def _v1_enrollments(self, _request: httpx.Request) -> httpx.Response:
         return respond(201, {"status": "completed"})
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 
 from device.config.config import DeviceConfig, ModelSection
-from device.core import device_reports
+from device.core import self_description
 from device.errors import DeviceError
 from device.platform.ipc import Packet
 from device.values.status import StatusAnswer
@@ -92,9 +92,9 @@ def one_seed(seed: int) -> Iterator[None]:
     events."""
     measured: list[tuple[ModuleType, str, Any]] = [
         (time, "perf_counter", lambda: 0.0),
-        (device_reports, "hottest_c", lambda: 41),
-        (device_reports, "available_mib", lambda: 1_024),
-        (device_reports, "free_bytes", lambda _folder: 8 << 30),
+        (self_description, "hottest_c", lambda: 41),
+        (self_description, "available_mib", lambda: 1_024),
+        (self_description, "free_bytes", lambda _folder: 8 << 30),
     ]
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

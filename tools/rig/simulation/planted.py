@@ -119,7 +119,7 @@ def _first_evidence_lost(right: Any) -> Any:
 def _told_before_kept(_right: Any) -> Any:
     async def remember(self: Any, end: Any) -> None:
         self._do(self._engine.end_remembered(end.txn_id))
-        await self._keep(lambda: self._journal.remember_end(end.txn_id, end.request_ref, end.code))
+        await self._keep(lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code))
 
     return remember
 
@@ -284,7 +284,7 @@ def _applied_not_kept(right: Any) -> Any:
     """The inbox position is acknowledged from memory; the disk gets it with the next one."""
 
     async def judge(self: Any, data: bytes) -> None:
-        boxes = self._parts.boxes
+        boxes = self.boxes
         keep, boxes.applied = boxes.applied, lambda *_given, **_named: None
         try:
             await right(self, data)
@@ -296,7 +296,7 @@ def _applied_not_kept(right: Any) -> Any:
 
 def _as_if_fresh(right: Any) -> Any:
     def look(self: Any) -> None:
-        if self._health.words == ():
+        if self.health.words == ():
             right(self)
 
     return look

@@ -1,0 +1,217 @@
+"""What this device says of itself: to a technician, to its service, and, signed, to the validator."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from device import APP_PACKAGE
+from device.config.config import DeviceConfig
+from device.core.carrier_api import CarrierApi
+from device.core.gate import Gate
+from device.core.hardware import Hardware
+from device.core.served_gallery import ServedGallery
+from device.core.service_link import ServiceLink
+from device.core.store_watch import StoreWatch
+from device.core.update_operations import release_states, updates_status
+from device.enrolment.desk import EnrolmentDesk
+from device.health import Health
+from device.journal.journal import Journal
+from device.journal.reserve import free_bytes
+from device.mail.desk import MailDesk
+from device.platform.clock import Clock
+from device.platform.heat import hottest_c
+from device.platform.memory import MemoryGuard, available_mib
+from device.trust.pinning import Pinning
+from device.trust.trust import Pinned
+from device.updates.desk import UpdateDesk
+from device.values.report import (
+    HeldGallery,
+    ReportedBoard,
+    ReportedCamera,
+    ReportedLink,
+    ReportedQueues,
+    SelfReport,
+)
+from device.values.status import (
+    AppStatus,
+    CableStatus,
+    CameraStatus,
+    CoreStatus,
+    EvidenceCounters,
+    GalleryStatus,
+    HealthNote,
+    MailStatus,
+    MemoryStatus,
+    RefusedMail,
+)
+from device.vision.capture import CameraCondition, CaptureThread
+from device.vision.inference import InferenceThread
+from link1.device_end import DeviceEnd
+from link1.objects import DeviceStatus
+
+FPS_OVER_MS: Final = 1_000
+"""Frames are counted over at least this time."""
+
+
+@dataclass(eq=False)
+class SelfDescription:
+    """Every method runs on the loop's thread. The parts that are functions here are made later."""
+
+    config: DeviceConfig
+    app_version: str
+    model_id: str
+    pinned: Pinned
+    pinning: Pinning
+    health: Health
+    hardware: Hardware
+    end: DeviceEnd
+    gallery: ServedGallery
+    link: ServiceLink
+    updates: UpdateDesk
+    journal: Journal
+    enrolment: EnrolmentDesk
+    memory: MemoryGuard
+    clock: Clock
+    capture: CaptureThread
+    gate: Callable[[], Gate]
+    inference: Callable[[], InferenceThread]
+    mail: Callable[[], MailDesk]
+    carrier: Callable[[], CarrierApi]
+    store_watch: Callable[[], StoreWatch]
+    _boot_id: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
+
+    def __post_init__(self) -> None:
+        self._started_ms = self.clock.boottime_ms()
+        self._counted_ms, self._counted_frames, self._fps = self._started_ms, 0, 0
+
+    def for_validator(self) -> DeviceStatus:
+        """The status that the device signs on the cable, after a handshake and after each change."""
+        return DeviceStatus(
+            device_id=self.pinned.trust.device_id,
+            nonce_b64="",  # the device's end inserts the nonce of its session
+            serving=self.health.serving,
+            health=tuple(str(word) for word in self.health.words),
+            app_pkg=APP_PACKAGE,
+            app_version=self.app_version,
+            model_id=self.model_id,
+            thr_id=self.pinning.policy.thresholds.thr_id,
+            gallery=self.gallery.mark(),
+            last=self.gate().last,
+            mail=self.mail().marks,
+            at_ms=self.clock.wall_ms(),
+        )
+
+    def for_service(self) -> SelfReport:
+        """The report of this moment, for both carriers."""
+        trust, mark, mail = self.pinned.trust, self.gallery.mark(), self.mail().position
+        camera, fps = self.hardware.camera, self._frames_per_second()
+        working = camera is not None and camera.condition is CameraCondition.OK
+        waiting = ReportedQueues(self.store_watch().uploads_waiting, mail.out_seq - mail.out_acked_seq)
+        return SelfReport(
+            v=1,
+            boot_id=self._boot_id,
+            at_ms=self.clock.wall_ms(),
+            uptime_s=(self.clock.boottime_ms() - self._started_ms) // 1000,
+            serving=self.health.serving,
+            app=AppStatus(APP_PACKAGE, self.app_version),
+            model_id=self.model_id,
+            thr_id=self.pinning.policy.thresholds.thr_id,
+            config_seq=self.pinning.policy.config_seq,
+            health=tuple(str(word) for word in self.health.words),
+            gallery=None if trust.gallery is None else HeldGallery(mark.stream, mark.epoch, mark.seq),
+            link=ReportedLink(self.end.proven, trust.dbd_id if self.end.proven else None),
+            queues=waiting,
+            board=ReportedBoard(hottest_c(), _free_mib(self.config.device.state_dir), available_mib()),
+            camera=ReportedCamera(fps) if working else None,
+            counters=self._counters(),
+            updates=release_states(self.updates),
+        )
+
+    def for_technician(self) -> CoreStatus:
+        """The whole state, with only integers and words."""
+        trust, camera, gate, end = self.pinned.trust, self.hardware.camera, self.gate(), self.end
+        capture, inference = self.capture.counters, self.inference().counters
+        return CoreStatus(
+            device_id=trust.device_id,
+            gate_id=trust.gate_id,
+            dbd_id=trust.dbd_id,
+            app=AppStatus(APP_PACKAGE, self.app_version),
+            serving=self.health.serving,
+            health=tuple(HealthNote(str(word), text) for word, text in self.health.details.items()),
+            camera=CameraStatus(
+                str(camera.condition) if camera else "starting",
+                camera.description if camera else self.config.camera.source,
+                camera.message if camera else "",
+                frames=capture.frames,
+                dropped=capture.dropped,
+                skipped=capture.skipped,
+                opened=capture.opened,
+                examined=inference.examined,
+                faults=inference.faults,
+            ),
+            cable=CableStatus(
+                "up" if end.proven else "down",
+                self.config.link.port,
+                self.hardware.cable_message,
+                gate.validator_kid,
+            ),
+            gallery=self._gallery(),
+            cloud=self.link.state,
+            mail=self._mail(),
+            updates=updates_status(self.updates),
+            model_id=self.model_id,
+            thr_id=self.pinning.policy.thresholds.thr_id,
+            txn_id=gate.open_txn_id,
+            last_verdict=gate.last_said,
+            verdict_seq=gate.last.verdict_seq if gate.last else 0,
+            uploads_waiting=self.store_watch().uploads_waiting,
+            enrolment=self.enrolment.shown(),
+            latency=gate.latencies.summary(),
+            service_time_ms=self.pinned.service_ms,
+            counters=EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
+            memory=MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
+        )
+
+    def _gallery(self) -> GalleryStatus:
+        at, store, fresh = self.gallery.mark(), self.gallery.store, self.gallery.freshness()
+        return GalleryStatus(
+            at.stream,
+            at.epoch,
+            at.seq,
+            at.head16,
+            templates=0 if store is None else store.count,
+            fresh=fresh is not None and fresh.fresh,
+            reason="absent" if fresh is None else str(fresh.reason),
+            left_s=0 if fresh is None else fresh.left_ms // 1000,
+        )
+
+    def _mail(self) -> MailStatus:
+        at = self.mail().position
+        refused = None if at.refused is None else RefusedMail(at.refused.seq, at.refused.code)
+        return MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, refused)
+
+    def _counters(self) -> dict[str, int]:
+        return {
+            **self.gate().counters,
+            **self.gate().latencies.counters,
+            "frames": self.capture.counters.frames,
+            "uploads.failed": sum(self.carrier().refused_uploads.values()),
+            "evidence.bad_signature": self.end.bad_signatures,
+        }
+
+    def _frames_per_second(self) -> int:
+        now_ms, frames = self.clock.boottime_ms(), self.capture.counters.frames
+        passed_ms = now_ms - self._counted_ms
+        if passed_ms >= FPS_OVER_MS:
+            self._fps = round((frames - self._counted_frames) * 1000 / passed_ms)
+            self._counted_ms, self._counted_frames = now_ms, frames
+        return self._fps
+
+
+def _free_mib(folder: Path) -> int | None:
+    try:
+        return free_bytes(folder) // 2**20
+    except OSError:
+        return None
