@@ -15,16 +15,15 @@ where they are not all present. Unknown members are ignored: a newer program may
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Final, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Self, Union, get_args, get_origin, get_type_hints
 
 from device.platform.ipc import Packet, reply
 from link1.canonical import MAX_INTEGER, JsonObject
 from link1.errors import FormatError
-
-_Reader = Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,10 @@ class WireObject:
                 if member.flat.lies_in(obj):
                     given[member.field] = member.flat.from_obj(obj)
             elif member.name in obj:
-                given[member.field] = _read(member, obj[member.name])
+                try:
+                    given[member.field] = _read(member.kind, obj[member.name])
+                except _NotTaken as error:
+                    raise FormatError(f"member {member.name} is not {error}") from None
             elif member.default is MISSING:
                 raise FormatError(f"member {member.name} is missing")
         return cls(**given)
@@ -90,39 +92,23 @@ class _WireMember:
     name: str
     field: str
     default: object
-    read: _Reader
-    flat: type[WireObject] | None = None
+    kind: Any
+    flat: type[WireObject] | None
 
 
-_KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
-
-
+@cache
 def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
-    """Computed once for each class."""
-    if cls not in _KNOWN:
-        _KNOWN[cls] = _read_fields(cls)
-    return _KNOWN[cls]
-
-
-def _read_fields(cls: type[WireObject]) -> tuple[_WireMember, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
         _WireMember(
             one.metadata.get("member", one.name),
             one.name,
             one.default,
-            _reader(hints[one.name]),
-            flat=one.metadata.get("flat"),
+            hints[one.name],
+            one.metadata.get("flat"),
         )
         for one in fields(cls)
     )
-
-
-def _read(member: _WireMember, value: object) -> object:
-    try:
-        return member.read(value)
-    except _NotTaken as error:
-        raise FormatError(f"member {member.name} is not {error}") from None
 
 
 class _NotTaken(Exception):
@@ -137,83 +123,52 @@ def _written(value: object) -> object:
     return value
 
 
-def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
-    """The function that reads a value of this type; it raises _NotTaken or FormatError."""
+def _read(kind: Any, value: object) -> object:
+    """`value` as one of the type `kind`. Raises _NotTaken, or FormatError from an object in it."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _ruled(_reader(arguments[0]), arguments[1])
+        return _ruled(arguments[1], _read(arguments[0], value))
     if origin in (Union, UnionType):
-        some = _reader(next(kind for kind in arguments if kind is not NoneType))
-        return lambda value: None if value is None else some(value)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return _array(_reader(arguments[0]))
+        some = next(each for each in arguments if each is not NoneType)
+        return None if value is None else _read(some, value)
     if origin is tuple:
-        return _row([_reader(kind) for kind in arguments])
-    if origin is dict and arguments[1] is not Any:
-        return _mapping(_reader(arguments[1]))
+        return _read_tuple(arguments, value)
     if origin is dict:
-        return _plain(dict, "an object")
-    if isinstance(kind, type) and issubclass(kind, WireObject):
-        return _nested(kind)
-    return _plain(kind, _WORDS[kind])
+        obj: JsonObject = _plain(dict, value)
+        item = arguments[1]
+        return obj if item is Any else {name: _read(item, member) for name, member in obj.items()}
+    return kind.from_obj(_plain(dict, value)) if issubclass(kind, WireObject) else _plain(kind, value)
 
 
-_WORDS: Final = {int: "an integer", str: "a string", bool: "true or false"}
+def _read_tuple(kinds: tuple[Any, ...], value: object) -> tuple[object, ...]:
+    """An array of one kind, or a row with a kind for each item."""
+    if kinds[-1] is Ellipsis:
+        items: list[object] = _plain(list, value)
+        return tuple(_read(kinds[0], item) for item in items)
+    if not isinstance(value, list) or len(value) != len(kinds):
+        raise _NotTaken(f"an array of {len(kinds)}")
+    return tuple(_read(kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
-def _plain(kind: type, what: str) -> _Reader:
-    def read(value: object) -> object:
-        if type(value) is not kind:  # True is not an integer here
-            raise _NotTaken(what)
-        return value
-
-    return read
-
-
-def _nested(kind: type[WireObject]) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, dict):
-            raise _NotTaken("an object")
-        return kind.from_obj(value)
-
-    return read
+_WORDS: Final = {
+    int: "an integer",
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "an array",
+}
 
 
-def _array(item: _Reader) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, list):
-            raise _NotTaken("an array")
-        return tuple(item(entry) for entry in value)
-
-    return read
+def _plain(kind: type, value: object) -> Any:
+    if type(value) is not kind:  # True is not an integer here
+        raise _NotTaken(_WORDS[kind])
+    return value
 
 
-def _row(items: list[_Reader]) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, list) or len(value) != len(items):
-            raise _NotTaken(f"an array of {len(items)}")
-        return tuple(item(entry) for item, entry in zip(items, value, strict=True))
-
-    return read
-
-
-def _mapping(item: _Reader) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, dict):
-            raise _NotTaken("an object")
-        return {name: item(entry) for name, entry in value.items()}
-
-    return read
-
-
-def _ruled(read_any: _Reader, rule: Between | re.Pattern[str]) -> _Reader:
-    def read(value: object) -> object:
-        found = read_any(value)
-        if isinstance(rule, Between):
-            if not rule.low <= cast("int", found) <= rule.high:
-                raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
-        elif rule.fullmatch(cast("str", found)) is None:
-            raise _NotTaken(f"a string of the form {rule.pattern}")
-        return found
-
-    return read
+def _ruled(rule: Between | re.Pattern[str], value: Any) -> object:
+    if isinstance(rule, Between):
+        if not rule.low <= value <= rule.high:
+            raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
+    elif rule.fullmatch(value) is None:
+        raise _NotTaken(f"a string of the form {rule.pattern}")
+    return value
