@@ -26,7 +26,6 @@ import httpx
 from cloud_client.contract import (
     DEFAULT_DELTA_PAGE,
     IDEMPOTENCY_KEY_HEADER,
-    IDEMPOTENT_REPLAYED_HEADER,
     JSON_TYPE,
     NAME_64,
     PROBLEM_TYPE,
@@ -120,7 +119,6 @@ class Answer:
     status: int
     body: bytes = field(repr=False)
     server_time_ms: int | None
-    replayed: bool
 
 
 class CloudClient:
@@ -321,15 +319,13 @@ class _RawAnswer:
         if self.status != 204 and not self._is(JSON_TYPE):
             # A captive portal answers 200 with its login page.
             raise CloudAnswerError(f"an answer {self.status} is not JSON; is there a proxy in between?")
-        replayed = self.headers.get(IDEMPOTENT_REPLAYED_HEADER) == "true"
-        return Answer(self.status, self.body, self.server_time_ms, replayed)
+        return Answer(self.status, self.body, self.server_time_ms)
 
     def problem(self) -> CloudProblem:
         retry_after = self.headers.get("Retry-After", "")
         retry_after_s = float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0
         members = self._problem_members()
         code, request_id = members.get("code"), members.get("instance")
-        seq = members.get("snapshot_seq")
         return CloudProblem(
             self.status,
             code if isinstance(code, str) and _CODE.fullmatch(code) else "",
@@ -337,7 +333,6 @@ class _RawAnswer:
             retry_after_s=retry_after_s,
             request_id=request_id if isinstance(request_id, str) and NAME_64.fullmatch(request_id) else "",
             pointers=_pointers(members.get("errors")),
-            snapshot_seq=seq if type(seq) is int else None,
         )
 
     def _problem_members(self) -> dict[str, Any]:

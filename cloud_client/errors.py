@@ -30,7 +30,7 @@ class CloudProblem(CloudError):
     `status` is the HTTP status, `code` the stable word to act on ("" when the answer was no problem
     document, as from a proxy), `retryable` what the service says, `retry_after_s` the seconds it asks to wait
     (0 when it does not), `request_id` what to quote to its operator, `pointers` the JSON pointers of
-    ``errors``, `snapshot_seq` the extra member of ``history_expired``.
+    ``errors``.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class CloudProblem(CloudError):
         retry_after_s: float = 0.0,
         request_id: str = "",
         pointers: tuple[str, ...] = (),
-        snapshot_seq: int | None = None,
     ) -> None:
         where = f" at {', '.join(pointers)}" if pointers else ""
         quoted = f" (request {request_id})" if request_id else ""
@@ -54,4 +53,3 @@ class CloudProblem(CloudError):
         self.retry_after_s = retry_after_s
         self.request_id = request_id
         self.pointers = pointers
-        self.snapshot_seq = snapshot_seq

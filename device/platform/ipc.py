@@ -24,7 +24,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self, cast
@@ -176,16 +176,11 @@ class IpcClient:
         or the time is lost, IpcError when a packet is over a cap or a reply breaks the framing.
         """
         try:
-            self._writer.write(encode_packet(Packet({"op": op, **members}, payload)))
-            async with asyncio.timeout(timeout_s):
-                await self._writer.drain()
-                answer = await read_packet(self._reader)
-        except TimeoutError as error:
-            self.close()
-            raise _no_reply(op, timeout_s) from error
-        except OSError as error:
-            self.close()
-            raise _lost_during(op, error) from error
+            with _losses(op, timeout_s):
+                self._writer.write(encode_packet(Packet({"op": op, **members}, payload)))
+                async with asyncio.timeout(timeout_s):
+                    await self._writer.drain()
+                    answer = await read_packet(self._reader)
         except BaseException:
             self.close()
             raise
@@ -219,7 +214,7 @@ def call_blocking(
         except OSError as error:
             raise _not_connected(path, error) from error
         until_s = time.monotonic() + timeout_s
-        try:
+        with _losses(op, timeout_s):
             line.settimeout(timeout_s)
             line.sendall(request)
             prefix = _received(line, _PREFIX.size, until_s)
@@ -229,10 +224,6 @@ def call_blocking(
                 raise IpcError(_CUT_OFF)
             header_length, payload_length = _lengths(prefix)
             body = _received(line, header_length + payload_length, until_s)
-        except TimeoutError as error:
-            raise _no_reply(op, timeout_s) from error
-        except OSError as error:
-            raise _lost_during(op, error) from error
     if len(body) < header_length + payload_length:
         raise IpcError(_CUT_OFF)
     return _good_answer(op, _packet(body[:header_length], body[header_length:]))
@@ -268,12 +259,15 @@ def _not_connected(path: Path, error: OSError) -> IpcUnreachable:
     return IpcUnreachable(f"nothing answers at {path} ({reason_of(error)}); is palmd running?")
 
 
-def _no_reply(op: str, timeout_s: float) -> IpcUnreachable:
-    return IpcUnreachable(f"no reply to {op} within {timeout_s:g} s")
-
-
-def _lost_during(op: str, error: OSError) -> IpcUnreachable:
-    return IpcUnreachable(f"connection lost during {op} ({reason_of(error)})")
+@contextlib.contextmanager
+def _losses(op: str, timeout_s: float) -> Iterator[None]:
+    """Errors of the connection, while a request is out, as IpcUnreachable."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise IpcUnreachable(f"no reply to {op} within {timeout_s:g} s") from error
+    except OSError as error:
+        raise IpcUnreachable(f"connection lost during {op} ({reason_of(error)})") from error
 
 
 @dataclass(eq=False, slots=True)

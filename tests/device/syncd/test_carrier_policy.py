@@ -23,7 +23,7 @@ from device.values.carrier import CloudState, GalleryPosition
 AT = GalleryPosition(1, 10)
 FURTHER = GalleryPosition(1, 11)
 AWAY = CloudUnreachable("cut")
-EXPIRED = CloudProblem(410, "history_expired", snapshot_seq=90)
+EXPIRED = CloudProblem(410, "history_expired")
 
 
 def course() -> GalleryCourse:
