@@ -1,30 +1,8 @@
 """The core's side of the carrier's socket: what the carrier may ask, and what it may deliver.
 
 The carrier is trusted only with delivery. A page or status that it delivers is parsed and verified here or in
-the gallery's thread; what it takes away is already signed. Operations, with the objects of
-`device.values.carrier` (framing: `platform.ipc`):
-
-    hello                              → HelloAnswer
-    http_key                           → the 32 bytes that sign requests to the service
-    gallery.deltas    + page           → GalleryPosition
-    gallery.snapshot  + page           → SnapshotPageTaken
-    verdicts.next     BatchAsked       → BatchOffered + body of POST /v1/verdicts/batch
-    verdicts.done     BatchAnswered + answer
-    enrolment.next    ErrandAsked      → ErrandOffered + body
-    enrolment.done    ErrandAnswered + answer
-    redeem.next, redeem.done           the same, for bodies of …/enrollment-sessions/redeem
-    status            + signed status  → StatusTaken
-    wiped             WipeConfirmed
-    keys              + GET /v1/keys   rotated keys, pinned when they appear in time
-    time              ServiceTime
-    link_state        CloudState
-    report.next       ReportAsked      → body of POST …/self/report
-    updates           + GET …/self/updates   → OfferTaken
-    updates.wanted                     → UpdateChunkTaken
-    updates.chunk     + a chunk's answer     → UpdateChunkTaken
-    updates.gone      ReleaseGone      → UpdateChunkTaken
-    attest                             → body of POST /v1/devices/attest, for the newest status
-    attested          AttestAnswered
+the gallery's thread; what it takes away is already signed. `device.values.carrier` says what each
+operation takes and answers.
 
 A delta's journey: page → `Gallery.apply_deltas` in the gallery's thread (verified head chain, one
 transaction, index) → `gallery_changed` → the position in the reply, which the carrier's next request
@@ -58,28 +36,7 @@ from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES
 from device.updates.offer import OfferReader
-from device.values.carrier import (
-    WIPED_CODE,
-    AttestAnswered,
-    BatchAnswered,
-    BatchAsked,
-    BatchOffered,
-    ChunkWanted,
-    CloudState,
-    ErrandAnswered,
-    ErrandAsked,
-    ErrandOffered,
-    GalleryPosition,
-    HelloAnswer,
-    OfferTaken,
-    ReleaseGone,
-    ReportAsked,
-    ServiceTime,
-    SnapshotPageTaken,
-    StatusTaken,
-    UpdateChunkTaken,
-    WipeConfirmed,
-)
+from device.values import carrier
 from device.values.report import SelfReport
 from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
@@ -158,7 +115,7 @@ class CarrierApi:
     """The items of GET /v1/keys. Raises TrustError."""
     server_time: Callable[[int], None]
     """The service's clock in epoch ms. It is unsigned, so it is used only for health."""
-    link_state: Callable[[CloudState], None]
+    link_state: Callable[[carrier.CloudState], None]
     """Whether the service is reachable."""
     wipe_id: Callable[[], str | None]
     """Of a completed wipe that is not yet reported to the service."""
@@ -237,12 +194,12 @@ class CarrierApi:
     async def _hello(self, _request: Packet) -> Packet:
         gallery = self.gallery()
         position = None if gallery is None else _position(gallery)
-        return reply_with(HelloAnswer(self.device_id, self.model_id, position, self.wipe_id()))
+        return reply_with(carrier.HelloAnswer(self.device_id, self.model_id, position, self.wipe_id()))
 
     async def _http_key(self, _request: Packet) -> Packet:
         key = self.http_key()
         if key is None:
-            raise IpcRefused(WIPED_CODE, "this device is wiped; palmctl status says what to do")
+            raise IpcRefused(carrier.WIPED_CODE, "this device is wiped; palmctl status says what to do")
         return reply(key)
 
     async def _gallery_deltas(self, request: Packet) -> Packet:
@@ -259,22 +216,22 @@ class CarrierApi:
         if applied.done:
             self.gallery_changed()
         at = _position(gallery)
-        return reply_with(SnapshotPageTaken(applied.done, at.epoch, at.seq))
+        return reply_with(carrier.SnapshotPageTaken(applied.done, at.epoch, at.seq))
 
     async def _verdicts_next(self, request: Packet) -> Packet:
-        asked = BatchAsked.from_obj(request.header)
+        asked = carrier.BatchAsked.from_obj(request.header)
         batch = await _wait_for(
             self._verdict_waiting,
             lambda: self.journal_thread.do(lambda: self._next_batch(asked.limit)),
             asked.wait_ms,
         )
         if batch is None:
-            return reply_with(BatchOffered(0, 0))
+            return reply_with(carrier.BatchOffered(0, 0))
         items, body = batch
         self._last_ticket += 1
         # One batch is out at a time: a request for the next one invalidates it.
         self._batch = (self._last_ticket, items)
-        return reply_with(BatchOffered(self._last_ticket, len(items.items)), body)
+        return reply_with(carrier.BatchOffered(self._last_ticket, len(items.items)), body)
 
     def _next_batch(self, limit: int) -> tuple[UploadBatch, bytes] | None:
         """In the journal's thread."""
@@ -285,7 +242,7 @@ class CarrierApi:
         return batch, body.encode("utf-8")
 
     async def _verdicts_done(self, request: Packet) -> Packet:
-        answered = BatchAnswered.from_obj(request.header)
+        answered = carrier.BatchAnswered.from_obj(request.header)
         if self._batch is None or self._batch[0] != answered.ticket:
             raise IpcRefused("unknown_ticket", "this batch is no longer valid; ask for the next one")
         batch = self._batch[1]
@@ -324,15 +281,15 @@ class CarrierApi:
         async def oldest() -> WaitingEnrolment | None:
             return errands.outbox.next(self.clock.monotonic_ms())
 
-        asked = ErrandAsked.from_obj(request.header)
+        asked = carrier.ErrandAsked.from_obj(request.header)
         upload = await _wait_for(errands.submitted, oldest, asked.wait_ms)
         if upload is None:
-            return reply_with(ErrandOffered(0))
+            return reply_with(carrier.ErrandOffered(0))
         left_ms = max(0, upload.expires_at_ms - self.clock.monotonic_ms())
-        return reply_with(ErrandOffered(upload.ticket, upload.idempotency_key, left_ms), upload.body)
+        return reply_with(carrier.ErrandOffered(upload.ticket, upload.idempotency_key, left_ms), upload.body)
 
     async def _errand_done(self, errands: Errands, request: Packet) -> Packet:
-        answered = ErrandAnswered.from_obj(request.header)
+        answered = carrier.ErrandAnswered.from_obj(request.header)
         code = "" if 200 <= answered.status < 300 else _refusal_of(answered)
         if len(request.payload) > _MAX_ANSWER_BYTES:
             raise IpcRefused("malformed", "the answer to an enrolment is too long")
@@ -347,13 +304,13 @@ class CarrierApi:
         status = self.statuses.read(wrapper)
         wiped = await self.status_received(status)
         attest = wiped is None and self.attestations.due(status)
-        return reply_with(StatusTaken(wiped, attest))
+        return reply_with(carrier.StatusTaken(wiped, attest))
 
     async def _attest(self, _request: Packet) -> Packet:
         return reply(await self.attestations.body())
 
     async def _attested(self, request: Packet) -> Packet:
-        answered = AttestAnswered.from_obj(request.header)
+        answered = carrier.AttestAnswered.from_obj(request.header)
         try:
             await self.attestations.answered(answered.status, answered.code)
         except OSError as error:
@@ -361,7 +318,7 @@ class CarrierApi:
         return reply()
 
     async def _wiped(self, request: Packet) -> Packet:
-        await self.wipe_confirmed(WipeConfirmed.from_obj(request.header).wipe_id)
+        await self.wipe_confirmed(carrier.WipeConfirmed.from_obj(request.header).wipe_id)
         return reply()
 
     async def _keys(self, request: Packet) -> Packet:
@@ -370,12 +327,12 @@ class CarrierApi:
         return reply()
 
     async def _time(self, request: Packet) -> Packet:
-        self.server_time(ServiceTime.from_obj(request.header).server_time_ms)
+        self.server_time(carrier.ServiceTime.from_obj(request.header).server_time_ms)
         return reply()
 
     async def _link_state(self, request: Packet) -> Packet:
-        state = CloudState.from_obj(request.header)
-        self.link_state(CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
+        state = carrier.CloudState.from_obj(request.header)
+        self.link_state(carrier.CloudState(state.online, state.detail[:_MAX_DETAIL_CHARACTERS]))
         return reply()
 
     async def _report_next(self, request: Packet) -> Packet:
@@ -383,7 +340,7 @@ class CarrierApi:
             report = self.report()
             return report if report.news != self._reported else None
 
-        asked = ReportAsked.from_obj(request.header)
+        asked = carrier.ReportAsked.from_obj(request.header)
         report = await _wait_for(self._report_due, news, asked.wait_ms) or self.report()
         self._reported = report.news
         return reply(json.dumps(report.to_obj(), separators=(",", ":")).encode("ascii"))
@@ -395,26 +352,26 @@ class CarrierApi:
         offered = self.offers.read(answer, newest)
         self.attestations.service_wants(offered.attest_due)
         await desk.take_offer(offered)
-        return reply_with(OfferTaken(offered.next_after_s, await _wanted(desk)))
+        return reply_with(carrier.OfferTaken(offered.next_after_s, await _wanted(desk)))
 
     async def _updates_wanted(self, _request: Packet) -> Packet:
-        return reply_with(UpdateChunkTaken(await _wanted(self._accepting())))
+        return reply_with(carrier.UpdateChunkTaken(await _wanted(self._accepting())))
 
     async def _updates_chunk(self, request: Packet) -> Packet:
         desk = self._accepting()
         body = await asyncio.to_thread(read_strict, request.payload, max_bytes=_MAX_CHUNK_ANSWER_BYTES)
         await desk.take_chunk(body)
-        return reply_with(UpdateChunkTaken(await _wanted(desk)))
+        return reply_with(carrier.UpdateChunkTaken(await _wanted(desk)))
 
     async def _updates_gone(self, request: Packet) -> Packet:
         desk = self._accepting()
-        await desk.withdraw(ReleaseGone.from_obj(request.header).release_seq)
-        return reply_with(UpdateChunkTaken(await _wanted(desk)))
+        await desk.withdraw(carrier.ReleaseGone.from_obj(request.header).release_seq)
+        return reply_with(carrier.UpdateChunkTaken(await _wanted(desk)))
 
     def _accepting(self) -> UpdateDesk:
         desk = self.updates()
         if desk is None:
-            raise IpcRefused(WIPED_CODE, "this device accepts no updates now")
+            raise IpcRefused(carrier.WIPED_CODE, "this device accepts no updates now")
         return desk
 
     def _serving_gallery(self) -> Gallery:
@@ -451,16 +408,16 @@ async def _wait_for(
             return None
 
 
-async def _wanted(desk: UpdateDesk) -> ChunkWanted | None:
+async def _wanted(desk: UpdateDesk) -> carrier.ChunkWanted | None:
     wanted = await desk.wanted_chunk()
-    return None if wanted is None else ChunkWanted(*wanted)
+    return None if wanted is None else carrier.ChunkWanted(*wanted)
 
 
-def _position(gallery: Gallery) -> GalleryPosition:
-    return GalleryPosition(gallery.position.epoch, gallery.position.seq)
+def _position(gallery: Gallery) -> carrier.GalleryPosition:
+    return carrier.GalleryPosition(gallery.position.epoch, gallery.position.seq)
 
 
-def _refusal_of(answered: BatchAnswered | ErrandAnswered) -> str:
+def _refusal_of(answered: carrier.BatchAnswered | carrier.ErrandAnswered) -> str:
     if _CODE.fullmatch(answered.code) is None:
         raise FormatError(f"member code is not a string of the form {_CODE.pattern}")
     return answered.code

@@ -229,19 +229,26 @@ class Gate:
 
     def on_cable_event(self, event: events.DeviceEvent) -> None:  # noqa: C901, PLR0912 - one line an event
         """One event of the device's end."""
+        now_ms = self._now_ms()
         match event:
             case events.Proven():
                 self._proven(event)
             case events.Down():
                 self._down(event)
-            case events.RequestReceived():
-                self._request(event)
-            case events.CancelReceived():
-                self._cancel(event)
-            case events.DecisionReceived():
-                self._decision(event)
-            case events.PassageReceived():
-                self._passage(event)
+            case events.RequestReceived(request, wrapper):
+                self._with_memory(
+                    request.txn_id, lambda memory: self._engine.request(request, wrapper, memory, now_ms)
+                )
+            case events.CancelReceived(txn_id):
+                self._with_memory(txn_id, lambda memory: self._engine.cancel(txn_id, memory))
+            case events.DecisionReceived(decision, wrapper):
+                self._with_memory(
+                    decision.txn_id, lambda memory: self._engine.decision(decision, wrapper, memory, now_ms)
+                )
+            case events.PassageReceived(passage, wrapper):
+                self._with_memory(
+                    passage.txn_id, lambda memory: self._engine.passage(passage, wrapper, memory)
+                )
             case events.WrongEvidence():
                 self._do(self._engine.wrong_evidence(event.type.value, event.wrapper, event.backing))
             case events.UnknownReceived():
@@ -255,7 +262,7 @@ class Gate:
             case events.MailPullReceived():
                 self.mail.pulled(event.pull)
             case events.ErrorReceived():
-                self._complaint(event)
+                _log.warning("the validator complains: %s about %s", event.code, event.about)
             case _:
                 assert_never(event)
 
@@ -275,34 +282,12 @@ class Gate:
         )
         self._do(self._engine.link_down())
 
-    def _request(self, event: events.RequestReceived) -> None:
-        now_ms, request = self._now_ms(), event.request
-        self._with_memory(
-            request.txn_id, lambda memory: self._engine.request(request, event.wrapper, memory, now_ms)
-        )
-
-    def _cancel(self, event: events.CancelReceived) -> None:
-        self._with_memory(event.txn_id, lambda memory: self._engine.cancel(event.txn_id, memory))
-
-    def _decision(self, event: events.DecisionReceived) -> None:
-        now_ms, decision = self._now_ms(), event.decision
-        self._with_memory(
-            decision.txn_id, lambda memory: self._engine.decision(decision, event.wrapper, memory, now_ms)
-        )
-
-    def _passage(self, event: events.PassageReceived) -> None:
-        passage = event.passage
-        self._with_memory(passage.txn_id, lambda memory: self._engine.passage(passage, event.wrapper, memory))
-
     def _ready(self, event: events.ReadyReceived) -> None:
         self.health.put(
             HealthWord.SENSOR_MISMATCH,
             event.passage_sensor != self.pinned.trust.passage_sensor,
             "validator and registration disagree about the turn sensor; registration is followed",
         )
-
-    def _complaint(self, event: events.ErrorReceived) -> None:
-        _log.warning("the validator complains: %s about %s", event.code, event.about)
 
     def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[effects.Effect]]) -> None:
         """Read the journal's memory of a transaction, then take the step, unless the session has ended."""

@@ -325,9 +325,19 @@ def compose(
 
     # Functions for people
 
-    enrolments, redeems, terms = Errands(clock), Errands(clock), _terms(opened)
+    enrolments, redeems = Errands(clock), Errands(clock)
+    terms = TermsFolder(
+        config.enrolment.terms_dir or shipped_terms_dir(),
+        config.enrolment.terms_version or opened.trust.terms_version,
+    )
     enrolment = EnrolmentDesk(
-        _enrolment_flow(opened, pinning, terms),
+        EnrolmentFlow(
+            opened.model_id,
+            lambda: pinning.policy.thresholds,
+            agree_cosine=opened.agree_cosine,
+            terms=terms if config.enrolment.consent == "screen" else None,
+            qr_hands=config.enrolment.hands,
+        ),
         enrolments.outbox,
         redeems.outbox,
         clock,
@@ -510,7 +520,14 @@ def compose(
     )
     inference = InferenceThread(
         slot,
-        _recogniser(opened, pinning),
+        Recogniser(
+            opened.embedder,
+            lambda: opened.gallery,
+            lambda: pinning.policy.thresholds,
+            LivenessCheck(opened.pad_network),
+            agree_cosine=opened.agree_cosine,
+            finder=HandFinder(landmarks=opened.hand_landmarks),
+        ),
         loop,
         core,
         now_ms=clock.monotonic_ms,
@@ -579,35 +596,6 @@ def compose(
             store=store_watch, gallery=gallery, health=health, clock=clock, stages=stages
         ),
         broken=broken,
-    )
-
-
-def _terms(opened: Opened) -> TermsFolder:
-    config = opened.config.enrolment
-    return TermsFolder(
-        config.terms_dir or shipped_terms_dir(), config.terms_version or opened.trust.terms_version
-    )
-
-
-def _enrolment_flow(opened: Opened, pinning: Pinning, terms: TermsFolder) -> EnrolmentFlow:
-    config = opened.config.enrolment
-    return EnrolmentFlow(
-        opened.model_id,
-        lambda: pinning.policy.thresholds,
-        agree_cosine=opened.agree_cosine,
-        terms=terms if config.consent == "screen" else None,
-        qr_hands=config.hands,
-    )
-
-
-def _recogniser(opened: Opened, pinning: Pinning) -> Recogniser:
-    return Recogniser(
-        opened.embedder,
-        lambda: opened.gallery,
-        lambda: pinning.policy.thresholds,
-        LivenessCheck(opened.pad_network),
-        agree_cosine=opened.agree_cosine,
-        finder=HandFinder(landmarks=opened.hand_landmarks),
     )
 
 

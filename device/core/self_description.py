@@ -167,7 +167,7 @@ class SelfDescription:
             last_verdict=gate.last_said,
             verdict_seq=gate.last.verdict_seq if gate.last else 0,
             uploads_waiting=self.store_watch().uploads_waiting,
-            enrolment=self.enrolment.shown(),
+            enrolment=self.enrolment.shown,
             latency=gate.latencies.summary(),
             service_time_ms=self.pinned.service_ms,
             counters=EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),

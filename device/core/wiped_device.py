@@ -22,32 +22,8 @@ from device.platform.ipc import Packet, reply
 from device.platform.roles import SocketRole, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
-from device.values.carrier import (
-    WIPED_CODE,
-    BatchAsked,
-    BatchOffered,
-    CloudState,
-    ErrandAsked,
-    ErrandOffered,
-    HelloAnswer,
-    StatusTaken,
-    WipeConfirmed,
-)
+from device.values import carrier, status
 from device.values.control import ResetDone
-from device.values.status import (
-    AppStatus,
-    CableStatus,
-    CameraStatus,
-    CoreStatus,
-    EnrolmentShown,
-    GalleryStatus,
-    HealthNote,
-    LatencyStatus,
-    MailStatus,
-    StatusAnswer,
-    UpdatesStatus,
-    WipeStatus,
-)
 from device.values.wire import reply_with
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1.errors import FormatError
@@ -83,7 +59,7 @@ class WipedDevice:
     def status_line(self) -> str:
         return f"not serving: {HealthWord.REVOKED}, wiped"
 
-    async def carrier(self, request: Packet) -> Packet:
+    async def answer_carrier(self, request: Packet) -> Packet:
         """The carrier's socket, with the operations of `device.core.carrier_api` that a wiped device has."""
         operation = self._operations.get(str(request.header.get("op")))
         if operation is None:
@@ -95,7 +71,7 @@ class WipedDevice:
 
     async def tell_status(self, _request: Packet) -> Packet:
         """The technician's `status`."""
-        return reply_with(StatusAnswer(wiped_status(self._config, self._wipe)))
+        return reply_with(status.StatusAnswer(wiped_status(self._config, self._wipe)))
 
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: remove the remaining files; the process ends after it."""
@@ -109,21 +85,21 @@ class WipedDevice:
         return self._wipe.wipe_id if self._wipe.stage is WipeStage.ERASED else None
 
     async def _hello(self, _request: Packet) -> Packet:
-        return reply_with(HelloAnswer(self._wipe.device_id, "none", None, self._untold))
+        return reply_with(carrier.HelloAnswer(self._wipe.device_id, "none", None, self._untold))
 
     async def _http_key(self, _request: Packet) -> Packet:
         if self._untold is None:
-            raise IpcRefused(WIPED_CODE, _WHAT_TO_DO)
+            raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
         try:
             return reply(key_source(self._config.keys_dir).read(KeyPurpose.HTTP))
         except KeyStoreError as error:
             raise IpcRefused("store", str(error)) from error
 
     async def _order(self, _request: Packet) -> Packet:
-        return reply_with(StatusTaken(self._untold))
+        return reply_with(carrier.StatusTaken(self._untold))
 
     async def _wiped(self, request: Packet) -> Packet:
-        if WipeConfirmed.from_obj(request.header).wipe_id != self._untold:
+        if carrier.WipeConfirmed.from_obj(request.header).wipe_id != self._untold:
             raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
         confirmed = confirm_wipe(self._config.device.state_dir)
         if confirmed is not None:
@@ -147,7 +123,7 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
                 SocketRole.TECHNICIAN: technician,
                 SocketRole.TOTEM: technician,
                 SocketRole.INSTALLER: technician,
-                SocketRole.CARRIER: core.carrier,
+                SocketRole.CARRIER: core.answer_carrier,
             },
             stack,
         )
@@ -164,33 +140,37 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
         sd_notify.stopping()
 
 
-def wiped_status(config: DeviceConfig, wipe: Wipe) -> CoreStatus:
+def wiped_status(config: DeviceConfig, wipe: Wipe) -> status.CoreStatus:
     """The status of a wiped device."""
     detail = WIPED + (_UNTOLD if wipe.stage is WipeStage.ERASED else "")
-    return CoreStatus(
+    return status.CoreStatus(
         device_id=wipe.device_id,
         gate_id=wipe.gate_id,
         dbd_id=wipe.dbd_id,
-        app=AppStatus(APP_PACKAGE, version(APP_PACKAGE)),
+        app=status.AppStatus(APP_PACKAGE, version(APP_PACKAGE)),
         serving=False,
-        health=(HealthNote(HealthWord.REVOKED.value, detail),),
-        camera=CameraStatus(
+        health=(status.HealthNote(HealthWord.REVOKED.value, detail),),
+        camera=status.CameraStatus(
             "off", config.camera.source, "", frames=0, dropped=0, skipped=0, opened=0, examined=0, faults=0
         ),
-        cable=CableStatus("down", config.link.port, "a wiped device has no key to prove itself with", None),
-        gallery=GalleryStatus("none", 0, 0, "0" * 16, templates=0, fresh=False, reason="absent", left_s=0),
-        cloud=CloudState(online=False, detail="wiped"),
-        mail=MailStatus(0, 0, 0, None),
-        updates=UpdatesStatus(usable=False, software=version(APP_PACKAGE), fault="wiped"),
+        cable=status.CableStatus(
+            "down", config.link.port, "a wiped device has no key to prove itself with", None
+        ),
+        gallery=status.GalleryStatus(
+            "none", 0, 0, "0" * 16, templates=0, fresh=False, reason="absent", left_s=0
+        ),
+        cloud=carrier.CloudState(online=False, detail="wiped"),
+        mail=status.MailStatus(0, 0, 0, None),
+        updates=status.UpdatesStatus(usable=False, software=version(APP_PACKAGE), fault="wiped"),
         model_id="none",
         thr_id="none",
         txn_id=None,
         last_verdict=None,
         verdict_seq=0,
         uploads_waiting=0,
-        enrolment=EnrolmentShown("off"),
-        latency=LatencyStatus(0),
-        wipe=WipeStatus(wipe.stage.value, wipe.wipe_id, wipe.record),
+        enrolment=status.EnrolmentShown("off"),
+        latency=status.LatencyStatus(0),
+        wipe=status.WipeStatus(wipe.stage.value, wipe.wipe_id, wipe.record),
     )
 
 
@@ -199,10 +179,10 @@ async def _heard(_request: Packet) -> Packet:
 
 
 async def _no_batch(request: Packet) -> Packet:
-    await asyncio.sleep(BatchAsked.from_obj(request.header).wait_ms / 1000)
-    return reply_with(BatchOffered(0, 0))
+    await asyncio.sleep(carrier.BatchAsked.from_obj(request.header).wait_ms / 1000)
+    return reply_with(carrier.BatchOffered(0, 0))
 
 
 async def _no_errand(request: Packet) -> Packet:
-    await asyncio.sleep(ErrandAsked.from_obj(request.header).wait_ms / 1000)
-    return reply_with(ErrandOffered(0))
+    await asyncio.sleep(carrier.ErrandAsked.from_obj(request.header).wait_ms / 1000)
+    return reply_with(carrier.ErrandOffered(0))

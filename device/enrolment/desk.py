@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from device.enrolment.effects import (
     Effect,
@@ -22,10 +22,10 @@ from device.values.recognition import EnrolmentLook
 from device.values.status import CaptureShown, ConsentShown, EnrolmentShown
 from link1.canonical import canonical_bytes
 
-_IDLE: Final = EnrolmentShown("idle")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class EnrolmentDesk:
     """Runs one enrolment at a time. `on_change` is called when the camera is needed or no longer needed.
 
@@ -33,45 +33,28 @@ class EnrolmentDesk:
     now, and is empty when one can.
     """
 
-    def __init__(
-        self,
-        flow: EnrolmentFlow,
-        enrolments: EnrolmentOutbox,
-        redeems: EnrolmentOutbox,
-        clock: Clock,
-        *,
-        on_change: Callable[[], None],
-        unready: Callable[[], str] = lambda: "",
-    ) -> None:
-        self._flow = flow
-        self._enrolments = enrolments
-        self._redeems = redeems
-        self._clock = clock
-        self._on_change = on_change
-        self._unready = unready
-        self._shown = _IDLE
-        self._seq = 1
-        self._changed = asyncio.Event()
-        self._leaving = False
-        self._sending: int | None = None
+    flow: EnrolmentFlow
+    enrolments: EnrolmentOutbox
+    redeems: EnrolmentOutbox
+    clock: Clock
+    on_change: Callable[[], None]
+    unready: Callable[[], str]
+    hand_lingers: bool = field(default=False, init=False)
+    """Whether the enrolled hand is still in view: it does not ask for a passage."""
+    shown: EnrolmentShown = field(default=EnrolmentShown("idle"), init=False)
+    """The content of the screen."""
+    _seq: int = field(default=1, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _sending: int | None = field(default=None, init=False)
 
     @property
     def capturing(self) -> bool:
         """Whether the enrolment uses the camera."""
-        return self._flow.busy
-
-    @property
-    def hand_lingers(self) -> bool:
-        """Whether the enrolled hand is still in view: it does not ask for a passage."""
-        return self._leaving
+        return self.flow.busy
 
     @property
     def next_deadline_ms(self) -> int | None:
-        return self._flow.next_deadline_ms
-
-    def shown(self) -> EnrolmentShown:
-        """The content of the screen."""
-        return self._shown
+        return self.flow.next_deadline_ms
 
     async def shown_after(self, seq: int, wait_s: float) -> tuple[int, EnrolmentShown]:
         """The number and content of the screen, as soon as its number differs from `seq` or the time is
@@ -82,46 +65,46 @@ class EnrolmentDesk:
                     await self._changed.wait()
             except TimeoutError:
                 pass
-        return self._seq, self._shown
+        return self._seq, self.shown
 
     def code_seen(self, payload: str) -> None:
         """A QR code is in view."""
-        if self._unready():
+        if self.unready():
             return
-        self._do(self._flow.qr_seen(payload, self._clock.monotonic_ms()))
+        self._do(self.flow.qr_seen(payload, self.clock.monotonic_ms()))
 
     def code_typed(self, text: str) -> None:
         """A short code was typed on a keypad. Raises EnrolmentRefused."""
-        self._do(self._flow.code_typed(text, self._clock.monotonic_ms()))
+        self._do(self.flow.code_typed(text, self.clock.monotonic_ms()))
 
     def accept(self, terms_version: str, purposes: Collection[str]) -> None:
         """The person has accepted the terms on the screen. Raises EnrolmentRefused."""
-        now_ms, at_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        self._do(self._flow.accept(terms_version, purposes, at_ms, now_ms))
+        now_ms, at_ms = self.clock.monotonic_ms(), self.clock.wall_ms()
+        self._do(self.flow.accept(terms_version, purposes, at_ms, now_ms))
 
     def cancel(self, code: str = "cancelled") -> None:
         """Cancel the running enrolment, if any; a body that waits for the service is overwritten."""
         if self._sending is not None:
-            self._enrolments.withdraw(self._sending)
+            self.enrolments.withdraw(self._sending)
             self._sending = None
-        self._do(self._flow.cancel(self._clock.monotonic_ms(), code))
+        self._do(self.flow.cancel(self.clock.monotonic_ms(), code))
 
     def forget(self) -> None:
         """Overwrite everything, at a wipe or at the end of the program."""
         self.cancel()
-        self._enrolments.clear()
-        self._redeems.clear()
+        self.enrolments.clear()
+        self.redeems.clear()
 
     def look(self, look: EnrolmentLook) -> None:
         """An examined frame, while `capturing`."""
-        self._do(self._flow.look(look, self._clock.monotonic_ms()))
+        self._do(self.flow.look(look, self.clock.monotonic_ms()))
 
     def hand_seen(self, hand_present: bool) -> None:
         """Any other frame: the enrolled hand has left once no hand is there."""
-        self._leaving = self._leaving and hand_present
+        self.hand_lingers = self.hand_lingers and hand_present
 
     def tick(self) -> None:
-        self._do(self._flow.tick(self._clock.monotonic_ms()))
+        self._do(self.flow.tick(self.clock.monotonic_ms()))
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -129,10 +112,10 @@ class EnrolmentDesk:
                 case Prompt():
                     self._show(_shown(effect))
                 case RedeemCode(request_id, short_code):
-                    self._redeems.submit(
+                    self.redeems.submit(
                         bytearray(canonical_bytes({"short_code": short_code})),
                         partial(self._redeemed, request_id),
-                        self._clock.monotonic_ms(),
+                        self.clock.monotonic_ms(),
                         REDEEM_LIMIT_MS,
                     )
                 case Upload(upload_id, body):
@@ -146,24 +129,24 @@ class EnrolmentDesk:
                     self._sending = None
                     self._show(EnrolmentShown("failed", code))
         if effects:
-            self._on_change()
+            self.on_change()
 
     def _send(self, upload_id: int, body: bytearray) -> None:
-        self._leaving = True
-        ticket = self._enrolments.submit(body, partial(self._answered, upload_id), self._clock.monotonic_ms())
+        self.hand_lingers = True
+        ticket = self.enrolments.submit(body, partial(self._answered, upload_id), self.clock.monotonic_ms())
         self._sending = ticket
         if ticket is None:
             _log.warning("enrolment: too many uploads are waiting, the service is away")
-            self._do(self._flow.cancel(self._clock.monotonic_ms(), "not_sent"))
+            self._do(self.flow.cancel(self.clock.monotonic_ms(), "not_sent"))
 
     def _redeemed(self, request_id: int, answer: EnrolmentAnswer) -> None:
-        self._do(self._flow.redeem_answered(request_id, answer, self._clock.monotonic_ms()))
+        self._do(self.flow.redeem_answered(request_id, answer, self.clock.monotonic_ms()))
 
     def _answered(self, upload_id: int, answer: EnrolmentAnswer) -> None:
-        self._do(self._flow.answered(upload_id, answer))
+        self._do(self.flow.answered(upload_id, answer))
 
     def _show(self, shown: EnrolmentShown) -> None:
-        self._shown = shown
+        self.shown = shown
         self._seq += 1
         self._changed.set()
         self._changed = asyncio.Event()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cloud_client.errors import CloudError, CloudProblem
 from device.errors import IpcRefused
-from device.syncd.policy import UploadFate, fate_of
+from device.syncd.policy import is_judged
 from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, SyncTask, read_answer
 from device.values.carrier import ErrandAnswered, ErrandAsked, ErrandOffered
 
@@ -24,7 +24,7 @@ class EnrolmentTask(SyncTask):
         try:
             answer = await self._context.ask(self._cloud.enroll(upload.body, upload.idempotency_key))
         except CloudProblem as error:
-            if fate_of(error) is UploadFate.AGAIN:
+            if not is_judged(error):
                 raise  # the next step asks the core again, which still has it or has dropped it by then
             await upload.done(core, error.status, error.code)
         else:

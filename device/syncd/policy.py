@@ -15,8 +15,7 @@ Invariants
 
 import json
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeGuard
 
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
 from cloud_client.errors import CloudError, CloudProblem
@@ -141,24 +140,16 @@ def next_cursor_of(page: bytes) -> str | None:
     return cursor if isinstance(cursor, str) and CURSOR.fullmatch(cursor) else None
 
 
-class UploadFate(Enum):
-    """What to do with a batch or an enrolment that the service did not accept."""
-
-    AGAIN = auto()
-    """The same body with the same key, after a wait."""
-    REFUSED = auto()
-    """The service has judged this body and will not accept it."""
-
-
-def fate_of(error: CloudError) -> UploadFate:
-    """Whether the service refused the content, or only could not accept it now.
+def is_judged(error: CloudError) -> TypeGuard[CloudProblem]:
+    """Whether the service refused the content of a batch or an enrolment, and will not accept it later; else
+    the same body is sent again with the same key, after a wait.
 
     Only a problem document of the service counts as a judgement: the error page of a proxy is no reason to
     discard a passage.
     """
     if not isinstance(error, CloudProblem) or not error.code or is_transient(error):
-        return UploadFate.AGAIN
-    return UploadFate.AGAIN if error.code in _NOT_THE_CONTENT else UploadFate.REFUSED
+        return False
+    return error.code not in _NOT_THE_CONTENT
 
 
 class BatchSize:

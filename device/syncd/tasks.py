@@ -29,8 +29,7 @@ from device.syncd.policy import (
     FetchDeltas,
     GalleryCourse,
     Reachability,
-    UploadFate,
-    fate_of,
+    is_judged,
     next_cursor_of,
 )
 from device.values.carrier import (
@@ -259,7 +258,7 @@ class VerdictTask(SyncTask):
             try:
                 answer = await self._context.ask(self._cloud.upload_verdicts(batch.payload, key))
             except CloudError as error:
-                if fate_of(error) is UploadFate.REFUSED and isinstance(error, CloudProblem):
+                if is_judged(error):
                     return await self._refused(core, error, offered)
                 await self._context.pause(self.backoff.failed(retry_after_s(error)))
                 continue

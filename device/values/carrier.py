@@ -1,4 +1,9 @@
-"""Requests and answers of the two processes of a device, at the carrier's socket."""
+"""Requests and answers of the two processes of a device, at the carrier's socket.
+
+Four operations have no object: `http_key` is answered with the 32 bytes that sign requests to the service,
+`keys` carries the answer of GET /v1/keys, `updates.wanted` and `attest` carry nothing; `attest` is answered
+with the body of POST /v1/devices/attest for the newest status.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -23,7 +28,7 @@ class CloudState(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class GalleryPosition(WireObject):
-    """The position of the core's gallery; the answer to `gallery.deltas`."""
+    """The position of the core's gallery; the answer to `gallery.deltas`, which carries a page."""
 
     epoch: int
     seq: int
@@ -41,7 +46,7 @@ class HelloAnswer(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPageTaken(WireObject):
-    """The answer to `gallery.snapshot`. `done`: it was the last page."""
+    """The answer to `gallery.snapshot`, which carries a page. `done`: it was the last one."""
 
     done: bool
     epoch: int
@@ -105,7 +110,7 @@ class ErrandAnswered(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class ReportAsked(WireObject):
-    """`report.next`: the report, as soon as there is news or after `wait_ms`."""
+    """`report.next`: the body of POST …/self/report, as soon as there is news or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
@@ -120,7 +125,8 @@ class ChunkWanted(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class OfferTaken(WireObject):
-    """The answer to `updates`. `next_after_s`: when to ask the service again."""
+    """The answer to `updates`, which carries that of GET …/self/updates. `next_after_s`: when to ask the
+    service again."""
 
     next_after_s: int
     chunk: ChunkWanted | None
@@ -128,7 +134,8 @@ class OfferTaken(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class UpdateChunkTaken(WireObject):
-    """The answer to `updates.wanted`, `updates.chunk` and `updates.gone`: what to fetch next."""
+    """What to fetch next: the answer to `updates.wanted`, `updates.gone`, and `updates.chunk`, which carries
+    the service's answer."""
 
     chunk: ChunkWanted | None
 
@@ -142,8 +149,8 @@ class ReleaseGone(WireObject):
 
 @dataclass(frozen=True, slots=True)
 class StatusTaken(WireObject):
-    """The answer to `status`. `wiped`: the wipe_id to confirm to the service. `attest`: an attestation with
-    the challenge of this status is due."""
+    """The answer to `status`, which carries the signed one. `wiped`: the wipe_id to confirm to the service.
+    `attest`: an attestation with the challenge of this status is due."""
 
     wiped: str | None
     attest: bool = False

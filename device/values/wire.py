@@ -17,7 +17,6 @@ where they are not all present. Unknown members are ignored: a newer program may
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, Self, Union, get_args, get_origin, get_type_hints
 
@@ -96,19 +95,24 @@ class _WireMember:
     flat: type[WireObject] | None
 
 
-@cache
+_KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
+
+
 def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
-    hints = get_type_hints(cls, include_extras=True)
-    return tuple(
-        _WireMember(
-            one.metadata.get("member", one.name),
-            one.name,
-            one.default,
-            hints[one.name],
-            one.metadata.get("flat"),
+    """Computed once for each class."""
+    if cls not in _KNOWN:
+        hints = get_type_hints(cls, include_extras=True)
+        _KNOWN[cls] = tuple(
+            _WireMember(
+                one.metadata.get("member", one.name),
+                one.name,
+                one.default,
+                hints[one.name],
+                one.metadata.get("flat"),
+            )
+            for one in fields(cls)
         )
-        for one in fields(cls)
-    )
+    return _KNOWN[cls]
 
 
 class _NotTaken(Exception):

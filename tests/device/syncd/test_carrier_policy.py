@@ -14,8 +14,7 @@ from device.syncd.policy import (
     FetchSnapshot,
     GalleryCourse,
     Reachability,
-    UploadFate,
-    fate_of,
+    is_judged,
     next_cursor_of,
 )
 from device.values.carrier import CloudState, GalleryPosition
@@ -184,30 +183,30 @@ def test_only_a_valid_cursor_is_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "fate"),
+    ("error", "judged"),
     [
-        (AWAY, UploadFate.AGAIN),
-        (CloudAnswerError("html"), UploadFate.AGAIN),
-        (CloudProblem(403, ""), UploadFate.AGAIN),
-        (CloudProblem(413, ""), UploadFate.AGAIN),
-        (CloudProblem(401, "unauthenticated"), UploadFate.AGAIN),
-        (CloudProblem(409, "idempotency_in_progress", retryable=True), UploadFate.AGAIN),
-        (CloudProblem(429, "rate_limited"), UploadFate.AGAIN),
-        (CloudProblem(500, "internal_error"), UploadFate.AGAIN),
-        (CloudProblem(503, "service_unavailable"), UploadFate.AGAIN),
-        (CloudProblem(404, "route_not_found"), UploadFate.AGAIN),
-        (CloudProblem(403, "enrollment_session_invalid"), UploadFate.REFUSED),
-        (CloudProblem(409, "enrollment_session_state_conflict"), UploadFate.REFUSED),
-        (CloudProblem(422, "validation_failed"), UploadFate.REFUSED),
-        (CloudProblem(422, "model_unsupported"), UploadFate.REFUSED),
-        (CloudProblem(413, "payload_too_large"), UploadFate.REFUSED),
-        (CloudProblem(400, "malformed_json"), UploadFate.REFUSED),
+        (AWAY, False),
+        (CloudAnswerError("html"), False),
+        (CloudProblem(403, ""), False),
+        (CloudProblem(413, ""), False),
+        (CloudProblem(401, "unauthenticated"), False),
+        (CloudProblem(409, "idempotency_in_progress", retryable=True), False),
+        (CloudProblem(429, "rate_limited"), False),
+        (CloudProblem(500, "internal_error"), False),
+        (CloudProblem(503, "service_unavailable"), False),
+        (CloudProblem(404, "route_not_found"), False),
+        (CloudProblem(403, "enrollment_session_invalid"), True),
+        (CloudProblem(409, "enrollment_session_state_conflict"), True),
+        (CloudProblem(422, "validation_failed"), True),
+        (CloudProblem(422, "model_unsupported"), True),
+        (CloudProblem(413, "payload_too_large"), True),
+        (CloudProblem(400, "malformed_json"), True),
     ],
 )
 def test_only_a_judgement_of_the_service_on_the_content_ends_an_upload(
-    error: CloudError, fate: UploadFate
+    error: CloudError, judged: bool
 ) -> None:
-    assert fate_of(error) is fate
+    assert is_judged(error) is judged
 
 
 def test_the_one_item_that_spoils_a_batch_is_found_by_halving() -> None:
