@@ -26,23 +26,19 @@ class Backoff:
         self._random = random
         self._first_s = first_s
         self._longest_s = longest_s
-        self._failures = 0
-
-    @property
-    def failures(self) -> int:
-        """Failures since the last success."""
-        return self._failures
+        self.failures = 0
+        """Since the last success."""
 
     def failed(self, at_least_s: float = 0.0) -> float:
         """Count a failure; seconds to wait, never under `at_least_s` (a server's Retry-After)."""
         # 2**16 is far over any longest_s; the exponent is bounded so that a week offline stays cheap.
-        full_s = min(self._longest_s, self._first_s * 2.0 ** min(self._failures, 16))
-        self._failures += 1
+        full_s = min(self._longest_s, self._first_s * 2.0 ** min(self.failures, 16))
+        self.failures += 1
         return max(at_least_s, full_s * (1.0 - self._random() / 2.0))
 
     def succeeded(self) -> None:
         """Start again."""
-        self._failures = 0
+        self.failures = 0
 
 
 def is_transient(error: Exception) -> bool:

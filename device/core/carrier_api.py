@@ -127,7 +127,8 @@ class CarrierApi:
     def __post_init__(self) -> None:
         self.refused_uploads: Counter[str] = Counter()
         """Since the start: code → how many items the service refused with it. The journal keeps them."""
-        self._verdict_waiting, self._report_due = asyncio.Event(), asyncio.Event()
+        self.verdict_waiting, self.report_due = asyncio.Event(), asyncio.Event()
+        """Set when the journal has a new entry for upload, and when a report may be due before its time."""
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._reported: tuple[object, ...] = ()
@@ -157,14 +158,6 @@ class CarrierApi:
             "updates.chunk": self._updates_chunk,
             "updates.gone": self._updates_gone,
         }
-
-    def verdict_waiting(self) -> None:
-        """The journal has a new entry for upload: a verdict, a decision, a passage, an outcome."""
-        self._verdict_waiting.set()
-
-    def report_due(self) -> None:
-        """A report may be due before its time."""
-        self._report_due.set()
 
     async def handle(self, request: Packet) -> Packet:
         """Answer one request; raises IpcRefused."""
@@ -221,7 +214,7 @@ class CarrierApi:
     async def _verdicts_next(self, request: Packet) -> Packet:
         asked = carrier.BatchAsked.from_obj(request.header)
         batch = await _wait_for(
-            self._verdict_waiting,
+            self.verdict_waiting,
             lambda: self.journal_thread.do(lambda: self._next_batch(asked.limit)),
             asked.wait_ms,
         )
@@ -341,7 +334,7 @@ class CarrierApi:
             return report if report.news != self._reported else None
 
         asked = carrier.ReportAsked.from_obj(request.header)
-        report = await _wait_for(self._report_due, news, asked.wait_ms) or self.report()
+        report = await _wait_for(self.report_due, news, asked.wait_ms) or self.report()
         self._reported = report.news
         return reply(json.dumps(report.to_obj(), separators=(",", ":")).encode("ascii"))
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from device.core.gate import Gate
+from device.core.self_description import ValidatorStatus
 from device.core.served_gallery import ServedGallery
-from device.core.signals import CoreSignals
-from device.core.validator_status import ValidatorStatus
 from device.enrolment.desk import EnrolmentDesk
 from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
@@ -35,6 +34,36 @@ _UNUSABLE: Final = frozenset(
     {HealthWord.MODEL_FAULT, HealthWord.MODEL_MISMATCH, HealthWord.STORE_FAULT, HealthWord.REVOKED}
 )
 _log = logging.getLogger(__name__)
+
+
+class Signal:
+    """A report to the core from a part made before it: calls every subscriber, in order."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, call: Callable[[], None]) -> None:
+        self._subscribers.append(call)
+
+    def __call__(self) -> None:
+        for call in self._subscribers:
+            call()
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSignals:
+    """The parts call them; the core subscribes when it is made."""
+
+    health_changed: Signal = field(default_factory=Signal)
+    """The set of health words has changed."""
+    validator_keys_changed: Signal = field(default_factory=Signal)
+    """The validator keys that count have changed."""
+    policy_changed: Signal = field(default_factory=Signal)
+    """Another configuration is in force."""
+    interest_changed: Signal = field(default_factory=Signal)
+    """Another part needs the camera, or none does."""
+    cable_queued: Signal = field(default_factory=Signal)
+    """Something was queued for the cable, or a deadline has changed."""
 
 
 @dataclass(eq=False)

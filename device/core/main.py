@@ -24,23 +24,20 @@ from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
-from device.core.control_api import control_operations
-from device.core.core import Core
+from device.core.core import Core, CoreSignals
+from device.core.device_operations import device_operations
 from device.core.gate import Gate, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, WatchedThread
 from device.core.opening import MachineStart, Opened, first_words, open_device
 from device.core.people_operations import people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd
-from device.core.self_description import SelfDescription
+from device.core.self_description import SelfDescription, ValidatorStatus
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
 from device.core.service_news import ServiceNews
-from device.core.signals import CoreSignals
 from device.core.store_watch import StoreWatch
-from device.core.update_operations import update_operations
 from device.core.update_watch import UpdateWatch, install_prefix
-from device.core.validator_status import ValidatorStatus
 from device.core.wiped_device import serve_wiped
 from device.enrolment.consent import TermsFolder, shipped_terms_dir
 from device.enrolment.desk import EnrolmentDesk
@@ -466,8 +463,8 @@ def compose(
         attestations=Attestations(config.attest, config.device.state_dir, opened.keys, health, clock),
     )
     # The cable's state changes with a health word.
-    signals.health_changed.subscribe(carrier.report_due)
-    opened.updates.when_changed(carrier.report_due)
+    signals.health_changed.subscribe(carrier.report_due.set)
+    opened.updates.when_changed(carrier.report_due.set)
 
     # The passage: camera, recognition, gate, cable
 
@@ -489,7 +486,7 @@ def compose(
         clock=clock,
         capture_wanted=lambda wanted: core.capture_wanted(wanted),  # noqa: PLW0108 - made later
         validator_proven=validator_proven,
-        news_for_upload=carrier.verdict_waiting,
+        news_for_upload=carrier.verdict_waiting.set,
         passed=passes.passed,
         kick_cable=signals.cable_queued,
         cannot_go_on=cannot_go_on,
@@ -554,7 +551,14 @@ def compose(
     )
     technician = control_handler(
         {
-            **control_operations(described.for_technician, wipe.factory_reset, slot, opened.hand_landmarks),
+            **device_operations(
+                described.for_technician,
+                wipe.factory_reset,
+                slot,
+                opened.hand_landmarks,
+                desk=opened.updates,
+                facts=gallery.facts,
+            ),
             **people_operations(
                 enrolment,
                 preview,
@@ -565,7 +569,6 @@ def compose(
                 health=health,
                 thresholds=lambda: pinning.policy.thresholds,
             ),
-            **update_operations(opened.updates, gallery.facts),
         }
     )
     return Palmd(

@@ -123,16 +123,25 @@ async def open_device(
         return pinned.trust.gallery_key(kid, at_ms)
 
     def open_gallery() -> tuple[Gallery | None, str]:
-        return _open_gallery(
-            config,
-            trust,
-            keys,
-            model.model_id,
-            clock,
-            machine=machine,
-            gallery_key=gallery_key,
-            pause=bulk_turn.wait,
-        )
+        if trust.gallery is None:
+            return None, "the service registered this device without a gallery"
+        stream, epoch = trust.gallery
+        try:
+            opened = Gallery.open(
+                config.gallery_dir,
+                data_key=keys.data_key,
+                model_id=model.model_id,
+                stream=stream,
+                epoch=epoch,
+                gallery_key=gallery_key,
+                now=gallery_now(clock),
+                boot_id=machine.boot_id,
+                clock_kept=machine.clock_kept,
+                pause=bulk_turn.wait,
+            )
+        except GalleryError as error:
+            return None, f"{error}; move {config.gallery_dir} away, and the service fills a new gallery"
+        return opened, ""
 
     def gallery_opens() -> bool:
         again, _ = open_gallery()
@@ -243,35 +252,3 @@ def _open_hand_landmarks(config: DeviceConfig) -> HandLandmarks | None:
     if landmarks is None:
         _log.warning("hands are found by this device's own networks alone: %s", why)
     return landmarks
-
-
-def _open_gallery(
-    config: DeviceConfig,
-    trust: Trust,
-    keys: KeyStore,
-    model_id: str,
-    clock: Clock,
-    *,
-    machine: MachineStart,
-    gallery_key: Callable[[str], PublicKey | None],
-    pause: Callable[[], None],
-) -> tuple[Gallery | None, str]:
-    if trust.gallery is None:
-        return None, "the service registered this device without a gallery"
-    stream, epoch = trust.gallery
-    try:
-        gallery = Gallery.open(
-            config.gallery_dir,
-            data_key=keys.data_key,
-            model_id=model_id,
-            stream=stream,
-            epoch=epoch,
-            gallery_key=gallery_key,
-            now=gallery_now(clock),
-            boot_id=machine.boot_id,
-            clock_kept=machine.clock_kept,
-            pause=pause,
-        )
-    except GalleryError as error:
-        return None, f"{error}; move {config.gallery_dir} away, and the service fills a new gallery"
-    return gallery, ""

@@ -1,5 +1,6 @@
 """What this device says of itself: to a technician, to its service, and, signed, to the validator."""
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,12 +10,12 @@ from typing import Final
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
 from device.core.carrier_api import CarrierApi
+from device.core.device_operations import release_states, updates_status
 from device.core.gate import Gate
 from device.core.hardware import Hardware
 from device.core.served_gallery import ServedGallery
 from device.core.service_link import ServiceLink
 from device.core.store_watch import StoreWatch
-from device.core.update_operations import release_states, updates_status
 from device.enrolment.desk import EnrolmentDesk
 from device.health import Health
 from device.journal.journal import Journal
@@ -208,6 +209,34 @@ class SelfDescription:
             self._fps = round((frames - self._counted_frames) * 1000 / passed_ms)
             self._counted_ms, self._counted_frames = now_ms, frames
         return self._fps
+
+
+class ValidatorStatus:
+    """Sends the validator its status, after each handshake and whenever it changes. Every method runs on the
+    loop's thread. `kick`: something was queued for the cable."""
+
+    def __init__(self, end: DeviceEnd, now: Callable[[], DeviceStatus], kick: Callable[[], None]) -> None:
+        self._end = end
+        self._now = now
+        self._kick = kick
+        self._due = False
+
+    def send(self) -> None:
+        """A session has begun, or something has changed."""
+        self._due = False
+        self._end.send_status(self._now())
+        self._kick()
+
+    def changed(self) -> None:
+        """Something has changed; changes at the same time are sent in one status."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        # A handshake may have sent the same status meanwhile.
+        if self._due:
+            self.send()
 
 
 def _free_mib(folder: Path) -> int | None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from device.core.opening import rolled_back_detail
 from device.core.running_wipe import RunningWipe
+from device.core.self_description import ValidatorStatus
 from device.core.served_gallery import ServedGallery
-from device.core.validator_status import ValidatorStatus
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.platform.threads import StoreThread

@@ -11,24 +11,20 @@ class InboxAssembly:
     """Assembles the next record. Sans-I/O: `take` returns the answer, or the whole record."""
 
     def __init__(self, applied_seq: int) -> None:
-        self._applied_seq = applied_seq
+        self.applied_seq = applied_seq
         self._total = 0
         self._data = bytearray()
         self._judging = False
 
     @property
-    def applied_seq(self) -> int:
-        return self._applied_seq
-
-    @property
     def next_seq(self) -> int:
         """The only record that is accepted now."""
-        return self._applied_seq + 1
+        return self.applied_seq + 1
 
     def take(self, chunk: MailChunk) -> MailAck | bytes | None:
         """The answer to a chunk; the bytes of the record when it is complete and has to be judged; None while
         it is being judged."""
-        if chunk.seq <= self._applied_seq:
+        if chunk.seq <= self.applied_seq:
             return self._ack(chunk.seq, MailState.APPLIED)
         if chunk.seq != self.next_seq:
             return self._ack(chunk.seq, MailState.GAP)
@@ -46,9 +42,9 @@ class InboxAssembly:
 
     def applied(self) -> MailAck:
         """The record has taken effect, durably."""
-        self._applied_seq += 1
+        self.applied_seq += 1
         self._restart()
-        return self._ack(self._applied_seq, MailState.APPLIED)
+        return self._ack(self.applied_seq, MailState.APPLIED)
 
     def refused(self, code: str) -> MailAck:
         """The record is rejected; it has to be sent again from the beginning."""
@@ -66,4 +62,4 @@ class InboxAssembly:
 
     def _ack(self, seq: int, state: MailState, code: str | None = None) -> MailAck:
         next_offset = len(self._data) if state is MailState.MORE else 0
-        return MailAck(seq, next_offset, state, self._applied_seq, code)
+        return MailAck(seq, next_offset, state, self.applied_seq, code)

@@ -66,14 +66,10 @@ class GalleryCourse:
     """
 
     def __init__(self, position: GalleryPosition, backoff: Backoff) -> None:
-        self._position = position
-        self._backoff = backoff
+        self.position = position
+        """The core's, at its last report."""
         self._next: FetchDeltas | FetchSnapshot = FetchDeltas(position, 0)
-
-    @property
-    def position(self) -> GalleryPosition:
-        """The core's position at its last report."""
-        return self._position
+        self._backoff = backoff
 
     def next_request(self) -> FetchDeltas | FetchSnapshot:
         """The next request to the service."""
@@ -81,9 +77,9 @@ class GalleryCourse:
 
     def deltas_taken(self, position: GalleryPosition, elapsed_s: float) -> float:
         """The core applied a page of deltas, possibly empty; seconds to wait."""
-        moved = position != self._position
+        moved = position != self.position
         polled = isinstance(self._next, FetchDeltas) and self._next.wait_s > 0
-        self._position = position
+        self.position = position
         self._next = FetchDeltas(position, MAX_WAIT_S)
         if polled and not moved and elapsed_s < QUICK_ANSWER_S:
             return self._backoff.failed()
@@ -92,7 +88,7 @@ class GalleryCourse:
 
     def snapshot_page_taken(self, position: GalleryPosition, *, done: bool, next_cursor: str | None) -> float:
         """The core applied a page of a snapshot; seconds to wait."""
-        self._position = position
+        self.position = position
         if not done and next_cursor is None:
             # More pages are announced, without a cursor to ask for them.
             self._next = FetchSnapshot(None)
@@ -102,8 +98,8 @@ class GalleryCourse:
 
     def page_refused(self, code: str, position: GalleryPosition) -> float:
         """The core refused a page with `code` and then reported `position`; seconds to wait."""
-        moved = position != self._position
-        self._position = position
+        moved = position != self.position
+        self.position = position
         if isinstance(self._next, FetchSnapshot) or (code in _SNAPSHOT_HEALS and not moved):
             self._next = FetchSnapshot(None)
         else:
@@ -126,7 +122,7 @@ class GalleryCourse:
         ):
             self._next = FetchSnapshot(None)
         elif isinstance(self._next, FetchDeltas):
-            self._next = FetchDeltas(self._position, 0)
+            self._next = FetchDeltas(self.position, 0)
         return self._backoff.failed(retry_after_s(error))
 
 
@@ -158,23 +154,19 @@ class BatchSize:
 
     def __init__(self, largest: int = MAX_BATCH_ITEMS) -> None:
         self._largest = largest
-        self._size = largest
-
-    @property
-    def size(self) -> int:
+        self.size = largest
         """Items to ask for."""
-        return self._size
 
     def taken(self) -> None:
         """A batch was accepted."""
-        self._size = min(self._largest, self._size * 2)
+        self.size = min(self._largest, self.size * 2)
 
     def refused(self, items: int) -> bool:
         """A batch of `items` was refused as a whole. True for a single item, which is then the one at
         fault."""
         if items <= 1:
             return True
-        self._size = max(1, items // 2)
+        self.size = max(1, items // 2)
         return False
 
 

@@ -173,7 +173,7 @@ class Core:
             return sign_object(Kind.VERDICT, verdict, VERDICT_KEY)
 
         stored: StoredVerdict = await self.in_store(self.journal.append_verdict, txn_id, "0" * 32, build)
-        self.api.verdict_waiting()
+        self.api.verdict_waiting.set()
         return stored
 
 

@@ -55,7 +55,7 @@ PROSE: Final = (
 ERRORS: Final = (
     "cloud_client/client.py",
     "device/config",
-    "device/core/control_api.py",
+    "device/core/device_operations.py",
     "device/core/people_operations.py",
     "device/enrolment",
     "device/journal/rows.py",

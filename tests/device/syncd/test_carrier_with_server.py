@@ -187,7 +187,7 @@ async def pass_gate(core: Core, device: Device) -> tuple[str, JsonObject]:
         return sign_object(Kind.VERDICT, verdict.to_obj(), device.keys.verdict)
 
     stored = await core.in_store(core.journal.append_verdict, txn_id, "0" * 32, build)
-    core.api.verdict_waiting()
+    core.api.verdict_waiting.set()
     decision = Decision(
         txn_id=txn_id,
         gate_id=GATE_ID,
@@ -320,7 +320,7 @@ def test_a_verdict_and_what_comes_later_are_found_again_with_a_proof(server: Ser
         ref, decision = await pass_gate(core, device)
         assert await reconciled(server, ref, "awaiting_decision") < 1.5
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
-        core.api.verdict_waiting()
+        core.api.verdict_waiting.set()
         assert await reconciled(server, ref, "complete") < 1.5
         proof = await asyncio.to_thread(record, server, ref)
         assert proof is not None
@@ -338,7 +338,7 @@ def test_a_decision_that_the_service_does_not_take_is_refused_once_and_kept(
         ref, decision = await pass_gate(core, device)
         decision["decision_obj"]["reason"] = "ok"
         await core.in_store(core.journal.record_decision, ref, decision, awaits_passage=False)
-        core.api.verdict_waiting()
+        core.api.verdict_waiting.set()
         await reconciled(server, ref, "awaiting_decision")
         async with asyncio.timeout(10):
             while await core.in_store(core.journal.pending_uploads):  # noqa: ASYNC110 - as above

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from device.core.update_operations import release_states
+from device.core.device_operations import release_states
 from device.errors import Outdated, TrustError
 from device.updates.desk import UpdateDesk
 from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, Offer, starting

@@ -1,7 +1,11 @@
-"""A technician's operations on updates over the control socket: status, a release from a stick, rollback."""
+"""A technician's operations on the whole device over the control socket: status, factory reset, measurements
+of a picture, and updates: a release from a stick, rollback."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
+from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
+from device.errors import IpcRefused
 from device.platform.control import Operation, refusing
 from device.platform.ipc import Packet
 from device.updates.desk import UpdateDesk
@@ -9,25 +13,46 @@ from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
 from device.updates.state import SHIPPED, GalleryFacts, ModelSlot, ReleaseNote, UpdateState
 from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
 from device.values.status import (
+    CoreStatus,
     FailedRelease,
     ModelOnDisk,
     ModelStatus,
     ReceivingStatus,
     ReleaseStatus,
     ReportedRelease,
+    StatusAnswer,
     UpdatesInForce,
     UpdatesStatus,
 )
 from device.values.wire import reply_with
+from device.vision.capture import FrameSlot
 from link1.canonical import b64_encode, read_strict
+from models.hand_landmarks import HandLandmarks
 
 
-def update_operations(
-    desk: UpdateDesk, facts: Callable[[], Awaitable[GalleryFacts | None]]
+def device_operations(
+    status: Callable[[], CoreStatus],
+    factory_reset: Operation,
+    slot: FrameSlot,
+    landmarks: HandLandmarks | None,
+    *,
+    desk: UpdateDesk,
+    facts: Callable[[], Awaitable[GalleryFacts | None]],
 ) -> dict[str, Operation]:
-    """`facts`: epoch and model of the gallery."""
+    """The operations by name. `slot`: holds the camera's newest picture. `landmarks`: find the hand in it.
+    `facts`: epoch and model of the gallery."""
 
-    async def status(_request: Packet) -> Packet:
+    async def answer_status(_request: Packet) -> Packet:
+        return reply_with(StatusAnswer(status()))
+
+    async def measure_picture(_request: Packet) -> Packet:
+        frame = slot.latest
+        if frame is None:
+            raise IpcRefused("no_picture", "the camera gives no picture now; see the line `camera`")
+        measured = await asyncio.to_thread(measure, frame, landmarks)
+        return reply_with(MeasuredAnswer(measured))
+
+    async def update_status(_request: Packet) -> Packet:
         return reply_with(UpdatesAnswer(updates_status(desk)))
 
     async def manifest(request: Packet) -> Packet:
@@ -44,14 +69,18 @@ def update_operations(
         await desk.roll_back(await facts())
         return reply_with(UpdatesAnswer(updates_status(desk)))
 
-    return refusing(
-        {
-            "update.status": status,
-            "update.manifest": manifest,
-            "update.chunk": chunk,
-            "update.rollback": rollback,
-        }
-    )
+    updates = {
+        "update.status": update_status,
+        "update.manifest": manifest,
+        "update.chunk": chunk,
+        "update.rollback": rollback,
+    }
+    return {
+        "status": answer_status,
+        "factory_reset": factory_reset,
+        PICTURE_OP: measure_picture,
+        **refusing(updates),
+    }
 
 
 def updates_status(desk: UpdateDesk) -> UpdatesStatus:
