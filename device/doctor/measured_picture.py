@@ -1,6 +1,5 @@
 """Light and focus of one picture in numbers; the picture never leaves the process that took it."""
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
@@ -18,7 +17,6 @@ PICTURE_OP: Final = "measure_picture"
 _DARK_BELOW, _BRIGHT_FROM = 25, 250
 
 
-@dataclass(frozen=True, slots=True)
 class MeasuredPicture(WireObject):
     """`mean`: 0..255. `dark_pct`, `bright_pct`: share of pixels without detail. With a hand in view
     `sharpness` and `exposure`, 0..100, as recognition judges them (`models.quality`)."""
@@ -30,7 +28,6 @@ class MeasuredPicture(WireObject):
     exposure: Annotated[int, Between(0, 100)] | None
 
 
-@dataclass(frozen=True, slots=True)
 class MeasuredAnswer(WireObject):
     """The answer to `measure_picture`."""
 

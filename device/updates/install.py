@@ -217,7 +217,6 @@ def _not_serving(config: DeviceConfig) -> frozenset[str]:
     return frozenset() if running is None else running.watched_words
 
 
-@dataclass(frozen=True, slots=True)
 class RunningCore(WireObject):
     """The members that the status of every version has; an installer must not use others."""
 

@@ -5,7 +5,6 @@ Four operations have no object: `http_key` is answered with the 32 bytes that si
 with the body of POST /v1/devices/attest for the newest status.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cloud_client.contract import MAX_BATCH_ITEMS
@@ -18,7 +17,6 @@ MAX_WAIT_MS: Final = 60_000
 """A carrier asks again after at most this time, so that a hanging one is noticed."""
 
 
-@dataclass(frozen=True, slots=True)
 class CloudState(WireObject):
     """`link_state`: whether the service is reachable, and the words for a status line."""
 
@@ -26,7 +24,6 @@ class CloudState(WireObject):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
 class GalleryPosition(WireObject):
     """The position of the core's gallery; the answer to `gallery.deltas`, which carries a page."""
 
@@ -34,7 +31,6 @@ class GalleryPosition(WireObject):
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
 class HelloAnswer(WireObject):
     """The answer to `hello`. `wipe_id`: of a wipe not yet reported to the service."""
 
@@ -44,7 +40,6 @@ class HelloAnswer(WireObject):
     wipe_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class SnapshotPageTaken(WireObject):
     """The answer to `gallery.snapshot`, which carries a page. `done`: it was the last one."""
 
@@ -57,7 +52,6 @@ class SnapshotPageTaken(WireObject):
         return GalleryPosition(self.epoch, self.seq)
 
 
-@dataclass(frozen=True, slots=True)
 class BatchAsked(WireObject):
     """`verdicts.next`: at most `limit` items, as soon as there are any or after `wait_ms`."""
 
@@ -65,7 +59,6 @@ class BatchAsked(WireObject):
     limit: Annotated[int, Between(1, MAX_BATCH_ITEMS)]
 
 
-@dataclass(frozen=True, slots=True)
 class BatchOffered(WireObject):
     """The answer, with the body of POST /v1/verdicts/batch; ticket 0: there is none."""
 
@@ -73,14 +66,12 @@ class BatchOffered(WireObject):
     items: int
 
 
-@dataclass(frozen=True, slots=True)
 class ErrandAsked(WireObject):
     """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
 
-@dataclass(frozen=True, slots=True)
 class ErrandOffered(WireObject):
     """The answer, with the body; ticket 0, and nothing else: there is none."""
 
@@ -89,7 +80,6 @@ class ErrandOffered(WireObject):
     expires_in_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class BatchAnswered(WireObject):
     """`verdicts.done`, with the service's answer. `code`: the code of a refusal, empty with status 200."""
 
@@ -98,7 +88,6 @@ class BatchAnswered(WireObject):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class ErrandAnswered(WireObject):
     """`enrolment.done`, `redeem.done`, with the service's answer. `status`: 0 when the service was not
     reached. `code`: the code for that or for a refusal, else empty."""
@@ -108,14 +97,12 @@ class ErrandAnswered(WireObject):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class ReportAsked(WireObject):
     """`report.next`: the body of POST …/self/report, as soon as there is news or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
 
-@dataclass(frozen=True, slots=True)
 class ChunkWanted(WireObject):
     """A chunk of a release to fetch next."""
 
@@ -123,7 +110,6 @@ class ChunkWanted(WireObject):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
 class OfferTaken(WireObject):
     """The answer to `updates`, which carries that of GET …/self/updates. `next_after_s`: when to ask the
     service again."""
@@ -132,7 +118,6 @@ class OfferTaken(WireObject):
     chunk: ChunkWanted | None
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateChunkTaken(WireObject):
     """What to fetch next: the answer to `updates.wanted`, `updates.gone`, and `updates.chunk`, which carries
     the service's answer."""
@@ -140,14 +125,12 @@ class UpdateChunkTaken(WireObject):
     chunk: ChunkWanted | None
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseGone(WireObject):
     """`updates.gone`: the service has no chunks of this release for this device."""
 
     release_seq: Annotated[int, Between(1)]
 
 
-@dataclass(frozen=True, slots=True)
 class StatusTaken(WireObject):
     """The answer to `status`, which carries the signed one. `wiped`: the wipe_id to confirm to the service.
     `attest`: an attestation with the challenge of this status is due."""
@@ -156,7 +139,6 @@ class StatusTaken(WireObject):
     attest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class AttestAnswered(WireObject):
     """`attested`: the service's answer to an attestation. `code`: of a refusal, empty with status 200."""
 
@@ -164,14 +146,12 @@ class AttestAnswered(WireObject):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class WipeConfirmed(WireObject):
     """`wiped`: the service knows of the wipe."""
 
     wipe_id: Annotated[str, NAME]
 
 
-@dataclass(frozen=True, slots=True)
 class ServiceTime(WireObject):
     """`time`: the service's clock (epoch)."""
 

@@ -2,7 +2,7 @@
 objects; the status is in `device.values.status`."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Final
 
 from device.values.status import EnrolmentShown, PadStatus, UpdatesStatus
@@ -18,7 +18,6 @@ _AT_MOST_16, _AT_MOST_32 = re.compile(r"(?s).{0,16}"), re.compile(r"(?s).{0,32}"
 WaitMs = Annotated[int, Between(0, LONGEST_WAIT_MS)]
 
 
-@dataclass(frozen=True, slots=True)
 class ScreenAsked(WireObject):
     """`enrolment.state`: what the screen shows, as soon as its number differs from `after` or `wait_ms` is
     over."""
@@ -27,7 +26,6 @@ class ScreenAsked(WireObject):
     wait_ms: WaitMs
 
 
-@dataclass(frozen=True, slots=True)
 class ScreenAnswer(WireObject):
     """`unready` says why no enrolment is possible now, else it is empty. `online`: the service is
     reachable."""
@@ -38,14 +36,12 @@ class ScreenAnswer(WireObject):
     unready: str
 
 
-@dataclass(frozen=True, slots=True)
 class CodeTyped(WireObject):
     """`enrolment.begin`: a code from the keypad."""
 
     short_code: Annotated[str, _AT_MOST_32]
 
 
-@dataclass(frozen=True, slots=True)
 class TermsAsked(WireObject):
     """`enrolment.terms`: the text of a version, in a language such as pt-BR."""
 
@@ -53,7 +49,6 @@ class TermsAsked(WireObject):
     language: Annotated[str, _AT_MOST_16]
 
 
-@dataclass(frozen=True, slots=True)
 class TermsShown(WireObject):
     """The text of one version in one language."""
 
@@ -63,7 +58,6 @@ class TermsShown(WireObject):
     paragraphs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TermsAnswer(WireObject):
     """`required`: the purposes that must be accepted."""
 
@@ -71,7 +65,6 @@ class TermsAnswer(WireObject):
     required: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TermsAccepted(WireObject):
     """`enrolment.accept`: the person accepts what is on the screen."""
 
@@ -79,21 +72,18 @@ class TermsAccepted(WireObject):
     purposes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class NextAsked(WireObject):
     """`preview.frame`, `pass.next`, `pass.rehearse`: the next one, or none when `wait_ms` is over."""
 
     wait_ms: WaitMs
 
 
-@dataclass(frozen=True, slots=True)
 class PictureAnswer(WireObject):
     """With a JPEG. `picture`: what was seen in it (`device.enrolment.preview`); null when there is none."""
 
     picture: JsonObject | None
 
 
-@dataclass(frozen=True, slots=True)
 class VerdictSent(WireObject):
     """The verdict of a real passage."""
 
@@ -101,7 +91,6 @@ class VerdictSent(WireObject):
     verdict_ref: str
 
 
-@dataclass(frozen=True, slots=True)
 class Rehearsed(WireObject):
     """The additional members of a rehearsal."""
 
@@ -113,7 +102,6 @@ class Rehearsed(WireObject):
     thr_id: str
 
 
-@dataclass(frozen=True, slots=True)
 class TrialPassage(WireObject):
     """A passage shown to a technician. `stages_us`: name and microseconds, in the order they ran."""
 
@@ -130,21 +118,18 @@ class TrialPassage(WireObject):
     rehearsed: Rehearsed | None = field(default=None, metadata={"flat": Rehearsed})
 
 
-@dataclass(frozen=True, slots=True)
 class PassAnswer(WireObject):
     """`passage` is null when there was none in time."""
 
     passage: TrialPassage | None
 
 
-@dataclass(frozen=True, slots=True)
 class UpdatesAnswer(WireObject):
     """The answer to `update.status` and `update.rollback`."""
 
     updates: UpdatesStatus
 
 
-@dataclass(frozen=True, slots=True)
 class ManifestTaken(WireObject):
     """The answer to `update.manifest`, which carries the signed manifest."""
 
@@ -152,7 +137,6 @@ class ManifestTaken(WireObject):
     updates: UpdatesStatus
 
 
-@dataclass(frozen=True, slots=True)
 class ChunkGiven(WireObject):
     """`update.chunk`, with the bytes of chunk `index`."""
 
@@ -160,21 +144,18 @@ class ChunkGiven(WireObject):
     index: Annotated[int, Between(0)]
 
 
-@dataclass(frozen=True, slots=True)
 class ChunkTaken(WireObject):
     """`have`: how many chunks of the release are on the disk."""
 
     have: int
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceNamed(WireObject):
     """`factory_reset`, `update.rollback`: destructive requests name the device."""
 
     device_id: str
 
 
-@dataclass(frozen=True, slots=True)
 class ResetDone(WireObject):
     """The answer to `factory_reset`. `untold_wipe_id`: of a wipe whose completion the service does not
     know."""

@@ -1,12 +1,9 @@
 """The report of a device to its service (device surface §3): by network and by mail the same members."""
 
-from dataclasses import dataclass
-
 from device.values.status import AppStatus, ReportedRelease
 from device.values.wire import WireObject
 
 
-@dataclass(frozen=True, slots=True)
 class HeldGallery(WireObject):
     """The state of the gallery, which it acknowledges."""
 
@@ -15,7 +12,6 @@ class HeldGallery(WireObject):
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedLink(WireObject):
     """The cable: whether a validator has proved itself, and which."""
 
@@ -23,7 +19,6 @@ class ReportedLink(WireObject):
     dbd_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedQueues(WireObject):
     """Verdicts that the service lacks, and outbox records without a receipt."""
 
@@ -31,7 +26,6 @@ class ReportedQueues(WireObject):
     mail: int
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedBoard(WireObject):
     """None where the board cannot say."""
 
@@ -40,14 +34,12 @@ class ReportedBoard(WireObject):
     memory_free_mib: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedCamera(WireObject):
     """Frames per second since the report before."""
 
     fps: int
 
 
-@dataclass(frozen=True, slots=True)
 class SelfReport(WireObject):
     """The whole report. It names no person, transaction, verdict, host or address.
 

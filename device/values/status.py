@@ -1,6 +1,6 @@
 """The status of a device: what palmd answers, and `palmctl status --json` prints, member by member."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from device.errors import IpcRefused
@@ -11,7 +11,6 @@ from link1.canonical import JsonObject
 from link1.errors import FormatError
 
 
-@dataclass(frozen=True, slots=True)
 class AppStatus(WireObject):
     """The running software."""
 
@@ -19,7 +18,6 @@ class AppStatus(WireObject):
     version: str
 
 
-@dataclass(frozen=True, slots=True)
 class HealthNote(WireObject):
     """A word of `device.health`, with what a technician should know and do."""
 
@@ -27,7 +25,6 @@ class HealthNote(WireObject):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
 class CameraStatus(WireObject):
     """`condition`: starting, ok, stalled, absent; off on a wiped device. The counts are since the start."""
 
@@ -42,7 +39,6 @@ class CameraStatus(WireObject):
     faults: int = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
 class CableStatus(WireObject):
     """`state`: up while a session with a validator exists, whose key is `validator_kid`; else down."""
 
@@ -52,7 +48,6 @@ class CableStatus(WireObject):
     validator_kid: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class GalleryStatus(WireObject):
     """`reason`: why it is fresh or not; `left_s`: how long it stays fresh without contact with the
     service."""
@@ -67,7 +62,6 @@ class GalleryStatus(WireObject):
     left_s: int
 
 
-@dataclass(frozen=True, slots=True)
 class RefusedMail(WireObject):
     """The inbox record at which the mail has stopped."""
 
@@ -75,7 +69,6 @@ class RefusedMail(WireObject):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class MailStatus(WireObject):
     """The positions of the mail boxes."""
 
@@ -85,7 +78,6 @@ class MailStatus(WireObject):
     refused: RefusedMail | None
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseStatus(WireObject):
     """A release of software or of a model."""
 
@@ -95,7 +87,6 @@ class ReleaseStatus(WireObject):
     version: str
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivingStatus(WireObject):
     """A release of which `chunks` of `chunk_count` are here; `size` in bytes."""
 
@@ -108,7 +99,6 @@ class ReceivingStatus(WireObject):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
 class ModelOnDisk(WireObject):
     """A model on the disk; the shipped one has no `model_id` here."""
 
@@ -117,7 +107,6 @@ class ModelOnDisk(WireObject):
     model_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class ModelStatus(WireObject):
     """The model in force, the model that waits for its gallery, and the previous one."""
 
@@ -128,7 +117,6 @@ class ModelStatus(WireObject):
     previous: ModelOnDisk | None
 
 
-@dataclass(frozen=True, slots=True)
 class FailedRelease(WireObject):
     """The newest release that is not in force, and why."""
 
@@ -138,7 +126,6 @@ class FailedRelease(WireObject):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class ReportedRelease(WireObject):
     """A release in a report to the service. `state`: receiving, verified, trial, running, failed, withdrawn.
     `code` says why it failed."""
@@ -150,7 +137,6 @@ class ReportedRelease(WireObject):
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class UpdatesInForce(WireObject):
     """The state of updates. `app_waiting`: software that waits to be installed. `releases`: as in a report to
     the service."""
@@ -163,7 +149,6 @@ class UpdatesInForce(WireObject):
     releases: tuple[ReportedRelease, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class UpdatesStatus(WireObject):
     """`usable`: updates are accepted, and `state` is present; else `fault` says why not. `software`: the
     running version."""
@@ -174,7 +159,6 @@ class UpdatesStatus(WireObject):
     state: UpdatesInForce | None = field(default=None, metadata={"flat": UpdatesInForce})
 
 
-@dataclass(frozen=True, slots=True)
 class PadStatus(WireObject):
     """The liveness check of a verdict: its result, its mechanism, and its score × 10000."""
 
@@ -183,7 +167,6 @@ class PadStatus(WireObject):
     score_q: int
 
 
-@dataclass(frozen=True, slots=True)
 class VerdictSummary(WireObject):
     """A verdict with the subject removed."""
 
@@ -197,7 +180,6 @@ class VerdictSummary(WireObject):
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
 class ConsentShown(WireObject):
     """In step `consent`: the hands to enrol, the terms, and the optional purposes."""
 
@@ -206,7 +188,6 @@ class ConsentShown(WireObject):
     optional: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CaptureShown(WireObject):
     """In the other steps: the hands to enrol, the one to show now, a hint why it is not captured yet, and the
     number of its captures."""
@@ -218,7 +199,6 @@ class CaptureShown(WireObject):
     wanted: int
 
 
-@dataclass(frozen=True, slots=True)
 class EnrolmentShown(WireObject):
     """What a screen shows of the enrolment. `code`: why it failed, in step `failed`."""
 
@@ -228,7 +208,6 @@ class EnrolmentShown(WireObject):
     capture: CaptureShown | None = field(default=None, metadata={"flat": CaptureShown})
 
 
-@dataclass(frozen=True, slots=True)
 class LatencyStatus(WireObject):
     """Microseconds from the deciding frame to the verdict's last byte; without verdicts only the count.
 
@@ -241,7 +220,6 @@ class LatencyStatus(WireObject):
     stages_us: dict[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class EvidenceCounters(WireObject):
     """Since the start: validator messages with a bad signature, and those beyond the limit of what is
     kept."""
@@ -250,7 +228,6 @@ class EvidenceCounters(WireObject):
     beyond_limit: int = field(metadata={"member": "evidence.beyond_limit"})
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryStatus(WireObject):
     """The protections of keys in memory; `problem` is empty when all of them are in force."""
 
@@ -259,7 +236,6 @@ class MemoryStatus(WireObject):
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
 class WipeStatus(WireObject):
     """A completed wipe. `record`: the sealed record that reports it to the service."""
 
@@ -268,7 +244,6 @@ class WipeStatus(WireObject):
     record: JsonObject | None
 
 
-@dataclass(frozen=True, slots=True)
 class CoreStatus(WireObject):
     """The whole status. A wiped device has `wipe`, and none of the members between it and `latency`."""
 
@@ -303,7 +278,6 @@ class CoreStatus(WireObject):
         return tuple(note.word for note in self.health)
 
 
-@dataclass(frozen=True, slots=True)
 class StatusAnswer(WireObject):
     """The answer to `status`."""
 

@@ -1,6 +1,5 @@
 """Objects that cross a socket between two programs of the device, each defined by one dataclass.
 
-    @dataclass(frozen=True, slots=True)
     class WipeConfirmed(WireObject):
         wipe_id: Annotated[str, WIPE_ID]
 
@@ -16,9 +15,20 @@ where they are not all present. Unknown members are ignored: a newer program may
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Final, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from device.platform.ipc import Packet, reply
 from link1.canonical import MAX_INTEGER, JsonObject
@@ -33,11 +43,14 @@ class Between:
     high: int = MAX_INTEGER
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class WireObject:
-    """Base of the dataclasses that cross a socket."""
+    """Base of the objects that cross a socket. Every class made from it is a frozen dataclass."""
 
-    __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def to_obj(self) -> JsonObject:
         """The members as JSON values."""

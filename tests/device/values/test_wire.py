@@ -1,7 +1,7 @@
 """What crosses the sockets: a dataclass reads what it writes, and says what it does not take."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 import pytest
@@ -34,12 +34,10 @@ from link1.errors import FormatError
 from tests.device.status_makers import some_status
 
 
-@dataclass(frozen=True, slots=True)
 class Inner(WireObject):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class Outer(WireObject):
     count: Annotated[int, Between(1, 9)]
     word: Annotated[str, re.compile("[a-z]+")]
