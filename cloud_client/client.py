@@ -114,11 +114,28 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A good answer: 2xx, its body as received (b"" for 204), and the server's clock if it was sent."""
+    """An answer with its body as received (b"" for 204)."""
 
     status: int
+    headers: httpx.Headers = field(repr=False)
     body: bytes = field(repr=False)
-    server_time_ms: int | None
+
+    @property
+    def server_time_ms(self) -> int | None:
+        """The server's clock, if it was sent."""
+        text = self.headers.get(SERVER_TIME_HEADER, "")
+        if not _SERVER_TIME.fullmatch(text):
+            return None
+        try:
+            moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        return round(moment.timestamp() * 1000)
+
+    def has_type(self, media_type: str) -> bool:
+        """Whether its Content-Type is `media_type`, with any parameters."""
+        sent: str = self.headers.get("Content-Type", "")
+        return sent.partition(";")[0].strip().lower() == media_type
 
 
 class CloudClient:
@@ -233,11 +250,14 @@ class CloudClient:
         answer = await self._send(method, target, body, headers, wait_s)
         if answer.status == 401 and self._learn_clock(answer):
             answer = await self._send(method, target, body, headers, wait_s)
-        if 200 <= answer.status < 300:
-            return answer.accepted()
-        raise answer.problem()
+        if not 200 <= answer.status < 300:
+            raise _problem_of(answer)
+        if answer.status != 204 and not answer.has_type(JSON_TYPE):
+            # A captive portal answers 200 with its login page.
+            raise CloudAnswerError(f"an answer {answer.status} is not JSON; is there a proxy in between?")
+        return answer
 
-    def _learn_clock(self, answer: "_RawAnswer") -> bool:
+    def _learn_clock(self, answer: Answer) -> bool:
         """Take over the server's clock when ours explains a 401; False when it does not."""
         server_time_ms = answer.server_time_ms
         if server_time_ms is None:
@@ -252,7 +272,7 @@ class CloudClient:
 
     async def _send(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], wait_s: int
-    ) -> "_RawAnswer":
+    ) -> Answer:
         request = self._http.build_request(
             method,
             f"{self._address.origin}{target}",
@@ -282,7 +302,7 @@ class CloudClient:
             raise CloudUnreachable(f"{self._address.origin} did not answer in time") from error
         except httpx.TransportError as error:
             raise CloudUnreachable(f"{self._address.origin} cannot be reached: {error}") from error
-        return _RawAnswer(response.status_code, response.headers, received)
+        return Answer(response.status_code, response.headers, received)
 
 
 async def _read_capped(response: httpx.Response) -> bytes:
@@ -294,55 +314,28 @@ async def _read_capped(response: httpx.Response) -> bytes:
     return bytes(received)
 
 
-@dataclass(frozen=True, slots=True)
-class _RawAnswer:
-    status: int
-    headers: httpx.Headers
-    body: bytes = field(repr=False)
+def _problem_of(answer: Answer) -> CloudProblem:
+    retry_after = answer.headers.get("Retry-After", "")
+    members = _problem_members(answer)
+    code, request_id = members.get("code"), members.get("instance")
+    return CloudProblem(
+        answer.status,
+        code if isinstance(code, str) and _CODE.fullmatch(code) else "",
+        retryable=members.get("retryable") is True,
+        retry_after_s=float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0,
+        request_id=request_id if isinstance(request_id, str) and NAME_64.fullmatch(request_id) else "",
+        pointers=_pointers(members.get("errors")),
+    )
 
-    @property
-    def server_time_ms(self) -> int | None:
-        text = self.headers.get(SERVER_TIME_HEADER, "")
-        if not _SERVER_TIME.fullmatch(text):
-            return None
-        try:
-            moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
-        except ValueError:
-            return None
-        return round(moment.timestamp() * 1000)
 
-    def _is(self, media_type: str) -> bool:
-        sent: str = self.headers.get("Content-Type", "")
-        return sent.partition(";")[0].strip().lower() == media_type
-
-    def accepted(self) -> Answer:
-        if self.status != 204 and not self._is(JSON_TYPE):
-            # A captive portal answers 200 with its login page.
-            raise CloudAnswerError(f"an answer {self.status} is not JSON; is there a proxy in between?")
-        return Answer(self.status, self.body, self.server_time_ms)
-
-    def problem(self) -> CloudProblem:
-        retry_after = self.headers.get("Retry-After", "")
-        retry_after_s = float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0
-        members = self._problem_members()
-        code, request_id = members.get("code"), members.get("instance")
-        return CloudProblem(
-            self.status,
-            code if isinstance(code, str) and _CODE.fullmatch(code) else "",
-            retryable=members.get("retryable") is True,
-            retry_after_s=retry_after_s,
-            request_id=request_id if isinstance(request_id, str) and NAME_64.fullmatch(request_id) else "",
-            pointers=_pointers(members.get("errors")),
-        )
-
-    def _problem_members(self) -> dict[str, Any]:
-        if not self._is(PROBLEM_TYPE) or len(self.body) > _MAX_PROBLEM_BYTES:
-            return {}
-        try:
-            members = json.loads(self.body)
-        except (ValueError, RecursionError):
-            return {}
-        return members if isinstance(members, dict) else {}
+def _problem_members(answer: Answer) -> dict[str, Any]:
+    if not answer.has_type(PROBLEM_TYPE) or len(answer.body) > _MAX_PROBLEM_BYTES:
+        return {}
+    try:
+        members = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return members if isinstance(members, dict) else {}
 
 
 def _pointers(errors: object) -> tuple[str, ...]:

@@ -14,17 +14,7 @@ from device.errors import IpcRefused
 from device.health import Health, HealthWord
 from device.platform.control import Operation, refusing
 from device.platform.ipc import Packet, reply
-from device.values.control import (
-    CodeTyped,
-    NextAsked,
-    PassAnswer,
-    PictureAnswer,
-    ScreenAnswer,
-    ScreenAsked,
-    TermsAccepted,
-    TermsAnswer,
-    TermsAsked,
-)
+from device.values import control
 from device.values.wire import reply_with
 from link1.errors import FormatError
 from models.thresholds import Thresholds
@@ -57,19 +47,19 @@ def people_operations(  # noqa: C901 - one function an operation
     """The operations by name."""
 
     async def state(request: Packet) -> Packet:
-        asked = ScreenAsked.from_obj(request.header)
+        asked = control.ScreenAsked.from_obj(request.header)
         seq, shown = await enrolment.shown_after(asked.after, asked.wait_ms / 1000)
-        return reply_with(ScreenAnswer(seq, shown, online(), why_not_captured(health)))
+        return reply_with(control.ScreenAnswer(seq, shown, online(), why_not_captured(health)))
 
     async def begin(request: Packet) -> Packet:
         if not has_network:
             raise IpcRefused("no_network", "this device has no [cloud], so a code cannot be exchanged here")
         _check_ready(health)
-        enrolment.code_typed(CodeTyped.from_obj(request.header).short_code)
+        enrolment.code_typed(control.CodeTyped.from_obj(request.header).short_code)
         return reply()
 
     async def show_terms(request: Packet) -> Packet:
-        asked = TermsAsked.from_obj(request.header)
+        asked = control.TermsAsked.from_obj(request.header)
         text = terms.read(asked.terms_version, asked.language)
         if text is None:
             raise IpcRefused(
@@ -77,10 +67,10 @@ def people_operations(  # noqa: C901 - one function an operation
                 f"there is no text of the terms {asked.terms_version} on this device; "
                 f"put {asked.terms_version}.{LANGUAGES[0]}.txt into {terms.folder}",
             )
-        return reply_with(TermsAnswer(text, tuple(REQUIRED)))
+        return reply_with(control.TermsAnswer(text, tuple(REQUIRED)))
 
     async def accept(request: Packet) -> Packet:
-        accepted = TermsAccepted.from_obj(request.header)
+        accepted = control.TermsAccepted.from_obj(request.header)
         most = len(REQUIRED) + len(OPTIONAL)
         if not 1 <= len(accepted.purposes) <= most:
             raise FormatError(f"member purposes is not an array of 1 to {most} items")
@@ -96,9 +86,9 @@ def people_operations(  # noqa: C901 - one function an operation
         return reply()
 
     async def picture(request: Packet) -> Packet:
-        made = await preview.picture(NextAsked.from_obj(request.header).wait_ms / 1000)
+        made = await preview.picture(control.NextAsked.from_obj(request.header).wait_ms / 1000)
         if made is None:
-            return reply_with(PictureAnswer(None))
+            return reply_with(control.PictureAnswer(None))
         findings, jpeg = made
         limits = thresholds()
         floors = {
@@ -106,16 +96,16 @@ def people_operations(  # noqa: C901 - one function an operation
             "enrol_quality_q": limits.enrol_quality_q,
             "pad_q": limits.pad_q,
         }
-        return reply_with(PictureAnswer(findings | {"floors": floors}), jpeg)
+        return reply_with(control.PictureAnswer(findings | {"floors": floors}), jpeg)
 
     async def next_passage(request: Packet) -> Packet:
-        asked = NextAsked.from_obj(request.header)
-        return reply_with(PassAnswer(await passes.next_passage(asked.wait_ms / 1000)))
+        asked = control.NextAsked.from_obj(request.header)
+        return reply_with(control.PassAnswer(await passes.next_passage(asked.wait_ms / 1000)))
 
     async def rehearse(request: Packet) -> Packet:
         _check_ready(health)
-        asked = NextAsked.from_obj(request.header)
-        return reply_with(PassAnswer(await passes.rehearse(asked.wait_ms / 1000)))
+        asked = control.NextAsked.from_obj(request.header)
+        return reply_with(control.PassAnswer(await passes.rehearse(asked.wait_ms / 1000)))
 
     return refusing(
         {

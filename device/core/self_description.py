@@ -27,26 +27,7 @@ from device.platform.memory import MemoryGuard, available_mib
 from device.trust.pinning import Pinning
 from device.trust.trust import Pinned
 from device.updates.desk import UpdateDesk
-from device.values.report import (
-    HeldGallery,
-    ReportedBoard,
-    ReportedCamera,
-    ReportedLink,
-    ReportedQueues,
-    SelfReport,
-)
-from device.values.status import (
-    AppStatus,
-    CableStatus,
-    CameraStatus,
-    CoreStatus,
-    EvidenceCounters,
-    GalleryStatus,
-    HealthNote,
-    MailStatus,
-    MemoryStatus,
-    RefusedMail,
-)
+from device.values import report, status
 from device.vision.capture import CameraCondition, CaptureThread
 from device.vision.inference import InferenceThread
 from link1.device_end import DeviceEnd
@@ -104,44 +85,44 @@ class SelfDescription:
             at_ms=self.clock.wall_ms(),
         )
 
-    def for_service(self) -> SelfReport:
+    def for_service(self) -> report.SelfReport:
         """The report of this moment, for both carriers."""
         trust, mark, mail = self.pinned.trust, self.gallery.mark(), self.mail().position
         camera, fps = self.hardware.camera, self._frames_per_second()
         working = camera is not None and camera.condition is CameraCondition.OK
-        waiting = ReportedQueues(self.store_watch().uploads_waiting, mail.out_seq - mail.out_acked_seq)
-        return SelfReport(
+        waiting = report.ReportedQueues(self.store_watch().uploads_waiting, mail.out_seq - mail.out_acked_seq)
+        return report.SelfReport(
             v=1,
             boot_id=self._boot_id,
             at_ms=self.clock.wall_ms(),
             uptime_s=(self.clock.boottime_ms() - self._started_ms) // 1000,
             serving=self.health.serving,
-            app=AppStatus(APP_PACKAGE, self.app_version),
+            app=status.AppStatus(APP_PACKAGE, self.app_version),
             model_id=self.model_id,
             thr_id=self.pinning.policy.thresholds.thr_id,
             config_seq=self.pinning.policy.config_seq,
             health=tuple(str(word) for word in self.health.words),
-            gallery=None if trust.gallery is None else HeldGallery(mark.stream, mark.epoch, mark.seq),
-            link=ReportedLink(self.end.proven, trust.dbd_id if self.end.proven else None),
+            gallery=None if trust.gallery is None else report.HeldGallery(mark.stream, mark.epoch, mark.seq),
+            link=report.ReportedLink(self.end.proven, trust.dbd_id if self.end.proven else None),
             queues=waiting,
-            board=ReportedBoard(hottest_c(), _free_mib(self.config.device.state_dir), available_mib()),
-            camera=ReportedCamera(fps) if working else None,
+            board=report.ReportedBoard(hottest_c(), _free_mib(self.config.device.state_dir), available_mib()),
+            camera=report.ReportedCamera(fps) if working else None,
             counters=self._counters(),
             updates=release_states(self.updates),
         )
 
-    def for_technician(self) -> CoreStatus:
+    def for_technician(self) -> status.CoreStatus:
         """The whole state, with only integers and words."""
         trust, camera, gate, end = self.pinned.trust, self.hardware.camera, self.gate(), self.end
         capture, inference = self.capture.counters, self.inference().counters
-        return CoreStatus(
+        return status.CoreStatus(
             device_id=trust.device_id,
             gate_id=trust.gate_id,
             dbd_id=trust.dbd_id,
-            app=AppStatus(APP_PACKAGE, self.app_version),
+            app=status.AppStatus(APP_PACKAGE, self.app_version),
             serving=self.health.serving,
-            health=tuple(HealthNote(str(word), text) for word, text in self.health.details.items()),
-            camera=CameraStatus(
+            health=tuple(status.HealthNote(str(word), text) for word, text in self.health.details.items()),
+            camera=status.CameraStatus(
                 str(camera.condition) if camera else "starting",
                 camera.description if camera else self.config.camera.source,
                 camera.message if camera else "",
@@ -152,7 +133,7 @@ class SelfDescription:
                 examined=inference.examined,
                 faults=inference.faults,
             ),
-            cable=CableStatus(
+            cable=status.CableStatus(
                 "up" if end.proven else "down",
                 self.config.link.port,
                 self.hardware.cable_message,
@@ -171,13 +152,13 @@ class SelfDescription:
             enrolment=self.enrolment.shown,
             latency=gate.latencies.summary(),
             service_time_ms=self.pinned.service_ms,
-            counters=EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
-            memory=MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
+            counters=status.EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
+            memory=status.MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
         )
 
-    def _gallery(self) -> GalleryStatus:
+    def _gallery(self) -> status.GalleryStatus:
         at, store, fresh = self.gallery.mark(), self.gallery.store, self.gallery.freshness()
-        return GalleryStatus(
+        return status.GalleryStatus(
             at.stream,
             at.epoch,
             at.seq,
@@ -188,10 +169,10 @@ class SelfDescription:
             left_s=0 if fresh is None else fresh.left_ms // 1000,
         )
 
-    def _mail(self) -> MailStatus:
+    def _mail(self) -> status.MailStatus:
         at = self.mail().position
-        refused = None if at.refused is None else RefusedMail(at.refused.seq, at.refused.code)
-        return MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, refused)
+        refused = None if at.refused is None else status.RefusedMail(at.refused.seq, at.refused.code)
+        return status.MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, refused)
 
     def _counters(self) -> dict[str, int]:
         return {

@@ -15,6 +15,7 @@ import logging
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, NoReturn, TypeVar
 
@@ -32,19 +33,7 @@ from device.syncd.policy import (
     is_judged,
     next_cursor_of,
 )
-from device.values.carrier import (
-    AttestAnswered,
-    BatchAnswered,
-    BatchAsked,
-    BatchOffered,
-    CloudState,
-    GalleryPosition,
-    HelloAnswer,
-    ServiceTime,
-    SnapshotPageTaken,
-    StatusTaken,
-    WipeConfirmed,
-)
+from device.values import carrier
 from device.values.wire import WireObject
 from link1.errors import FormatError
 
@@ -104,30 +93,19 @@ class DeviceWiped(Exception):
     """Nothing is left to carry, and the http key must leave memory: the process ends."""
 
 
+@dataclass(eq=False)
 class SyncContext:
     """Shared by the tasks: the service, the clock, a random source, and the state of the link."""
 
-    def __init__(
-        self, cloud: CloudClient, clock: Clock, random: Random, on_link_change: Callable[[CloudState], None]
-    ) -> None:
-        self.cloud = cloud
-        self.clock = clock
-        self.random = random
-        self.status_wanted = asyncio.Event()
-        self.link_news = asyncio.Event()
-        self._reachability = Reachability()
-        self._on_link_change = on_link_change
+    cloud: CloudClient
+    clock: Clock
+    random: Random
+    on_link_change: Callable[[carrier.CloudState], None]
+
+    def __post_init__(self) -> None:
+        self.status_wanted, self.link_news = asyncio.Event(), asyncio.Event()
+        self.reachability = Reachability()
         self._online = asyncio.Event()
-
-    @property
-    def link(self) -> CloudState:
-        """Whether the service is reachable, at the last request."""
-        return self._reachability.state
-
-    @property
-    def link_known(self) -> bool:
-        """Whether a first request has been answered or has failed."""
-        return self._reachability.known
 
     async def ask(self, request: Awaitable[Answer]) -> Answer:
         """The service's answer to a request, which also shows whether it is reachable. Raises CloudError."""
@@ -137,19 +115,19 @@ class SyncContext:
             if isinstance(error, CloudProblem) and error.status == 401:
                 # A revoked device learns of its wipe by asking for its status.
                 self.status_wanted.set()
-            self._noticed(self._reachability.failed(error))
+            self._noticed(self.reachability.failed(error))
             raise
-        self._noticed(self._reachability.answered())
+        self._noticed(self.reachability.answered())
         return answer
 
     async def pause(self, seconds: float) -> None:
         """Wait; while the service is unreachable, only until another task has reached it."""
-        if self.link.online:
+        if self.reachability.state.online:
             await asyncio.sleep(seconds)
         else:
             await wait_at_most(self._online, seconds)
 
-    def _noticed(self, change: CloudState | None) -> None:
+    def _noticed(self, change: carrier.CloudState | None) -> None:
         if change is None:
             return
         if change.online:
@@ -157,7 +135,7 @@ class SyncContext:
         else:
             self._online.clear()
         self.link_news.set()
-        self._on_link_change(change)
+        self.on_link_change(change)
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
@@ -220,7 +198,7 @@ class GalleryTask(SyncTask):
             if isinstance(request, FetchDeltas):
                 taken = await core.call("gallery.deltas", payload=page.body)
                 elapsed_s = (self._context.clock.monotonic_ms() - asked_ms) / 1000
-                return course.deltas_taken(read_answer(GalleryPosition, taken), elapsed_s)
+                return course.deltas_taken(read_answer(carrier.GalleryPosition, taken), elapsed_s)
             taken = await core.call("gallery.snapshot", payload=page.body, timeout_s=LAST_PAGE_TAKES_S)
         except IpcRefused as error:
             _log.warning("gallery: the core refuses a page: %s", error)
@@ -229,7 +207,7 @@ class GalleryTask(SyncTask):
                 self._course = None
                 return NO_GALLERY_S
             return course.page_refused(error.code, position)
-        applied = read_answer(SnapshotPageTaken, taken)
+        applied = read_answer(carrier.SnapshotPageTaken, taken)
         return course.snapshot_page_taken(
             applied.position, done=applied.done, next_cursor=next_cursor_of(page.body)
         )
@@ -247,10 +225,10 @@ class VerdictTask(SyncTask):
     async def step(self, core: CoreLine) -> float:
         batch = await core.call(
             "verdicts.next",
-            BatchAsked(WAIT_MS, self._size.size),
+            carrier.BatchAsked(WAIT_MS, self._size.size),
             timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S,
         )
-        offered = read_answer(BatchOffered, batch)
+        offered = read_answer(carrier.BatchOffered, batch)
         if offered.ticket == 0:
             return 0.0
         key = f"verdicts-{secrets.token_hex(16)}"
@@ -266,7 +244,7 @@ class VerdictTask(SyncTask):
 
     async def _answered(self, core: CoreLine, answer: Answer, ticket: int) -> float:
         try:
-            await core.call("verdicts.done", BatchAnswered(ticket, answer.status, ""), answer.body)
+            await core.call("verdicts.done", carrier.BatchAnswered(ticket, answer.status, ""), answer.body)
         except IpcRefused as error:
             _log.warning("verdicts: the core refuses the answer: %s", error)
             return self.backoff.failed()
@@ -274,12 +252,12 @@ class VerdictTask(SyncTask):
         self._size.taken()
         return 0.0
 
-    async def _refused(self, core: CoreLine, error: CloudProblem, batch: BatchOffered) -> float:
+    async def _refused(self, core: CoreLine, error: CloudProblem, batch: carrier.BatchOffered) -> float:
         if not self._size.refused(batch.items):
             _log.warning("verdicts: %d items refused as a whole (%s), trying fewer", batch.items, error)
             return 0.0
         _log.error("verdicts: one item is refused and set aside: %s", error)
-        await core.call("verdicts.done", BatchAnswered(batch.ticket, error.status, error.code))
+        await core.call("verdicts.done", carrier.BatchAnswered(batch.ticket, error.status, error.code))
         return self.backoff.failed()
 
 
@@ -305,7 +283,7 @@ class StatusTask(SyncTask):
 
     async def step(self, core: CoreLine) -> float:
         self._context.status_wanted.clear()
-        pending = read_answer(HelloAnswer, await core.call("hello")).wipe_id
+        pending = read_answer(carrier.HelloAnswer, await core.call("hello")).wipe_id
         if pending is not None:
             # Interrupted after the order: the status may no longer be available to this key.
             await self._confirm_wipe(core, pending)
@@ -317,13 +295,13 @@ class StatusTask(SyncTask):
             raise
         self.backoff.succeeded()
         if answer.server_time_ms is not None:
-            await core.call("time", ServiceTime(answer.server_time_ms))
+            await core.call("time", carrier.ServiceTime(answer.server_time_ms))
         try:
             taken = await core.call("status", payload=answer.body)
         except IpcRefused as error:
             _log.warning("status: the core refuses it: %s", error)
             return STATUS_EVERY_S
-        told = read_answer(StatusTaken, taken)
+        told = read_answer(carrier.StatusTaken, taken)
         if told.wiped is not None:
             await self._confirm_wipe(core, told.wiped)
         elif told.attest:
@@ -339,9 +317,9 @@ class StatusTask(SyncTask):
             try:
                 key = f"attest-{secrets.token_hex(16)}"
                 answer = await self._context.ask(self._cloud.attest(made.payload, key))
-                answered = AttestAnswered(answer.status, "")
+                answered = carrier.AttestAnswered(answer.status, "")
             except CloudProblem as error:
-                answered = AttestAnswered(error.status, error.code)
+                answered = carrier.AttestAnswered(error.status, error.code)
             await core.call("attested", answered)
         except IpcRefused as error:
             _log.error("status: the keys are not attested: %s", error)
@@ -358,7 +336,7 @@ class StatusTask(SyncTask):
             if error.status != 401:
                 _log.error("status: the wipe is not confirmed: %s", error)
                 raise
-        await core.call("wiped", WipeConfirmed(wipe_id))
+        await core.call("wiped", carrier.WipeConfirmed(wipe_id))
         raise DeviceWiped
 
 
@@ -368,18 +346,17 @@ class LinkStateTask(SyncTask):
     name = "link state"
 
     async def step(self, core: CoreLine) -> float:
-        if not self._context.link_known:
+        if not self._context.reachability.known:
             # The start of the carrier is not an outage; the first request is on its way.
             await wait_at_most(self._context.link_news, FIRST_PICTURE_S)
         self._context.link_news.clear()
-        state = self._context.link
-        await core.call("link_state", state)
+        await core.call("link_state", self._context.reachability.state)
         await wait_at_most(self._context.link_news, STATUS_EVERY_S)
         return 0.0
 
 
-async def _position_of(core: CoreLine) -> GalleryPosition | None:
-    return read_answer(HelloAnswer, await core.call("hello")).gallery
+async def _position_of(core: CoreLine) -> carrier.GalleryPosition | None:
+    return read_answer(carrier.HelloAnswer, await core.call("hello")).gallery
 
 
 def read_answer(kind: type[AnswerT], answer: Packet) -> AnswerT:
