@@ -23,16 +23,7 @@ from typing import Any, Final, Self
 
 import httpx
 
-from cloud_client.contract import (
-    DEFAULT_DELTA_PAGE,
-    IDEMPOTENCY_KEY_HEADER,
-    JSON_TYPE,
-    NAME_64,
-    PROBLEM_TYPE,
-    PROVISIONING_SCHEME,
-    SERVER_TIME_HEADER,
-    SIGNATURE_SKEW_S,
-)
+from cloud_client import contract
 from cloud_client.errors import CloudAnswerError, CloudProblem, CloudUnreachable, ServerAddressError
 from cloud_client.http_signature import new_nonce, sign_request
 from link1.errors import reason_of
@@ -123,7 +114,7 @@ class Answer:
     @property
     def server_time_ms(self) -> int | None:
         """The server's clock, if it was sent."""
-        text = self.headers.get(SERVER_TIME_HEADER, "")
+        text = self.headers.get(contract.SERVER_TIME_HEADER, "")
         if not _SERVER_TIME.fullmatch(text):
             return None
         try:
@@ -164,7 +155,7 @@ class CloudClient:
             # A proxy or a .netrc of the environment must not redirect a device's traffic.
             trust_env=False,
             follow_redirects=False,
-            headers={"Accept": JSON_TYPE, "Accept-Encoding": "identity", "User-Agent": "palm-syncd"},
+            headers={"Accept": contract.JSON_TYPE, "Accept-Encoding": "identity", "User-Agent": "palm-syncd"},
         )
 
     async def __aenter__(self) -> Self:
@@ -181,7 +172,7 @@ class CloudClient:
 
     async def register(self, body: bytes, token: str, idempotency_key: str) -> Answer:
         """POST /v1/devices/register; `token` is the provisioning token."""
-        authorization = {"Authorization": f"{PROVISIONING_SCHEME} {token}"}
+        authorization = {"Authorization": f"{contract.PROVISIONING_SCHEME} {token}"}
         return await self._post("/v1/devices/register", body, idempotency_key, authorization)
 
     async def device_status(self) -> Answer:
@@ -193,7 +184,7 @@ class CloudClient:
         return await self._get("/v1/keys")
 
     async def gallery_deltas(
-        self, *, epoch: int, after_seq: int, limit: int = DEFAULT_DELTA_PAGE, wait_s: int = 0
+        self, *, epoch: int, after_seq: int, limit: int = contract.DEFAULT_DELTA_PAGE, wait_s: int = 0
     ) -> Answer:
         """GET /v1/gallery/deltas; `after_seq` acknowledges, `wait_s` (0..55) makes it a long poll."""
         query = f"epoch={epoch}&after_seq={after_seq}&limit={limit}&wait_s={wait_s}"
@@ -241,7 +232,11 @@ class CloudClient:
     async def _post(
         self, target: str, body: bytes, idempotency_key: str, extra: Mapping[str, str] | None = None
     ) -> Answer:
-        headers = {"Content-Type": JSON_TYPE, IDEMPOTENCY_KEY_HEADER: idempotency_key, **(extra or {})}
+        headers = {
+            "Content-Type": contract.JSON_TYPE,
+            contract.IDEMPOTENCY_KEY_HEADER: idempotency_key,
+            **(extra or {}),
+        }
         return await self._request("POST", target, body, headers, 0)
 
     async def _request(
@@ -252,7 +247,7 @@ class CloudClient:
             answer = await self._send(method, target, body, headers, wait_s)
         if not 200 <= answer.status < 300:
             raise _problem_of(answer)
-        if answer.status != 204 and not answer.has_type(JSON_TYPE):
+        if answer.status != 204 and not answer.has_type(contract.JSON_TYPE):
             # A captive portal answers 200 with its login page.
             raise CloudAnswerError(f"an answer {answer.status} is not JSON; is there a proxy in between?")
         return answer
@@ -264,7 +259,7 @@ class CloudClient:
             return False
         now_ms = self._wall_ms()
         # A tenth less than the limit: both clocks have moved on since the signature was judged.
-        allowed_ms = SIGNATURE_SKEW_S * 900
+        allowed_ms = contract.SIGNATURE_SKEW_S * 900
         if abs(now_ms + self._clock_offset_ms - server_time_ms) <= allowed_ms:
             return False
         self._clock_offset_ms = server_time_ms - now_ms
@@ -323,13 +318,15 @@ def _problem_of(answer: Answer) -> CloudProblem:
         code if isinstance(code, str) and _CODE.fullmatch(code) else "",
         retryable=members.get("retryable") is True,
         retry_after_s=float(retry_after) if re.fullmatch(r"[0-9]{1,5}", retry_after) else 0.0,
-        request_id=request_id if isinstance(request_id, str) and NAME_64.fullmatch(request_id) else "",
+        request_id=request_id
+        if isinstance(request_id, str) and contract.NAME_64.fullmatch(request_id)
+        else "",
         pointers=_pointers(members.get("errors")),
     )
 
 
 def _problem_members(answer: Answer) -> dict[str, Any]:
-    if not answer.has_type(PROBLEM_TYPE) or len(answer.body) > _MAX_PROBLEM_BYTES:
+    if not answer.has_type(contract.PROBLEM_TYPE) or len(answer.body) > _MAX_PROBLEM_BYTES:
         return {}
     try:
         members = json.loads(answer.body)

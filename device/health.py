@@ -149,21 +149,21 @@ class Health:
     def serving(self) -> bool:
         return NOT_SERVING.isdisjoint(self._details)
 
-    def report(self, word: HealthWord, detail: str = "") -> bool:
-        """Raise `word`; True when it was not present before."""
+    def report(self, word: HealthWord, detail: str = "") -> None:
+        """Raise `word`."""
         known = word in self._details
         self._details[word] = detail
         if not known:
             self._on_change(self.words)
-        return not known
 
-    def clear(self, word: HealthWord) -> bool:
-        """Take `word` back; True when it was present."""
-        if self._details.pop(word, None) is None:
-            return False
-        self._on_change(self.words)
-        return True
+    def clear(self, word: HealthWord) -> None:
+        """Take `word` back."""
+        if self._details.pop(word, None) is not None:
+            self._on_change(self.words)
 
-    def put(self, word: HealthWord, present: bool, detail: str = "") -> bool:
+    def put(self, word: HealthWord, present: bool, detail: str = "") -> None:
         """`report` or `clear`, by the result of a check that runs repeatedly."""
-        return self.report(word, detail) if present else self.clear(word)
+        if present:
+            self.report(word, detail)
+        else:
+            self.clear(word)

@@ -13,15 +13,7 @@ from device.config.config import AttestSection
 from device.errors import AttestationError
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
-from device.trust.attestation import (
-    AGAIN_AFTER_MS,
-    UNATTESTED,
-    attestation_body,
-    is_attested,
-    note_attested,
-    read_attested,
-    read_chain,
-)
+from device.trust import attestation
 from device.trust.keystore import KeyStore
 from device.trust.service_status import ServiceStatus
 
@@ -42,7 +34,7 @@ class Attestations:
         self._keys = keys
         self._health = health
         self._clock = clock
-        self._attested_at_ms = read_attested(self._state_dir, keys)
+        self._attested_at_ms = attestation.read_attested(self._state_dir, keys)
         self._wanted = False
         self._not_before_ms = 0
         self._status: ServiceStatus | None = None
@@ -59,7 +51,7 @@ class Attestations:
         if self._attested_at_ms is not None:
             self._look(now_ms)
         self._status = status
-        long_ago = now_ms - (self._attested_at_ms or 0) >= AGAIN_AFTER_MS
+        long_ago = now_ms - (self._attested_at_ms or 0) >= attestation.AGAIN_AFTER_MS
         rested = self._clock.monotonic_ms() >= self._not_before_ms
         return self._section is not None and rested and (self._wanted or long_ago)
 
@@ -81,13 +73,15 @@ class Attestations:
         now_ms = self._clock.wall_ms()
         self._attested_at_ms, self._wanted = now_ms, False
         self._look(now_ms)
-        await asyncio.to_thread(note_attested, self._state_dir, self._keys, now_ms)
+        await asyncio.to_thread(attestation.note_attested, self._state_dir, self._keys, now_ms)
 
     def _look(self, now_ms: int) -> None:
-        attested = is_attested(self._attested_at_ms, now_ms)
-        self._health.put(HealthWord.KEY_UNATTESTED, not attested, UNATTESTED)
+        attested = attestation.is_attested(self._attested_at_ms, now_ms)
+        self._health.put(HealthWord.KEY_UNATTESTED, not attested, attestation.UNATTESTED)
 
 
 def _signed(section: AttestSection, keys: KeyStore, challenge: bytes) -> bytes:
     """Blocks while a secure element signs."""
-    return attestation_body(read_chain(section.chain_file), section.signer, keys, challenge)
+    return attestation.attestation_body(
+        attestation.read_chain(section.chain_file), section.signer, keys, challenge
+    )

@@ -57,7 +57,7 @@ from device.platform.control import control_handler
 from device.platform.ipc import Handler
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
-from device.platform.roles import SocketRole, serve_roles
+from device.platform.roles import serve_roles
 from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
@@ -179,13 +179,9 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         await serve_roles(
             config.device.runtime_dir,
             opened.trust.device_id,
-            {
-                SocketRole.TECHNICIAN: palmd.technician,
-                SocketRole.TOTEM: palmd.technician,
-                SocketRole.INSTALLER: palmd.technician,
-                SocketRole.CARRIER: palmd.carrier.handle,
-            },
             stack,
+            carrier=palmd.carrier.handle,
+            technician=palmd.technician,
         )
         cable = asyncio.create_task(palmd.pump.run(), name="cable")
         keeping = asyncio.create_task(palmd.housekeeping.run(), name="housekeeping")

@@ -19,7 +19,7 @@ from device.health import HealthWord
 from device.platform import sd_notify
 from device.platform.control import control_handler
 from device.platform.ipc import Packet, reply
-from device.platform.roles import SocketRole, serve_roles
+from device.platform.roles import serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
@@ -119,13 +119,9 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
         await serve_roles(
             config.device.runtime_dir,
             wipe.device_id,
-            {
-                SocketRole.TECHNICIAN: technician,
-                SocketRole.TOTEM: technician,
-                SocketRole.INSTALLER: technician,
-                SocketRole.CARRIER: core.answer_carrier,
-            },
             stack,
+            carrier=core.answer_carrier,
+            technician=technician,
         )
         _log.warning("%s", WIPED)
         sd_notify.ready(core.status_line)

@@ -25,6 +25,7 @@ from enum import Enum, auto
 from http import HTTPStatus
 from typing import Final
 
+from cloud_client.contract import QR_PREFIX
 from device.enrolment.body import write_enrolment, write_failure
 from device.enrolment.captures import HandCaptures, erase
 from device.enrolment.consent import OPTIONAL, AcceptedPurpose, Asked, TermsFolder
@@ -40,7 +41,6 @@ from device.enrolment.effects import (
 )
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer
 from device.enrolment.session import (
-    QR_PREFIX,
     EnrolmentSession,
     normal_short_code,
     parse_qr,

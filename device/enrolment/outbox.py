@@ -104,11 +104,6 @@ class EnrolmentOutbox:
         for item in tuple(self._waiting):
             self._end(item, EnrolmentAnswer(0, "not_sent"))
 
-    @property
-    def waiting(self) -> int:
-        """How many uploads wait."""
-        return len(self._waiting)
-
     def _end(self, item: WaitingEnrolment, answer: EnrolmentAnswer) -> None:
         self._waiting.remove(item)
         _overwrite(item.body)

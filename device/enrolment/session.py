@@ -4,13 +4,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from cloud_client.contract import QR_PREFIX
 from device.values.recognition import HandName
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
 from link1.members import NAME
 
-QR_PREFIX: Final = "SVC"
 ANSWER_MAX_BYTES: Final = 64 * 1024
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -14,18 +14,9 @@ from typing import Any
 from cloud_client.contract import MAX_BATCH_ITEMS
 from device.errors import JournalError
 from device.journal.mail import MailBoxes, MailPosition, OutboxEntry
+from device.mail import outbox
 from device.mail.apply import Fault, MailApply, RecordRefused
 from device.mail.inbox import InboxAssembly
-from device.mail.outbox import (
-    MAX_UNSETTLED,
-    OutboxType,
-    OutboxWindow,
-    ReportClock,
-    ReportedState,
-    Sender,
-    chunk_of,
-    fitting,
-)
 from device.platform.clock import Clock
 from device.platform.threads import StoreThread
 from link1.bodies import MailChunk, MailNone, MailPull
@@ -52,12 +43,12 @@ class MailDesk:
     position: MailPosition
     boxes: MailBoxes
     journal_thread: StoreThread
-    sender: Sender
+    sender: outbox.Sender
     apply: MailApply
     end: DeviceEnd
     clock: Clock
     online: Callable[[], bool]
-    report: Callable[[MailPosition], ReportedState]
+    report: Callable[[MailPosition], outbox.ReportedState]
     kick: Callable[[], None]
     store_failed: Callable[[JournalError], None]
     wipe_collected: Callable[[], None]
@@ -65,8 +56,8 @@ class MailDesk:
 
     def __post_init__(self) -> None:
         self._inbox = InboxAssembly(self.position.in_applied_seq)
-        self._window = OutboxWindow()
-        self._reports = ReportClock()
+        self._window = outbox.OutboxWindow()
+        self._reports = outbox.ReportClock()
         self._asked: _Question | None = None
         self._wiped_seq: int | None = None
         self._making = asyncio.Lock()
@@ -179,7 +170,7 @@ class MailDesk:
         self._asked = None
         if record is None:
             self.end.send_mail_none(MailNone(pull.after_seq))
-        elif (chunk := chunk_of(record, pull.offset)) is not None:
+        elif (chunk := outbox.chunk_of(record, pull.offset)) is not None:
             self.end.send_mail(chunk)
         else:
             self.end.send_error(ErrorCode.MALFORMED, MessageType.MAIL_PULL)
@@ -197,8 +188,10 @@ class MailDesk:
         batch = await self.journal_thread.do(lambda: self.boxes.unmailed(MAX_BATCH_ITEMS))
         if not batch.items:
             return False
-        count = await asyncio.to_thread(fitting, batch.items)
-        await self._append(OutboxType.VERDICTS, {"items": list(batch.items[:count])}, batch.tickets[:count])
+        count = await asyncio.to_thread(outbox.fitting, batch.items)
+        await self._append(
+            outbox.OutboxType.VERDICTS, {"items": list(batch.items[:count])}, batch.tickets[:count]
+        )
         return True
 
     async def _make_report(self) -> bool:
@@ -206,9 +199,9 @@ class MailDesk:
         state, now_ms = self.report(at), self.clock.monotonic_ms()
         if self.online() and state.refused is None:
             return False
-        if at.out_seq - at.out_acked_seq >= MAX_UNSETTLED or not self._reports.due(state, now_ms):
+        if at.out_seq - at.out_acked_seq >= outbox.MAX_UNSETTLED or not self._reports.due(state, now_ms):
             return False
-        await self._append(OutboxType.REPORT, state.to_body(at.in_applied_seq))
+        await self._append(outbox.OutboxType.REPORT, state.to_body(at.in_applied_seq))
         self._reports.made(state, now_ms)
         return True
 
@@ -218,21 +211,21 @@ class MailDesk:
         `destroy` gets the sealed record, and leaves the boxes in memory. Raises what `destroy` raises.
         """
         async with self._making:
-            record = await self._seal(OutboxType.WIPED, {"wipe_id": wipe_id})
+            record = await self._seal(outbox.OutboxType.WIPED, {"wipe_id": wipe_id})
             await destroy(record)
-            await self.journal_thread.do(lambda: self.boxes.append(record, OutboxType.WIPED.value))
+            await self.journal_thread.do(lambda: self.boxes.append(record, outbox.OutboxType.WIPED.value))
             await self._reread()
             self._window.clear()
             self._wiped_seq = record.seq
 
-    async def _append(self, type_: OutboxType, body: JsonObject, carries: Any = ()) -> None:
+    async def _append(self, type_: outbox.OutboxType, body: JsonObject, carries: Any = ()) -> None:
         record = await self._seal(type_, body)
         try:
             await self.journal_thread.do(lambda: self.boxes.append(record, type_.value, carries))
         finally:  # when only the last step failed, the record exists and its number is used
             await self._reread()
 
-    async def _seal(self, type_: OutboxType, body: JsonObject) -> OutboxEntry:
+    async def _seal(self, type_: outbox.OutboxType, body: JsonObject) -> OutboxEntry:
         seq = self.position.out_seq + 1
         created_ms = self.clock.wall_ms()
         return await asyncio.to_thread(self.sender.seal, seq, type_, body, created_ms=created_ms)

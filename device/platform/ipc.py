@@ -283,28 +283,25 @@ class _Connection:
     """Whether a request is being answered."""
 
 
+@dataclass(eq=False)
 class IpcServer:
     """Listens on one socket and answers each request with `handler`."""
 
-    def __init__(self, path: Path, handler: Handler, patience: Patience) -> None:
-        self._path = path
-        self._handler = handler
-        self._patience = patience
-        self._connections: set[_Connection] = set()
-        self._server: asyncio.Server | None = None
+    path: Path
+    handler: Handler
+    patience: Patience
+    _connections: set[_Connection] = field(default_factory=set, init=False)
+    _server: asyncio.Server | None = field(default=None, init=False)
 
     @classmethod
-    async def start(
-        cls, path: Path, handler: Handler, *, mode: int = 0o660, patience: Patience | None = None
-    ) -> Self:
-        """Listen at `path`, whose directory exists, with the socket's permissions set to `mode`.
+    async def start(cls, path: Path, handler: Handler, patience: Patience = Patience()) -> Self:
+        """Listen at `path`, whose directory exists; the socket is for its owner and group.
 
         A socket left behind by a process that died is replaced. Raises IpcError when a live process answers
         there, or when `path` is not a socket.
         """
-        self = cls(path, handler, patience or Patience())
-        listener = _bind(path, mode)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listener)
+        self = cls(path, handler, patience)
+        self._server = await asyncio.start_unix_server(self._accept, sock=_bind(path))
         return self
 
     async def close(self) -> None:
@@ -315,12 +312,12 @@ class IpcServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or not self._has_room():
-            _log.warning("%s: connection refused, %d are being answered", self._path, MAX_CONNECTIONS)
+            _log.warning("%s: connection refused, %d are being answered", self.path, MAX_CONNECTIONS)
             writer.transport.abort()
             return
         connection = _Connection(task, asyncio.get_running_loop().time())
@@ -328,7 +325,7 @@ class IpcServer:
         try:
             await self._serve(connection, reader, writer)
         except (IpcError, OSError) as error:
-            _log.warning("%s: connection closed: %s", self._path, error)
+            _log.warning("%s: connection closed: %s", self.path, error)
         except asyncio.CancelledError:
             # close() and _has_room() end us; asyncio's own task wrapper would log a cancellation as an error.
             if connection in self._connections:
@@ -356,7 +353,7 @@ class IpcServer:
     async def _serve(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        loop, packet_s = asyncio.get_running_loop(), self._patience.packet_s
+        loop, packet_s = asyncio.get_running_loop(), self.patience.packet_s
         peer_uid = _peer_uid(writer)
         upcoming = asyncio.ensure_future(read_packet(reader, packet_s))
         answering: asyncio.Future[Packet] | None = None
@@ -380,12 +377,12 @@ class IpcServer:
 
     async def _next(self, upcoming: "asyncio.Future[Packet | None]") -> Packet | None:
         """The next request; None when the client has disconnected or asks nothing for `idle_s`."""
-        await asyncio.wait((upcoming,), timeout=self._patience.idle_s)
+        await asyncio.wait((upcoming,), timeout=self.patience.idle_s)
         return upcoming.result() if upcoming.done() else None
 
     async def _answer(self, request: Packet) -> Packet:
         try:
-            return await self._handler(request)
+            return await self.handler(request)
         except IpcRefused as error:
             return refusal(error.code, str(error))
 
@@ -406,13 +403,13 @@ def _peer_uid(writer: asyncio.StreamWriter) -> int:
     return int(uid)
 
 
-def _bind(path: Path, mode: int) -> socket.socket:
+def _bind(path: Path) -> socket.socket:
     _remove_stale_socket(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
         # Before listen(), so that no client connects while the permissions are still those of the umask.
-        path.chmod(mode)
+        path.chmod(0o660)
     except OSError as error:
         listener.close()
         raise IpcError(f"cannot listen at {path} ({reason_of(error)})") from error

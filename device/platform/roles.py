@@ -106,11 +106,11 @@ def socket_path(runtime_dir: Path, role: SocketRole) -> Path:
 
 
 async def serve_roles(
-    runtime_dir: Path, device_id: str, answers: Mapping[SocketRole, Handler], stack: AsyncExitStack
+    runtime_dir: Path, device_id: str, stack: AsyncExitStack, *, carrier: Handler, technician: Handler
 ) -> None:
-    """Listen for every role of `answers`; `stack` ends it. Raises IpcError."""
-    for role, answer in answers.items():
-        path = socket_path(runtime_dir, role)
+    """Listen for every role; `technician` answers all but the carrier. `stack` ends it. Raises IpcError."""
+    for role in SocketRole:
+        path, answer = socket_path(runtime_dir, role), carrier if role is SocketRole.CARRIER else technician
         if path.parent != runtime_dir:
             _make_folder(path.parent)
         server = await IpcServer.start(path, admitting(role, answer, device_id))

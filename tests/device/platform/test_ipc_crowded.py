@@ -21,6 +21,7 @@ from device.platform.ipc import (
     reply,
 )
 
+WITHOUT_HASTE = Patience()
 QUICK = Patience(idle_s=0.2, packet_s=0.2)
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -39,9 +40,9 @@ async def echo(request: Packet) -> Packet:
 
 @asynccontextmanager
 async def serving(
-    path: Path, handler: Handler = echo, patience: Patience | None = None
+    path: Path, handler: Handler = echo, patience: Patience = WITHOUT_HASTE
 ) -> AsyncIterator[Path]:
-    server = await IpcServer.start(path, handler, patience=patience)
+    server = await IpcServer.start(path, handler, patience)
     try:
         yield path
     finally:

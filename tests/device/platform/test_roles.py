@@ -90,7 +90,8 @@ def test_folders_of_the_package_are_kept_and_absent_ones_are_the_cores_alone(tmp
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
-            await serve_roles(tmp_path, "gate-7", dict.fromkeys(SocketRole, control_handler({})), stack)
+            answer = control_handler({})
+            await serve_roles(tmp_path, "gate-7", stack, carrier=answer, technician=answer)
             for role in SocketRole:
                 path = socket_path(tmp_path, role)
                 assert stat.S_IMODE(path.stat().st_mode) == 0o660

@@ -50,7 +50,7 @@ def test_every_end_overwrites_the_body() -> None:
     kiosk.outbox.clear()
     assert [set(body) for body in kiosk.bodies] == [{0}, {0}, {0}]
     assert kiosk.answers[1:] == [NOT_SENT, NOT_SENT]
-    assert kiosk.outbox.waiting == 0
+    assert kiosk.outbox.next(0) is None
 
 
 def test_nothing_lives_longer_than_a_session_can() -> None:
