@@ -6,6 +6,7 @@ whose challenge it answers, so that no later status makes it void.
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,22 +23,21 @@ AFTER_FAILURE_MS: Final = 6 * 3600 * 1000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Attestations:
-    """Every method runs on the loop's thread."""
+    """Every method runs on the loop's thread. `section`: [attest] of the configuration, if it has one."""
 
-    def __init__(
-        self, section: AttestSection | None, state_dir: Path, keys: KeyStore, health: Health, clock: Clock
-    ) -> None:
-        """`section`: [attest] of the configuration, if it has one."""
-        self._section = section
-        self._state_dir = state_dir
-        self._keys = keys
-        self._health = health
-        self._clock = clock
-        self._attested_at_ms = attestation.read_attested(self._state_dir, keys)
-        self._wanted = False
-        self._not_before_ms = 0
-        self._status: ServiceStatus | None = None
+    section: AttestSection | None
+    state_dir: Path
+    keys: KeyStore
+    health: Health
+    clock: Clock
+    _wanted: bool = field(default=False, init=False)
+    _not_before_ms: int = field(default=0, init=False)
+    _status: ServiceStatus | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._attested_at_ms = attestation.read_attested(self.state_dir, self.keys)
 
     def service_wants(self, wanted: bool) -> None:
         """`attest_due` of the service. A failure before it does not delay what it newly wants."""
@@ -47,21 +47,21 @@ class Attestations:
 
     def due(self, status: ServiceStatus) -> bool:
         """Whether to attest with the challenge of this status."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         if self._attested_at_ms is not None:
             self._look(now_ms)
         self._status = status
         long_ago = now_ms - (self._attested_at_ms or 0) >= attestation.AGAIN_AFTER_MS
-        rested = self._clock.monotonic_ms() >= self._not_before_ms
-        return self._section is not None and rested and (self._wanted or long_ago)
+        rested = self.clock.monotonic_ms() >= self._not_before_ms
+        return self.section is not None and rested and (self._wanted or long_ago)
 
     async def body(self) -> bytes:
         """The body of `POST /v1/devices/attest` for the newest status. Raises AttestationError,
         FormatError."""
-        self._not_before_ms = self._clock.monotonic_ms() + AFTER_FAILURE_MS
-        if self._section is None or self._status is None:
+        self._not_before_ms = self.clock.monotonic_ms() + AFTER_FAILURE_MS
+        if self.section is None or self._status is None:
             raise AttestationError("this device has no [attest] in its configuration, or no status yet")
-        return await asyncio.to_thread(_signed, self._section, self._keys, self._status.challenge)
+        return await asyncio.to_thread(_signed, self.section, self.keys, self._status.challenge)
 
     async def answered(self, status: int, code: str) -> None:
         """The service's answer; a refusal leaves its trust as it was. Raises OSError when a success cannot be
@@ -70,14 +70,14 @@ class Attestations:
             _log.error("the service does not take the attestation: %d %s", status, code)
             return
         _log.info("the service has verified the attestation of this device's keys")
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         self._attested_at_ms, self._wanted = now_ms, False
         self._look(now_ms)
-        await asyncio.to_thread(attestation.note_attested, self._state_dir, self._keys, now_ms)
+        await asyncio.to_thread(attestation.note_attested, self.state_dir, self.keys, now_ms)
 
     def _look(self, now_ms: int) -> None:
         attested = attestation.is_attested(self._attested_at_ms, now_ms)
-        self._health.put(HealthWord.KEY_UNATTESTED, not attested, attestation.UNATTESTED)
+        self.health.put(HealthWord.KEY_UNATTESTED, not attested, attestation.UNATTESTED)
 
 
 def _signed(section: AttestSection, keys: KeyStore, challenge: bytes) -> bytes:

@@ -6,12 +6,11 @@ cable). The transaction engine decides; the gate carries out its effects and ans
 runs on the journal's thread, in the order of the calls.
 """
 
-import asyncio
 import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import assert_never
 
@@ -25,7 +24,7 @@ from device.passage import effects
 from device.passage.decision import build_verdict
 from device.passage.engine import Conditions, TransactionEngine
 from device.platform.clock import Clock
-from device.platform.threads import StoreThread, T
+from device.platform.threads import RunningTasks, StoreThread, T
 from device.trust.policy import Policy
 from device.trust.trust import Pinned
 from device.values.recognition import Sighting
@@ -94,7 +93,8 @@ class Gate:
         self.latencies = Latencies()
         self.counters = Counter({"pad.fail": 0, "cable.resets": 0})
         """Since the start: `verdicts.DECISION.RESULT`, `pad.fail`, `cable.resets`."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        # The journal's thread does their work in the order of the calls.
+        self._tasks = RunningTasks(self.cannot_go_on)
         self._session = 0
         self._on_its_way: dict[str, _OnItsWay] = {}
         self._unbacked: dict[events.Backing, deque[effects.RecordEvidence]] = {
@@ -116,8 +116,7 @@ class Gate:
 
     async def finish(self) -> None:
         """Wait for pending writes."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     @property
     def open_txn_id(self) -> str | None:
@@ -303,7 +302,7 @@ class Gate:
             if session == self._session:
                 self._do(step(memory))
 
-        self._spawn(ask())
+        self._tasks.start(ask())
 
     # The engine's effects
 
@@ -327,9 +326,9 @@ class Gate:
             case effects.Resolve():
                 self.end.send_resolve(effect.verdict_refs)
             case effects.JournalVerdict():
-                self._spawn(self._journal_verdict(effect))
+                self._tasks.start(self._journal_verdict(effect))
             case effects.RememberEnd():
-                self._spawn(self._remember_end(effect))
+                self._tasks.start(self._remember_end(effect))
             case effects.RecordDecision(ref, wrapper, awaits):
                 self._record(lambda: self.journal.record_decision(ref, wrapper, awaits_passage=awaits))
             case effects.RecordPassage(ref, wrapper):
@@ -341,7 +340,7 @@ class Gate:
             case effects.RecordEvidence():
                 self._take_evidence(effect)
             case effects.ListOpen():
-                self._spawn(self._list_open(effect))
+                self._tasks.start(self._list_open(effect))
             case _:
                 assert_never(effect)
 
@@ -350,18 +349,18 @@ class Gate:
         self._do(self._engine.end_remembered(end.txn_id))
 
     def _record(self, work: Callable[[], None]) -> None:
-        self._spawn(self._keep(work))
+        self._tasks.start(self._keep(work))
 
     def _take_evidence(self, evidence: effects.RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so
         only the newest are kept, one at a time, and no verdict waits behind them."""
         if evidence.backing is events.Backing.SIGNED:
-            self._spawn(self._record_evidence(evidence))
+            self._tasks.start(self._record_evidence(evidence))
             return
         self._unbacked[evidence.backing].append(evidence)
         if not self._keeping_unbacked:
             self._keeping_unbacked = True
-            self._spawn(self._record_unbacked())
+            self._tasks.start(self._record_unbacked())
 
     async def _record_unbacked(self) -> None:
         try:
@@ -408,18 +407,6 @@ class Gate:
 
     def _now_ms(self) -> int:
         return self.clock.monotonic_ms()
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Start `work`; the journal's thread does it in the order of these calls."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.cannot_go_on(error)
 
 
 def device_end(pinned: Pinned, verdict_key: SigningKey, clock: Clock) -> DeviceEnd:

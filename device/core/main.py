@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,7 +53,6 @@ from device.platform import sd_notify
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, SystemClock
 from device.platform.control import control_handler
-from device.platform.ipc import Handler
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
 from device.platform.roles import serve_roles
@@ -68,7 +66,6 @@ from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
 from device.vision.recognition import Recogniser
 from device.wipe.wipe import finish_wipe
-from link1.events import DeviceEvent
 from link1.keys import PublicKey
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, open_port
@@ -159,7 +156,7 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         stack.push_async_callback(journal_thread.do, opened.journal.close)
         if opened.gallery is not None:
             stack.push_async_callback(gallery_thread.do, opened.gallery.close)
-        palmd = compose(
+        palmd = Palmd(
             opened,
             journal_thread,
             gallery_thread,
@@ -227,375 +224,342 @@ async def _gallery_opens(opened: Opened, gallery_thread: StoreThread) -> None:
             return
 
 
-@dataclass(frozen=True, slots=True)
 class Palmd:
-    """What `serve` starts, serves and ends."""
+    """The parts of the program, put together; nothing runs yet, and no part reports anything before
+    `Core.start`."""
 
-    core: Core
-    gate: Gate
-    enrolment: EnrolmentDesk
-    mail: MailDesk
-    wipe: RunningWipe
-    carrier: CarrierApi
-    technician: Handler
-    health: Health
-    hardware: Hardware
-    capture: CaptureThread
-    inference: InferenceThread
-    pump: CablePump[DeviceEvent]
-    store_watch: StoreWatch
-    update_watch: UpdateWatch
-    housekeeping: Housekeeping
-    broken: asyncio.Future[None]
-    """Gets an exception when the program cannot go on."""
+    def __init__(
+        self,
+        opened: Opened,
+        journal_thread: StoreThread,
+        gallery_thread: StoreThread,
+        clock: Clock,
+        guard: MemoryGuard,
+        *,
+        open_cable: Callable[[], Port],
+    ) -> None:
+        config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
+        self.broken: asyncio.Future[None] = loop.create_future()
 
+        def now_ms() -> int:
+            return known_time_ms(opened.gallery, clock)
 
-def compose(
-    opened: Opened,
-    journal_thread: StoreThread,
-    gallery_thread: StoreThread,
-    clock: Clock,
-    guard: MemoryGuard,
-    *,
-    open_cable: Callable[[], Port],
-) -> Palmd:
-    """Put the parts together; nothing runs yet, and no part reports anything before `Core.start`."""
-    config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
-    broken: asyncio.Future[None] = loop.create_future()
+        def service_key(kid: str) -> PublicKey | None:
+            return opened.trust.service_key(kid, "device_status", now_ms())
 
-    def now_ms() -> int:
-        return known_time_ms(opened.gallery, clock)
+        def updates() -> UpdateDesk | None:
+            return None if self.wipe.begun else opened.updates
 
-    def service_key(kid: str) -> PublicKey | None:
-        return opened.trust.service_key(kid, "device_status", now_ms())
+        def cannot_go_on(error: BaseException) -> None:
+            if not self.broken.done():
+                self.broken.set_exception(error)
 
-    def updates() -> UpdateDesk | None:
-        return None if wipe.begun else opened.updates
+        # The device and its state
 
-    def cannot_go_on(error: BaseException) -> None:
-        if not broken.done():
-            broken.set_exception(error)
+        self.health = Health(lambda _words: signals.health_changed(), first_words(opened, clock.wall_ms()))
+        pinning = Pinning(
+            opened.pinned,
+            opened.policy,
+            path=config.trust_path,
+            thread=journal_thread,
+            now_ms=now_ms,
+            validator_keys_changed=signals.validator_keys_changed,
+            policy_changed=signals.policy_changed,
+        )
+        gallery = ServedGallery(
+            store=opened.gallery,
+            fault=opened.gallery_fault,
+            thread=gallery_thread,
+            model_id=opened.model_id,
+            pinned=opened.pinned,
+            pinning=pinning,
+            health=self.health,
+            clock=clock,
+        )
+        self.hardware = Hardware(self.health)
+        link = ServiceLink(self.health, clock, has_cloud=config.cloud is not None)
+        end = device_end(opened.pinned, opened.keys.verdict, clock)
 
-    # The device and its state
+        def camera_changed(state: CameraState) -> None:
+            loop.call_soon_threadsafe(self.hardware.on_camera, state)
 
-    health = Health(lambda _words: signals.health_changed(), first_words(opened, clock.wall_ms()))
-    pinning = Pinning(
-        opened.pinned,
-        opened.policy,
-        path=config.trust_path,
-        thread=journal_thread,
-        now_ms=now_ms,
-        validator_keys_changed=signals.validator_keys_changed,
-        policy_changed=signals.policy_changed,
-    )
-    gallery = ServedGallery(
-        store=opened.gallery,
-        fault=opened.gallery_fault,
-        thread=gallery_thread,
-        model_id=opened.model_id,
-        pinned=opened.pinned,
-        pinning=pinning,
-        health=health,
-        clock=clock,
-    )
-    hardware = Hardware(health)
-    link = ServiceLink(health, clock, has_cloud=config.cloud is not None)
-    end = device_end(opened.pinned, opened.keys.verdict, clock)
-
-    def camera_changed(state: CameraState) -> None:
-        loop.call_soon_threadsafe(hardware.on_camera, state)
-
-    slot = FrameSlot()
-    capture = CaptureThread(
-        lambda: open_camera(
-            config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
-        ),
-        slot,
-        now_ms=clock.monotonic_ms,
-        on_state=camera_changed,
-        nir=config.camera.nir,
-    )
-
-    # Functions for people
-
-    enrolments, redeems = Errands(clock), Errands(clock)
-    terms = TermsFolder(
-        config.enrolment.terms_dir or shipped_terms_dir(),
-        config.enrolment.terms_version or opened.trust.terms_version,
-    )
-    enrolment = EnrolmentDesk(
-        EnrolmentFlow(
-            opened.model_id,
-            lambda: pinning.policy.thresholds,
-            agree_cosine=opened.agree_cosine,
-            terms=terms if config.enrolment.consent == "screen" else None,
-            qr_hands=config.enrolment.hands,
-        ),
-        enrolments.outbox,
-        redeems.outbox,
-        clock,
-        on_change=signals.interest_changed,
-        unready=lambda: why_not_captured(health),
-    )
-    preview = Preview(loop, clock.monotonic_ms, signals.interest_changed)
-    passes = TrialPasses(lambda: pinning.policy, signals.interest_changed)
-
-    # What the device says of itself
-
-    described = SelfDescription(
-        config=config,
-        app_version=version(APP_PACKAGE),
-        model_id=opened.model_id,
-        pinned=opened.pinned,
-        pinning=pinning,
-        health=health,
-        hardware=hardware,
-        end=end,
-        gallery=gallery,
-        link=link,
-        updates=opened.updates,
-        journal=opened.journal,
-        enrolment=enrolment,
-        memory=guard,
-        clock=clock,
-        capture=capture,
-        inference=lambda: inference,
-        gate=lambda: gate,
-        mail=lambda: mail,
-        carrier=lambda: carrier,
-        store_watch=lambda: store_watch,
-    )
-    validator_status = ValidatorStatus(end, described.for_validator, signals.cable_queued)
-
-    # The service's orders, by the network or by the validator's mail
-
-    async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
-        await mail.wiped(wipe_id, destroy)
-
-    def store_failed(error: JournalError) -> None:
-        health.report(HealthWord.STORE_FAULT, str(error))
-
-    wipe = RunningWipe(
-        state_dir=config.device.state_dir,
-        pinned=opened.pinned,
-        health=health,
-        gallery=gallery,
-        gallery_thread=gallery_thread,
-        journal=opened.journal,
-        journal_thread=journal_thread,
-        seal_record=seal_wiped,
-        online=lambda: link.online,
-        releases=(pinning.stop, enrolment.forget, opened.updates.abandon),
-        failed=cannot_go_on,
-    )
-    news = ServiceNews(
-        pinning=pinning,
-        wipe=wipe,
-        gallery=gallery,
-        validator_status=validator_status,
-        journal=opened.journal,
-        journal_thread=journal_thread,
-        health=health,
-    )
-    statuses = StatusReader(
-        opened.trust.device_id,
-        service_key,
-        at_least_ms=lambda: opened.trust.status_at_ms,
-        known_ms=now_ms,
-    )
-    apply = MailApply(
-        device_id=opened.trust.device_id,
-        seal_key=opened.keys.seal,
-        roots=lambda: opened.trust.roots,
-        gallery=lambda: gallery.serving,
-        statuses=statuses,
-        gallery_thread=gallery_thread,
-        clock=clock,
-        gallery_changed=news.gallery_changed,
-        status_received=news.status_received,
-        take_config=pinning.take_config,
-        take_bundle=pinning.take_bundle,
-        service_heard=pinning.heard,
-        updates=updates,
-    )
-    mail = MailDesk(
-        position=opened.mail,
-        boxes=opened.journal.mail,
-        journal_thread=journal_thread,
-        sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
-        apply=apply,
-        end=end,
-        clock=clock,
-        online=lambda: link.online,
-        report=lambda position: ReportedState(described.for_service(), position.refused),
-        kick=signals.cable_queued,
-        store_failed=store_failed,
-        wipe_collected=wipe.collected,
-        rolled_back=news.rolled_back,
-    )
-    carrier = CarrierApi(
-        device_id=opened.trust.device_id,
-        model_id=opened.model_id,
-        gallery=lambda: gallery.serving,
-        wipe_id=lambda: wipe.unconfirmed,
-        journal=opened.journal,
-        http_key=lambda: opened.keys.http.seed if wipe.may_ask_service else None,
-        statuses=statuses,
-        journal_thread=journal_thread,
-        gallery_thread=gallery_thread,
-        clock=clock,
-        enrolments=enrolments,
-        redeems=redeems,
-        gallery_changed=news.gallery_changed,
-        status_received=news.status_received,
-        wipe_confirmed=wipe.confirmed,
-        rolled_back=news.rolled_back,
-        keys_published=pinning.take_service_keys,
-        server_time=link.server_time,
-        link_state=link.link_state,
-        report=described.for_service,
-        updates=updates,
-        offers=OfferReader(opened.trust.device_id, key_of=service_key, now_ms=now_ms),
-        attestations=Attestations(config.attest, config.device.state_dir, opened.keys, health, clock),
-    )
-    # The cable's state changes with a health word.
-    signals.health_changed.subscribe(carrier.report_due.set)
-    opened.updates.when_changed(carrier.report_due.set)
-
-    # The passage: camera, recognition, gate, cable
-
-    def validator_proven() -> None:
-        mail.session_began()
-        validator_status.send()
-
-    gate = Gate(
-        end=end,
-        journal=opened.journal,
-        journal_thread=journal_thread,
-        mail=mail,
-        pinned=opened.pinned,
-        policy=opened.policy,
-        verdict_key=opened.keys.verdict,
-        model_id=opened.model_id,
-        gallery_mark=gallery.mark,
-        health=health,
-        clock=clock,
-        capture_wanted=lambda wanted: core.capture_wanted(wanted),  # noqa: PLW0108 - made later
-        validator_proven=validator_proven,
-        news_for_upload=carrier.verdict_waiting.set,
-        passed=passes.passed,
-        kick_cable=signals.cable_queued,
-        cannot_go_on=cannot_go_on,
-    )
-    pump = CablePump(
-        end,
-        open_cable,
-        on_event=gate.on_cable_event,
-        on_port=hardware.on_port,
-        clock_ms=clock.monotonic_ms,
-    )
-    core = Core(
-        gate=gate,
-        end=end,
-        validator_status=validator_status,
-        gallery=gallery,
-        enrolment=enrolment,
-        preview=preview,
-        passes=passes,
-        health=health,
-        pinning=pinning,
-        bulk_turn=opened.bulk_turn,
-        clock=clock,
-        recognises=opened.embedder is not None,
-        want=lambda interest, codes: inference.set_interest(interest, codes=codes),
-        kick=pump.kick,
-        signals=signals,
-    )
-    inference = InferenceThread(
-        slot,
-        Recogniser(
-            opened.embedder,
-            lambda: opened.gallery,
-            lambda: pinning.policy.thresholds,
-            LivenessCheck(opened.pad_network),
-            agree_cosine=opened.agree_cosine,
-            finder=HandFinder(landmarks=opened.hand_landmarks),
-        ),
-        loop,
-        core,
-        now_ms=clock.monotonic_ms,
-        examining=opened.bulk_turn.examining,
-        watch=preview.offer,
-    )
-    # Watching the stages, and the technician's requests
-
-    stages = (
-        WatchedThread("capture", lambda: capture.heartbeat_ms, within_ms=8_000),
-        WatchedThread("inference", lambda: inference.heartbeat_ms, within_ms=3_000),
-        WatchedThread("gallery", gallery.alive_ms, within_ms=60_000),
-    )
-    store_watch = StoreWatch(
-        journal=opened.journal,
-        journal_thread=journal_thread,
-        gallery=gallery,
-        state_dir=config.device.state_dir,
-        health=health,
-        clock=clock,
-        wiped=lambda: wipe.begun,
-        idle=lambda: gate.open_txn_id is None,
-        journal_is_back=gate.journal_is_back,
-    )
-    technician = control_handler(
-        {
-            **device_operations(
-                described.for_technician,
-                wipe.factory_reset,
-                slot,
-                opened.hand_landmarks,
-                desk=opened.updates,
-                facts=gallery.facts,
+        slot = FrameSlot()
+        self.capture = CaptureThread(
+            lambda: open_camera(
+                config.camera.source, config.camera.fps, config.camera.loop, pair=config.camera.nir != "none"
             ),
-            **people_operations(
-                enrolment,
-                preview,
-                passes,
-                terms,
-                has_network=config.cloud is not None,
-                online=lambda: link.online,
-                health=health,
-                thresholds=lambda: pinning.policy.thresholds,
+            slot,
+            now_ms=clock.monotonic_ms,
+            on_state=camera_changed,
+            nir=config.camera.nir,
+        )
+
+        # Functions for people
+
+        enrolments, redeems = Errands(clock), Errands(clock)
+        terms = TermsFolder(
+            config.enrolment.terms_dir or shipped_terms_dir(),
+            config.enrolment.terms_version or opened.trust.terms_version,
+        )
+        self.enrolment = EnrolmentDesk(
+            EnrolmentFlow(
+                opened.model_id,
+                lambda: pinning.policy.thresholds,
+                agree_cosine=opened.agree_cosine,
+                terms=terms if config.enrolment.consent == "screen" else None,
+                qr_hands=config.enrolment.hands,
             ),
-        }
-    )
-    return Palmd(
-        core=core,
-        gate=gate,
-        enrolment=enrolment,
-        mail=mail,
-        wipe=wipe,
-        carrier=carrier,
-        technician=technician,
-        health=health,
-        hardware=hardware,
-        capture=capture,
-        inference=inference,
-        pump=pump,
-        store_watch=store_watch,
-        update_watch=UpdateWatch(
+            enrolments.outbox,
+            redeems.outbox,
+            clock,
+            on_change=signals.interest_changed,
+            unready=lambda: why_not_captured(self.health),
+        )
+        preview = Preview(loop, clock.monotonic_ms, signals.interest_changed)
+        passes = TrialPasses(lambda: pinning.policy, signals.interest_changed)
+
+        # What the device says of itself
+
+        described = SelfDescription(
+            config=config,
+            app_version=version(APP_PACKAGE),
+            model_id=opened.model_id,
+            pinned=opened.pinned,
+            pinning=pinning,
+            health=self.health,
+            hardware=self.hardware,
+            end=end,
+            gallery=gallery,
+            link=link,
+            updates=opened.updates,
+            journal=opened.journal,
+            enrolment=self.enrolment,
+            memory=guard,
+            clock=clock,
+            capture=self.capture,
+            inference=lambda: self.inference,
+            gate=lambda: self.gate,
+            mail=lambda: self.mail,
+            carrier=lambda: self.carrier,
+            store_watch=lambda: self.store_watch,
+        )
+        validator_status = ValidatorStatus(end, described.for_validator, signals.cable_queued)
+
+        # The service's orders, by the network or by the validator's mail
+
+        async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
+            await self.mail.wiped(wipe_id, destroy)
+
+        def store_failed(error: JournalError) -> None:
+            self.health.report(HealthWord.STORE_FAULT, str(error))
+
+        self.wipe = RunningWipe(
+            state_dir=config.device.state_dir,
+            pinned=opened.pinned,
+            health=self.health,
+            gallery=gallery,
+            gallery_thread=gallery_thread,
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            seal_record=seal_wiped,
+            online=lambda: link.online,
+            releases=(pinning.stop, self.enrolment.forget, opened.updates.abandon),
+            failed=cannot_go_on,
+        )
+        news = ServiceNews(
+            pinning=pinning,
+            wipe=self.wipe,
+            gallery=gallery,
+            validator_status=validator_status,
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            health=self.health,
+        )
+        statuses = StatusReader(
+            opened.trust.device_id,
+            service_key,
+            at_least_ms=lambda: opened.trust.status_at_ms,
+            known_ms=now_ms,
+        )
+        apply = MailApply(
+            device_id=opened.trust.device_id,
+            seal_key=opened.keys.seal,
+            roots=lambda: opened.trust.roots,
+            gallery=lambda: gallery.serving,
+            statuses=statuses,
+            gallery_thread=gallery_thread,
+            clock=clock,
+            gallery_changed=news.gallery_changed,
+            status_received=news.status_received,
+            take_config=pinning.take_config,
+            take_bundle=pinning.take_bundle,
+            service_heard=pinning.heard,
+            updates=updates,
+        )
+        self.mail = MailDesk(
+            position=opened.mail,
+            boxes=opened.journal.mail,
+            journal_thread=journal_thread,
+            sender=Sender(opened.trust.device_id, opened.keys.verdict, lambda: opened.trust.mail_seal_key),
+            apply=apply,
+            end=end,
+            clock=clock,
+            online=lambda: link.online,
+            report=lambda position: ReportedState(described.for_service(), position.refused),
+            kick=signals.cable_queued,
+            store_failed=store_failed,
+            wipe_collected=self.wipe.collected,
+            rolled_back=news.rolled_back,
+        )
+        self.carrier = CarrierApi(
+            device_id=opened.trust.device_id,
+            model_id=opened.model_id,
+            gallery=lambda: gallery.serving,
+            wipe_id=lambda: self.wipe.unconfirmed,
+            journal=opened.journal,
+            http_key=lambda: opened.keys.http.seed if self.wipe.may_ask_service else None,
+            statuses=statuses,
+            journal_thread=journal_thread,
+            gallery_thread=gallery_thread,
+            clock=clock,
+            enrolments=enrolments,
+            redeems=redeems,
+            gallery_changed=news.gallery_changed,
+            status_received=news.status_received,
+            wipe_confirmed=self.wipe.confirmed,
+            rolled_back=news.rolled_back,
+            keys_published=pinning.take_service_keys,
+            server_time=link.server_time,
+            link_state=link.link_state,
+            report=described.for_service,
+            updates=updates,
+            offers=OfferReader(opened.trust.device_id, key_of=service_key, now_ms=now_ms),
+            attestations=Attestations(
+                config.attest, config.device.state_dir, opened.keys, self.health, clock
+            ),
+        )
+        # The cable's state changes with a health word.
+        signals.health_changed.subscribe(self.carrier.report_due.set)
+        opened.updates.when_changed(self.carrier.report_due.set)
+
+        # The passage: camera, recognition, gate, cable
+
+        def validator_proven() -> None:
+            self.mail.session_began()
+            validator_status.send()
+
+        self.gate = Gate(
+            end=end,
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            mail=self.mail,
+            pinned=opened.pinned,
+            policy=opened.policy,
+            verdict_key=opened.keys.verdict,
+            model_id=opened.model_id,
+            gallery_mark=gallery.mark,
+            health=self.health,
+            clock=clock,
+            capture_wanted=lambda wanted: self.core.capture_wanted(wanted),  # noqa: PLW0108 - made later
+            validator_proven=validator_proven,
+            news_for_upload=self.carrier.verdict_waiting.set,
+            passed=passes.passed,
+            kick_cable=signals.cable_queued,
+            cannot_go_on=cannot_go_on,
+        )
+        self.pump = CablePump(
+            end,
+            open_cable,
+            on_event=self.gate.on_cable_event,
+            on_port=self.hardware.on_port,
+            clock_ms=clock.monotonic_ms,
+        )
+        self.core = Core(
+            gate=self.gate,
+            end=end,
+            validator_status=validator_status,
+            gallery=gallery,
+            enrolment=self.enrolment,
+            preview=preview,
+            passes=passes,
+            health=self.health,
+            pinning=pinning,
+            bulk_turn=opened.bulk_turn,
+            clock=clock,
+            recognises=opened.embedder is not None,
+            want=lambda interest, codes: self.inference.set_interest(interest, codes=codes),
+            kick=self.pump.kick,
+            signals=signals,
+        )
+        self.inference = InferenceThread(
+            slot,
+            Recogniser(
+                opened.embedder,
+                lambda: opened.gallery,
+                lambda: pinning.policy.thresholds,
+                LivenessCheck(opened.pad_network),
+                agree_cosine=opened.agree_cosine,
+                finder=HandFinder(landmarks=opened.hand_landmarks),
+            ),
+            loop,
+            self.core,
+            now_ms=clock.monotonic_ms,
+            examining=opened.bulk_turn.examining,
+            watch=preview.offer,
+        )
+        # Watching the stages, and the technician's requests
+
+        stages = (
+            WatchedThread("capture", lambda: self.capture.heartbeat_ms, within_ms=8_000),
+            WatchedThread("inference", lambda: self.inference.heartbeat_ms, within_ms=3_000),
+            WatchedThread("gallery", gallery.alive_ms, within_ms=60_000),
+        )
+        self.store_watch = StoreWatch(
+            journal=opened.journal,
+            journal_thread=journal_thread,
+            gallery=gallery,
+            state_dir=config.device.state_dir,
+            health=self.health,
+            clock=clock,
+            wiped=lambda: self.wipe.begun,
+            idle=lambda: self.gate.open_txn_id is None,
+            journal_is_back=self.gate.journal_is_back,
+        )
+        self.technician = control_handler(
+            {
+                **device_operations(
+                    described.for_technician,
+                    self.wipe.factory_reset,
+                    slot,
+                    opened.hand_landmarks,
+                    desk=opened.updates,
+                    facts=gallery.facts,
+                ),
+                **people_operations(
+                    self.enrolment,
+                    preview,
+                    passes,
+                    terms,
+                    has_network=config.cloud is not None,
+                    online=lambda: link.online,
+                    health=self.health,
+                    thresholds=lambda: pinning.policy.thresholds,
+                ),
+            }
+        )
+        self.update_watch = UpdateWatch(
             desk=opened.updates,
             gallery=gallery,
-            health=health,
+            health=self.health,
             clock=clock,
             stages=stages,
-            wiped=lambda: wipe.begun,
-            idle=lambda: gate.open_txn_id is None,
+            wiped=lambda: self.wipe.begun,
+            idle=lambda: self.gate.open_txn_id is None,
             prefix=install_prefix(),
-        ),
-        housekeeping=Housekeeping(
-            store=store_watch, gallery=gallery, health=health, clock=clock, stages=stages
-        ),
-        broken=broken,
-    )
+        )
+        self.housekeeping = Housekeeping(
+            store=self.store_watch, gallery=gallery, health=self.health, clock=clock, stages=stages
+        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ captured, and has no passage captured while `busy`.
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Final
@@ -114,29 +114,25 @@ class _Redeeming:
     deadline_ms: int
 
 
+@dataclass(eq=False)
 class EnrolmentFlow:
-    """At most one enrolment at a time. Belongs to the loop; nothing here blocks or waits."""
+    """At most one enrolment at a time. Belongs to the loop; nothing here blocks or waits.
 
-    def __init__(
-        self,
-        model_id: str,
-        thresholds: Callable[[], Thresholds],
-        *,
-        agree_cosine: float,
-        terms: TermsFolder | None = None,
-        qr_hands: tuple[HandName, ...] = BOTH_HANDS,
-        qr_prefix: str = QR_PREFIX,
-    ) -> None:
-        """`thresholds` returns those in force; `agree_cosine`: reached by captures of one hand with each
-        other; `qr_hands`: the hands to enrol when a QR code began the session; `qr_prefix`: the first letters
-        of this service's codes. `terms`: shown on this device's screen; None when people agree elsewhere, and
-        the service then refuses enrolments without consent."""
-        self._model_id = model_id
-        self._thresholds = thresholds
-        self._agree_cosine = agree_cosine
-        self._terms = terms
-        self._qr_hands = qr_hands
-        self._qr_prefix = qr_prefix
+    `thresholds` returns those in force; `agree_cosine`: reached by captures of one hand with each other;
+    `terms`: shown on this device's screen; None when people agree elsewhere, and the service then refuses
+    enrolments without consent; `qr_hands`: the hands to enrol when a QR code began the session; `qr_prefix`:
+    the first letters of this service's codes.
+    """
+
+    model_id: str
+    thresholds: Callable[[], Thresholds]
+    _: KW_ONLY
+    agree_cosine: float
+    terms: TermsFolder | None = None
+    qr_hands: tuple[HandName, ...] = BOTH_HANDS
+    qr_prefix: str = QR_PREFIX
+
+    def __post_init__(self) -> None:
         self._running: _Running | None = None
         self._redeeming: _Redeeming | None = None
         self._finished: deque[str] = deque(maxlen=_FINISHED_REMEMBERED)
@@ -161,7 +157,7 @@ class EnrolmentFlow:
 
     def qr_seen(self, payload: str, now_ms: int) -> list[Effect]:
         """A QR code is in view. The same code is reported repeatedly, and it may be of any kind."""
-        session = parse_qr(payload, self._qr_prefix)
+        session = parse_qr(payload, self.qr_prefix)
         if session is None:
             return []
         rests, until_ms = self._rests
@@ -198,11 +194,11 @@ class EnrolmentFlow:
         if not self.idle or session.session_id in self._finished:
             return []
         asked = self._asked_of(session)
-        if asked is not None and self._terms is not None and not self._terms.has(asked.terms_version):
+        if asked is not None and self.terms is not None and not self.terms.has(asked.terms_version):
             self._rests = session.session_id, now_ms + CODE_RESTS_MS
             return [EnrolmentFailed(session.session_id, "terms_unknown")]
-        hands = session.hands_required or self._qr_hands
-        captures = [HandCaptures(self._agree_cosine) for _ in hands]
+        hands = session.hands_required or self.qr_hands
+        captures = [HandCaptures(self.agree_cosine) for _ in hands]
         running = _Running(session, hands, captures, _Phase.CONSENT, now_ms + CONSENT_LIMIT_MS, asked)
         self._running = running
         if asked is None:
@@ -283,10 +279,10 @@ class EnrolmentFlow:
         return [] if self._running is None else self._give_up(self._running, code, now_ms)
 
     def _asked_of(self, session: EnrolmentSession) -> Asked | None:
-        if self._terms is None:
+        if self.terms is None:
             return None
         optional = OPTIONAL if session.dataset_collection else ()
-        return Asked(session.terms_version or self._terms.usual, optional)
+        return Asked(session.terms_version or self.terms.usual, optional)
 
     def _start_capturing(self, running: _Running, now_ms: int) -> list[Effect]:
         running.phase, running.index = _Phase.CAPTURING, 0
@@ -311,7 +307,7 @@ class EnrolmentFlow:
             return CaptureHint.OTHER_HAND
         if capture is None:
             return look.hint
-        if capture.pad.res != "pass" or capture.pad.score_q < self._thresholds().pad_q:
+        if capture.pad.res != "pass" or capture.pad.score_q < self.thresholds().pad_q:
             erase(capture)
             return look.hint or GuideHint.HOLD_STILL
         if any(before.resemble(capture) for before in running.captures[: running.index]):
@@ -357,7 +353,7 @@ class EnrolmentFlow:
             for capture in of_hand.held
         ]
         token = running.session.token
-        return Upload(running.upload_id, write_enrolment(token, self._model_id, captured, running.consents))
+        return Upload(running.upload_id, write_enrolment(token, self.model_id, captured, running.consents))
 
     def _give_up(self, running: _Running, code: str, now_ms: int) -> list[Effect]:
         """End without informing the service; a code still in view does not start the session again."""

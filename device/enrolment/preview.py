@@ -6,8 +6,8 @@ encodes it.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import cv2
@@ -34,19 +34,15 @@ _OUTLINE_POINTS: Final = 160
 Offered = tuple[CameraFrame, Look | None]
 
 
+@dataclass(eq=False)
 class Preview:
     """`offer` runs on the inference thread; everything else on the loop. `on_change`: it began or ended."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._now_ms = now_ms
-        self._on_change = on_change
-        self._lock = threading.Lock()
+    loop: asyncio.AbstractEventLoop
+    now_ms: Callable[[], int]
+    on_change: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._wanted_until_ms = 0
         self._last_ms = 0
         self._waiting: asyncio.Future[Offered] | None = None
@@ -56,7 +52,7 @@ class Preview:
     @property
     def watched(self) -> bool:
         """Whether the preview is in use."""
-        return self._now_ms() < self._wanted_until_ms
+        return self.now_ms() < self._wanted_until_ms
 
     def offer(self, frame: CameraFrame, look: Look | None) -> None:
         """A frame was examined; on the inference thread."""
@@ -65,7 +61,7 @@ class Preview:
             return
         self._last_ms, self._waiting = frame.at_ms, None
         try:
-            self._loop.call_soon_threadsafe(_hand_over, waiting, (frame, look))
+            self.loop.call_soon_threadsafe(_hand_over, waiting, (frame, look))
         except RuntimeError:
             return  # the loop is closed: the program is ending
 
@@ -76,7 +72,7 @@ class Preview:
         if self._encoding.locked():
             return None
         async with self._encoding:
-            waiting: asyncio.Future[Offered] = self._loop.create_future()
+            waiting: asyncio.Future[Offered] = self.loop.create_future()
             self._waiting = waiting
             try:
                 async with asyncio.timeout(wait_s):
@@ -89,12 +85,12 @@ class Preview:
 
     def _look_on(self) -> None:
         begins = not self.watched
-        self._wanted_until_ms = self._now_ms() + WATCHED_MS
+        self._wanted_until_ms = self.now_ms() + WATCHED_MS
         if self._ends is not None:
             self._ends.cancel()
-        self._ends = self._loop.call_later(WATCHED_MS / 1000 + 0.05, self._on_change)
+        self._ends = self.loop.call_later(WATCHED_MS / 1000 + 0.05, self.on_change)
         if begins:
-            self._on_change()
+            self.on_change()
 
 
 def _hand_over(waiting: "asyncio.Future[Offered]", offered: Offered) -> None:
@@ -110,22 +106,18 @@ def draw(frame: CameraFrame, look: Look | None) -> tuple[JsonObject, bytes]:
     if scale < 1.0:
         pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
     _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    seen = look.seen if look is not None else None
+    seen, sighting = (None, None) if look is None else (look.seen, look.sighting)
+    stage_ms = {} if sighting is None else sighting.stage_ms
     findings: JsonObject = {
         "number": frame.number,
         "width": size[0],
         "height": size[1],
         "hand": _hand_obj(seen, scale),
         "quality": _quality_obj(look),
-        "pad": None,
-        "hint": None,
-        "stages_us": [],
+        "pad": sighting.pad.to_obj() if sighting is not None and sighting.pad is not None else None,
+        "hint": str(sighting.hint) if sighting is not None and sighting.hint is not None else None,
+        "stages_us": [[name, round(ms * 1000)] for name, ms in stage_ms.items()],
     }
-    if look is not None:
-        sighting = look.sighting
-        findings["hint"] = None if sighting.hint is None else str(sighting.hint)
-        findings["pad"] = sighting.pad.to_obj() if sighting.pad is not None else None
-        findings["stages_us"] = [[name, round(ms * 1000)] for name, ms in sighting.stage_ms.items()]
     return findings, data.tobytes()
 
 

@@ -7,7 +7,7 @@ record blocks the inbox, never a passage.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from device.mail import outbox
 from device.mail.apply import Fault, MailApply, RecordRefused
 from device.mail.inbox import InboxAssembly
 from device.platform.clock import Clock
-from device.platform.threads import StoreThread
+from device.platform.threads import RunningTasks, StoreThread
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
@@ -61,7 +61,7 @@ class MailDesk:
         self._asked: _Question | None = None
         self._wiped_seq: int | None = None
         self._making = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = RunningTasks(_failed)
 
     @property
     def marks(self) -> MailMarks:
@@ -71,8 +71,7 @@ class MailDesk:
 
     async def finish(self) -> None:
         """Wait for the running tasks to end."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     # The validator's questions
 
@@ -87,7 +86,7 @@ class MailDesk:
         self._asked = chunk
         answer = self._inbox.take(chunk)
         if isinstance(answer, bytes):
-            self._spawn(self._judge(answer))
+            self._tasks.start(self._judge(answer))
         elif answer is not None:
             self._asked = None
             self.end.send_mail_ack(answer)
@@ -100,7 +99,7 @@ class MailDesk:
             self.wipe_collected()
         record = self._window.record_for(pull)
         if record is None:
-            self._spawn(self._look(pull))
+            self._tasks.start(self._look(pull))
         else:
             self._answer_pull(pull, record)
 
@@ -230,12 +229,6 @@ class MailDesk:
         created_ms = self.clock.wall_ms()
         return await asyncio.to_thread(self.sender.seal, seq, type_, body, created_ms=created_ms)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.critical("the mail failed unexpectedly; passages go on", exc_info=task.exception())
+def _failed(error: BaseException) -> None:
+    _log.critical("the mail failed unexpectedly; passages go on", exc_info=error)

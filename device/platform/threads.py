@@ -1,13 +1,13 @@
-"""A thread that owns one database and does its work in the order of the calls.
+"""Work away from the caller: a thread that owns one database, and tasks that run to their end.
 
-The journal and the gallery each have such a thread: the last page of a large snapshot occupies the gallery's
-for a second, and no verdict may wait for that.
+A thread does its work in the order of the calls. The journal and the gallery each have one: the last page of
+a large snapshot occupies the gallery's for a second, and no verdict may wait for that.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -26,3 +26,27 @@ class StoreThread:
     def close(self) -> None:
         """Finish the submitted work, then end the thread."""
         self._executor.shutdown()
+
+
+class RunningTasks:
+    """Tasks of the loop that nothing else awaits. `failed` is called with the error of one that fails."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def finish(self) -> None:
+        """Wait until none runs."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)

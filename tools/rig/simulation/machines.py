@@ -1,7 +1,7 @@
 """The simulated machines: the device with its core and carrier, and the validator with its back office.
 
 Each machine has a disk and a clock. Its programs are put together by their own composition roots or as those
-do it (`device.core.main.compose`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
+do it (`device.core.main.Palmd`, `device.syncd.main.carry`, `link1.validator`), over a simulated cable and
 network. A device sees with its `Eyes`; those here have no camera and no model, and begin with the search of
 the real gallery.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import DeviceConfig
-from device.core.main import Palmd, compose
+from device.core.main import Palmd
 from device.core.opening import MachineStart, Opened, open_device
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
 from device.platform.bulk_turn import BulkTurn
@@ -357,7 +357,7 @@ class DeviceMachine:
             bulk_turn=BulkTurn(longest_wait_s=0.0),
         )
         self.opened = opened = self._eyes.opened(opened)
-        palmd = compose(
+        palmd = Palmd(
             opened,
             journal_thread,
             gallery_thread,
