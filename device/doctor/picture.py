@@ -6,7 +6,7 @@ from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.vision.hand_weights import wanted_landmarks
 from link1.errors import FormatError, is_not_permitted
 from models.frames import CameraFrame

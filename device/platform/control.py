@@ -1,16 +1,13 @@
-"""The technician's socket: what `palmctl` asks the core, and how it asks.
+"""The technician's socket: what `palmctl` asks the core.
 
 `palmd` hands in the operations by name; `status` is the first of them. Framing: `device.platform.ipc`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 
 from device.errors import IpcRefused, Refused, StateError, TrustError
-from device.platform.ipc import Handler, Packet, call_blocking
+from device.platform.ipc import Handler, Packet
 from link1.errors import FormatError
-
-ANSWER_WITHIN_S = 5.0
 
 Operation = Callable[[Packet], Awaitable[Packet]]
 """Answers one request of a technician. Runs on the loop; may raise IpcRefused."""
@@ -48,18 +45,3 @@ def control_handler(operations: Mapping[str, Operation]) -> Handler:
         return await operation(request)
 
     return handle
-
-
-def ask_core(
-    control_socket: Path,
-    op: str,
-    *,
-    timeout_s: float = ANSWER_WITHIN_S,
-    payload: bytes = b"",
-    **members: object,
-) -> Packet:
-    """Send one request to a running core. Raises IpcUnreachable when none answers (IpcNotPermitted when this
-    user may not ask), IpcRefused when it refuses."""
-    return call_blocking(
-        control_socket, op, payload, connect_s=ANSWER_WITHIN_S, timeout_s=timeout_s, **members
-    )

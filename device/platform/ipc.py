@@ -39,6 +39,7 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """The largest body of the device surface; a full page of 500 deltas has 1.6 MiB."""
 
+ANSWER_WITHIN_S: Final = 5.0
 MAX_CONNECTIONS: Final = 16
 """To one socket. The carrier holds nine, a screen and a technician one or two each."""
 
@@ -160,7 +161,7 @@ class IpcClient:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, path: Path, timeout_s: float = 5.0) -> Self:
+    async def connect(cls, path: Path, timeout_s: float = ANSWER_WITHIN_S) -> Self:
         """Connect to the socket at `path`. Raises IpcUnreachable when none listens there, IpcNotPermitted."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -198,10 +199,11 @@ class IpcClient:
         self._writer.close()
 
 
-def call_blocking(
-    path: Path, op: str, payload: bytes = b"", *, connect_s: float = 5.0, timeout_s: float, **members: object
+def ask_core(
+    path: Path, op: str, *, timeout_s: float = ANSWER_WITHIN_S, payload: bytes = b"", **members: object
 ) -> Packet:
-    """One request over a new connection, for programs without a loop; raises what `IpcClient` raises.
+    """One request to a running core over a new connection, for programs without a loop. Raises IpcUnreachable
+    when none answers (IpcNotPermitted when this user may not ask), IpcRefused when it refuses, IpcError.
 
     It uses no event loop: Ctrl-C that arrives while asyncio removes a finished task is raised in the
     callback of a weak reference, where Python drops it, and the program would go on.
@@ -209,7 +211,7 @@ def call_blocking(
     request = encode_packet(Packet({"op": op, **members}, payload))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         try:
-            line.settimeout(connect_s)
+            line.settimeout(ANSWER_WITHIN_S)
             line.connect(str(path))
         except OSError as error:
             raise _not_connected(path, error) from error

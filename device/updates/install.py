@@ -28,7 +28,7 @@ from device import APP_PACKAGE
 from device.config.config import DeviceConfig, config_path, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.platform.roles import SocketRole, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest

@@ -4,7 +4,7 @@ from dataclasses import field
 from pathlib import Path
 
 from device.errors import IpcRefused
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.values.carrier import CloudState
 from device.values.wire import WireObject
 from link1.canonical import JsonObject

@@ -15,7 +15,7 @@ from typing import Final
 
 from device.config.config import DeviceConfig
 from device.errors import IpcNotPermitted, IpcUnreachable, StateError
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.trust.keystore import KeyStore
 from device.values.control import DeviceNamed, ResetDone
 from device.wipe.wipe import WipeStage, read_wipe, reset_folder

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from device.config.config import load_config
 from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable
-from device.platform.ipc import call_blocking
+from device.platform.ipc import ask_core
 from link1.plain_file import read_plain_file
 from tests import REPOSITORY
 from tools.palmctl.main import main
@@ -116,7 +116,7 @@ def test_no_hint_names_a_package_of_an_index() -> None:
 
 def test_a_socket_that_is_absent_is_not_one_that_is_forbidden(tmp_path: Path) -> None:
     with pytest.raises(IpcUnreachable) as caught:
-        call_blocking(tmp_path / "none.sock", "status", timeout_s=1)
+        ask_core(tmp_path / "none.sock", "status", timeout_s=1)
     assert not isinstance(caught.value, IpcNotPermitted)
 
 

@@ -13,7 +13,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import load_config
 from device.errors import IpcError
 from device.platform.clock import SystemClock
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.trust.keystore import KeyStore
 from link1.canonical import b64_encode, canonical_bytes
 from models.manifest import load_manifest, open_embedder, shipped_model_dir

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from device.errors import IpcRefused
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from tests.device.enrolment.enrolment_setting import (
     COMPLETED,
     SILENCE,

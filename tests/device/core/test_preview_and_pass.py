@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from device.enrolment.preview import EVERY_MS, Preview
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from models.frames import CameraFrame
 from tests.device.whole_device import (
     WITHIN_S,

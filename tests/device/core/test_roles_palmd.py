@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from device.platform.control import ask_core
-from device.platform.ipc import MAX_CONNECTIONS
+from device.platform.ipc import MAX_CONNECTIONS, ask_core
 from device.platform.roles import OPERATIONS, SocketRole, socket_path
 from tests.device.whole_device import Device, make_device
 
@@ -25,7 +24,7 @@ _ATTEMPT = """
 import json, os, sys
 from pathlib import Path
 from device.errors import IpcError, IpcRefused
-from device.platform.ipc import call_blocking
+from device.platform.ipc import ask_core
 
 runtime, device_id, operations = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
 uid, paths = int(sys.argv[4]), sys.argv[5:]
@@ -38,7 +37,7 @@ told = {"seen": seen}
 for path in sorted({*seen, *paths}):
     for op in operations:
         try:
-            call_blocking(Path(path), op, timeout_s=20, device_id=device_id, wait_ms=0, limit=1)
+            ask_core(Path(path), op, timeout_s=20, device_id=device_id, wait_ms=0, limit=1)
             told[path + " " + op] = "ok"
         except IpcRefused as error:
             told[path + " " + op] = error.code

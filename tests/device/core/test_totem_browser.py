@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from tests.device.enrolment.enrolment_setting import COMPLETED, SILENCE, Person, Service, make_kiosk, redeemed
 from tests.device.whole_device import WITHIN_S
 from tools.palmctl.pages.core_pages import totem_routes

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from device.core.update_watch import EVERY_S
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult

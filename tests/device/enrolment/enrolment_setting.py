@@ -17,8 +17,7 @@ from typing import Any
 
 from device.config.config import CloudSection, EnrolmentSection, write_config
 from device.errors import IpcError
-from device.platform.control import ask_core
-from device.platform.ipc import IpcClient
+from device.platform.ipc import IpcClient, ask_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, show_qr
 from tests.device.whole_device import CAMERA_FPS, FRAMES_IN, FRAMES_OUT, WITHIN_S, Device, make_device

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from device.errors import IpcError, IpcRefused, IpcUnreachable
-from device.platform.control import ask_core
-from device.platform.ipc import MAX_HEADER_BYTES, Packet, call_blocking, encode_packet, refusal, reply
+from device.platform.ipc import MAX_HEADER_BYTES, Packet, ask_core, encode_packet, refusal, reply
 
 
 @contextmanager
@@ -44,7 +43,7 @@ def peer(folder: Path, says: bytes, *, then_silent: bool = False) -> Iterator[Pa
 
 def test_an_answer_comes_whole_with_its_payload(tmp_path: Path) -> None:
     with peer(tmp_path, encode_packet(reply(b"x" * 5_000, seq=7))) as path:
-        answer = call_blocking(path, "status", timeout_s=5)
+        answer = ask_core(path, "status", timeout_s=5)
     assert answer == Packet({"ok": True, "seq": 7}, b"x" * 5_000)
 
 
@@ -53,7 +52,7 @@ def test_a_refusal_has_its_code(tmp_path: Path) -> None:
         peer(tmp_path, encode_packet(refusal("busy", "another one is in progress"))) as path,
         pytest.raises(IpcRefused, match="another one is in progress") as refused,
     ):
-        call_blocking(path, "enrolment.begin", timeout_s=5)
+        ask_core(path, "enrolment.begin", timeout_s=5)
     assert refused.value.code == "busy"
 
 
@@ -71,7 +70,7 @@ def test_a_peer_that_breaks_the_framing(
     tmp_path: Path, says: bytes, kind: type[IpcError], words: str
 ) -> None:
     with peer(tmp_path, says) as path, pytest.raises(kind, match=words):
-        call_blocking(path, "status", timeout_s=5)
+        ask_core(path, "status", timeout_s=5)
 
 
 @pytest.mark.parametrize("says", [b"", encode_packet(reply(b"whole"))[:-1]])
@@ -80,18 +79,18 @@ def test_a_peer_that_says_too_little_is_waited_for_so_long(tmp_path: Path, says:
         peer(tmp_path, says, then_silent=True) as path,
         pytest.raises(IpcUnreachable, match=r"no reply to status within 0\.05 s"),
     ):
-        call_blocking(path, "status", timeout_s=0.05)
+        ask_core(path, "status", timeout_s=0.05)
 
 
 def test_nobody_there(tmp_path: Path) -> None:
     with pytest.raises(IpcUnreachable, match="is palmd running"):
-        call_blocking(tmp_path / "none.sock", "status", timeout_s=5)
+        ask_core(tmp_path / "none.sock", "status", timeout_s=5)
     with pytest.raises(IpcUnreachable, match="is palmd running"):
-        call_blocking(tmp_path / ("long" * 40), "status", timeout_s=5)
+        ask_core(tmp_path / ("long" * 40), "status", timeout_s=5)
 
 
 def test_who_asks_again_makes_no_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loop leaves behind is tidied up where Ctrl-C is dropped: see `call_blocking`."""
+    """What a loop leaves behind is tidied up where Ctrl-C is dropped: see `ask_core`."""
     monkeypatch.setattr(asyncio, "new_event_loop", None)
     with peer(tmp_path, encode_packet(reply(seq=1))) as path:
         assert ask_core(path, "status").header["seq"] == 1

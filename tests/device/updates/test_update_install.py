@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from device.config.config import load_config
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import TrialSettings, install, recover
 from device.updates.manifest import ReleaseKind

@@ -53,7 +53,7 @@ def enrol(
     from functools import partial
 
     from device.errors import IpcRefused
-    from device.platform.control import ask_core
+    from device.platform.ipc import ask_core
     from tools.palmctl.control_sockets import totem_socket_of
     from tools.palmctl.enrolment_terminal import EnrolmentEnd, EnrolmentTerminal
     from tools.palmctl.language import translated

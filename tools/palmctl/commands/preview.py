@@ -40,7 +40,7 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     """
     from functools import partial
 
-    from device.platform.control import ask_core
+    from device.platform.ipc import ask_core
     from device.values.status import read_status
     from tools.palmctl.control_sockets import control_socket_of
     from tools.palmctl.pages.core_pages import preview_routes

@@ -34,8 +34,8 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
 
     from device.errors import IpcError, IpcNotPermitted
     from device.platform import sd_notify
-    from device.platform.control import ask_core
     from device.platform.files import replace_synced
+    from device.platform.ipc import ask_core
     from tools.palmctl.control_sockets import totem_socket_of
     from tools.palmctl.pages.core_pages import totem_routes
     from tools.palmctl.pages.server import LocalPage

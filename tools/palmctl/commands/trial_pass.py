@@ -58,7 +58,7 @@ def trial_pass(
     Exit code 0: a passage was seen, with any result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
-    from device.platform.control import ask_core
+    from device.platform.ipc import ask_core
     from device.values.control import NextAsked, PassAnswer, TrialPassage
     from device.values.status import read_status
     from tools.palmctl.control_sockets import control_socket_of

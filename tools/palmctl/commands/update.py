@@ -186,7 +186,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
-    from device.platform.control import ask_core
+    from device.platform.ipc import ask_core
     from tools.palmctl.control_sockets import control_socket_of
 
     return ask_core(control_socket_of(config), op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from threading import Event
 
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.updates.manifest import ReleaseKind
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey

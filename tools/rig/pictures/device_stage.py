@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
