@@ -1,4 +1,4 @@
-"""The cable to the validator: does the port exist, may palmd use it, and does another program hold it?"""
+"""The cable, and the validator at its other end."""
 
 import os
 import stat
@@ -8,10 +8,9 @@ from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.reading import text_of
 
-NAME = "cable"
 
-
-def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+    """The cable to the validator: does the port exist, may palmd use it, and does another program hold it?"""
     config = case.settings
     port = config.link.port
     if not port.startswith("/"):
@@ -20,25 +19,19 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
         found = Path(port).stat()
     except FileNotFoundError:
         there = ", ".join(sorted(str(path) for path in _ports(case))) or "none at all"
-        return fail(
-            NAME, f"{port} is absent; ports here: {there}", "plug the cable in, or correct [link] port"
-        )
+        return fail(f"{port} is absent; ports here: {there}", "plug the cable in, or correct [link] port")
     except NotADirectoryError:
-        return fail(NAME, f"{port}: a part of this path is not a folder", "check it: palmctl config show")
+        return fail(f"{port}: a part of this path is not a folder", "check it: palmctl config show")
     if not stat.S_ISCHR(found.st_mode):
-        return fail(
-            NAME, f"{port} is not a serial port", "correct [link] port: palmctl config set link.port PORT"
-        )
+        return fail(f"{port} is not a serial port", "correct [link] port: palmctl config set link.port PORT")
     others = {name for name in _holders(case, port) if "palmd" not in name}
     if others:
         return fail(
-            NAME,
             f"{port} is held by {', '.join(sorted(others))}",
             "end it; a ModemManager is kept off by the udev rule of the package",
         )
     if _modem_manager_may_probe(case, found.st_rdev):
         return warn(
-            NAME,
             f"ModemManager runs and may probe {port}: it garbles the first seconds after each plugging in",
             "install the udev rule of the package (it sets ID_MM_DEVICE_IGNORE), or mask ModemManager",
         )
@@ -47,19 +40,19 @@ def check(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
 
 def _of_daemon(case: Case, port: str) -> Finding:
     if "status" in case.closed:
-        return not_checked(NAME, f"whether palmd holds {port} may not be asked by this user")
+        return not_checked(f"whether palmd holds {port} may not be asked by this user")
     if case.status is None and not port.startswith("/"):
-        return skip(NAME, f"{port} is looked for by palmd, which is not running", "systemctl start palmd")
+        return skip(f"{port} is looked for by palmd, which is not running", "systemctl start palmd")
     if case.status is None and os.geteuid() != 0:  # the files of other users' programs are hidden
-        return not_checked(NAME, f"{port} is there; whether a program holds it is shown to root alone")
+        return not_checked(f"{port} is there; whether a program holds it is shown to root alone")
     if case.status is None:
-        return ok(NAME, f"{port} is there and free")
+        return ok(f"{port} is there and free")
     cable = case.status.cable
     if cable.state != "up" and cable.message != "open":
         message = str(cable.message)
         what = message if port in message else f"{port}: {message}"
-        return fail(NAME, what, "plug the cable in, or correct [link] port")
-    return ok(NAME, f"palmd holds {port}")
+        return fail(what, "plug the cable in, or correct [link] port")
+    return ok(f"palmd holds {port}")
 
 
 def _ports(case: Case) -> list[Path]:
@@ -94,3 +87,33 @@ def _modem_manager_may_probe(case: Case, device: int) -> bool:
     if "E:ID_MM_DEVICE_IGNORE=1" in udev or "ID_BUS=usb" not in udev:
         return False
     return any(text_of(comm) == "ModemManager" for comm in case.system("/proc").glob("[0-9]*/comm"))
+
+
+def validator(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+    """The validator: is a key of it pinned, and has it proved that it holds the key?"""
+    trust, status = case.trust, case.status
+    if "trust" in case.closed:
+        return not_checked("what is pinned may not be read by this user")
+    if trust is None:
+        return skip("the device is not provisioned", "see the line `provisioned`")
+    counting = trust.dbd_keys_now(case.clock.wall_ms(), case.service_time_ms)
+    kids = list(dict.fromkeys(key.public.kid for key in counting))
+    pinned = f"pinned for {trust.dbd_id}: {', '.join(kids)}"
+    if not kids:
+        return fail(
+            f"no key of validator {trust.dbd_id} is pinned that counts now",
+            "have it added at the service (`palmctl cloud dbd add`); the device then receives it",
+        )
+    if "status" in case.closed:
+        return not_checked(f"{pinned}; whether it answers may not be asked by this user")
+    if status is None:
+        return skip(f"{pinned}; whether it answers is known while palmd runs", "systemctl start palmd")
+    cable, kid = status.cable, status.cable.validator_kid
+    if cable.state != "up":
+        return fail(
+            f"no validator has proved itself; {pinned}",
+            "check its power, and that it pins this device's verdict key (line `provisioned`)",
+        )
+    if kid and kid not in kids:
+        return warn(f"the session is with key {kid}; {pinned}", "palmctl status; restart palmd if it stays")
+    return ok(f"session up with {trust.dbd_id}, key {kid or kids[0]}")

@@ -1,16 +1,20 @@
 """Facts about the device, read once, so that all checks see the same."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from device.config.config import DeviceConfig, load_config
-from device.errors import ConfigError, DeviceError, IpcError, StateError
+from device.errors import DeviceError, StateError
 from device.platform.clock import Clock
 from device.trust.credentials import open_stored
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
 from device.values.status import CoreStatus, read_status
 from link1.errors import is_not_permitted
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,13 @@ class Case:
             raise StateError(self.config_problem)
         return self.config
 
+    @property
+    def service_time_ms(self) -> int:
+        """The newest time (epoch) signed by the service that trust.json or palmd knows; else 0."""
+        kept_ms = max(self.trust.service_ms, self.trust.status_at_ms) if self.trust else 0
+        running_ms = (self.status.service_time_ms or 0) if self.status else 0
+        return max(kept_ms, running_ms)
+
     def system(self, path: str) -> Path:
         """`/sys/…` or `/proc/…` below `root`."""
         return self.root / path.lstrip("/")
@@ -49,46 +60,24 @@ class Case:
 
 def take_case(config_path: Path, clock: Clock, root: Path = Path("/")) -> Case:
     """Read the facts; what cannot be read becomes a finding of a check, never an error."""
-    try:
-        config = load_config(config_path)
-    except ConfigError as error:
+    closed = set[str]()
+    config, problem = _part("configuration", lambda: load_config(config_path), closed)
+    if config is None:
         why = "the configuration cannot be used"
-        closed = frozenset({"configuration"} if is_not_permitted(error) else ())
-        return Case(config_path, None, str(error), None, why, None, why, None, why, clock, root, closed)
-    closed_parts = set[str]()
-    trust, trust_problem = None, ""
-    try:
-        trust = load_trust(config.trust_path)
-    except DeviceError as error:
-        trust_problem = _noted("trust", error, closed_parts)
-    keys, keys_problem = None, ""
-    try:
-        keys = open_stored(config.keys_dir)
-    except DeviceError as error:
-        keys_problem = _noted("keys", error, closed_parts)
-    status, status_problem = None, ""
-    try:
-        status = read_status(config.control_socket)
-    except IpcError as error:
-        status_problem = _noted("status", error, closed_parts)
-    return Case(
-        config_path,
-        config,
-        "",
-        trust,
-        trust_problem,
-        keys,
-        keys_problem,
-        status,
-        status_problem,
-        clock,
-        root,
-        frozenset(closed_parts),
-    )
+        return Case(
+            config_path, None, problem, None, why, None, why, None, why, clock, root, frozenset(closed)
+        )
+    trust = _part("trust", lambda: load_trust(config.trust_path), closed)
+    keys = _part("keys", lambda: open_stored(config.keys_dir), closed)
+    status = _part("status", lambda: read_status(config.control_socket), closed)
+    return Case(config_path, config, "", *trust, *keys, *status, clock, root, frozenset(closed))
 
 
-def _noted(part: str, error: DeviceError, closed: set[str]) -> str:
-    """The error's text; `part` is added to `closed` when this user lacks the permission."""
-    if is_not_permitted(error):
-        closed.add(part)
-    return str(error)
+def _part(name: str, read: Callable[[], T], closed: set[str]) -> tuple[T | None, str]:
+    """The fact, or why it cannot be read; `name` is added to `closed` when this user may not read it."""
+    try:
+        return read(), ""
+    except DeviceError as error:
+        if is_not_permitted(error):
+            closed.add(name)
+        return None, str(error)

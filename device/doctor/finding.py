@@ -21,32 +21,31 @@ class CheckResult(StrEnum):
 class Finding:
     """`detail`: what was found. `todo`: the next step; empty when there is none."""
 
-    name: str
     result: CheckResult
     detail: str
     todo: str = ""
 
-    def to_obj(self) -> JsonObject:
-        """One item of `palmctl doctor --json`."""
-        return {"name": self.name, "result": str(self.result), "detail": self.detail, "todo": self.todo}
+    def to_obj(self, name: str) -> JsonObject:
+        """One item of `palmctl doctor --json`; `name`: of the check."""
+        return {"name": name, "result": str(self.result), "detail": self.detail, "todo": self.todo}
 
 
-def ok(name: str, detail: str) -> Finding:
-    return Finding(name, CheckResult.OK, detail)
+def ok(detail: str) -> Finding:
+    return Finding(CheckResult.OK, detail)
 
 
-def warn(name: str, detail: str, todo: str) -> Finding:
-    return Finding(name, CheckResult.WARN, detail, todo)
+def warn(detail: str, todo: str) -> Finding:
+    return Finding(CheckResult.WARN, detail, todo)
 
 
-def fail(name: str, detail: str, todo: str) -> Finding:
-    return Finding(name, CheckResult.FAIL, detail, todo)
+def fail(detail: str, todo: str) -> Finding:
+    return Finding(CheckResult.FAIL, detail, todo)
 
 
-def skip(name: str, detail: str, todo: str = "") -> Finding:
-    return Finding(name, CheckResult.SKIP, detail, todo)
+def skip(detail: str, todo: str = "") -> Finding:
+    return Finding(CheckResult.SKIP, detail, todo)
 
 
-def not_checked(name: str, detail: str) -> Finding:
+def not_checked(detail: str) -> Finding:
     """For what this user may not read. The advice to run as root is printed once, above all findings."""
-    return Finding(name, CheckResult.NOT_CHECKED, detail)
+    return Finding(CheckResult.NOT_CHECKED, detail)

@@ -21,13 +21,15 @@ def number_of(path: Path, base: int = 10) -> int | None:
         return None
 
 
-def is_closed(folder: Path) -> bool:
-    """Whether `folder` exists and this user may not read it.
-
-    Raises PermissionError when this user may not know whether it exists.
-    """
+def is_there(path: Path) -> bool:
+    """Whether `path` exists. Raises PermissionError when this user may not know."""
     try:
-        folder.stat()
+        path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return not os.access(folder, os.R_OK | os.X_OK)
+    return True
+
+
+def is_closed(folder: Path) -> bool:
+    """Whether `folder` exists and this user may not read it. Raises as `is_there` does."""
+    return is_there(folder) and not os.access(folder, os.R_OK | os.X_OK)

@@ -8,7 +8,6 @@ from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
 from device.trust.credentials import UNIT_KEYS, drop_in, drop_in_path
 
-NAME = "sandbox"
 _WITHIN_S = 5.0
 _CLOSE = (
     "systemctl revert palmd palm-syncd; if an open network stays, systemd cannot make a network namespace: "
@@ -21,14 +20,14 @@ EXPECTED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def check(case: Case) -> Finding:
+def sandbox(case: Case) -> Finding:
     if not case.system("/run/systemd/system").is_dir():
-        return skip(NAME, "systemd does not run this machine")
+        return skip("systemd does not run this machine")
     wrong, overrides, absent = [], [], []
     for unit, expected in EXPECTED.items():
         shown = show_unit(unit, ("LoadState", "DropInPaths", "MainPID", *expected))
         if shown is None:
-            return skip(NAME, "systemctl gives no answer", "see: systemctl status palmd")
+            return skip("systemctl gives no answer", "see: systemctl status palmd")
         if shown.get("LoadState") != "loaded":
             absent.append(unit)
             continue
@@ -47,12 +46,12 @@ def check(case: Case) -> Finding:
             if not (_hands_over_keys(case, unit, path) or _opens_the_tpm(case, unit, path))
         ]
     if absent:
-        return warn(NAME, f"not installed as a unit: {', '.join(absent)}", "install the package")
+        return warn(f"not installed as a unit: {', '.join(absent)}", "install the package")
     if wrong:
-        return fail(NAME, f"open: {', '.join(wrong)}", _CLOSE)
+        return fail(f"open: {', '.join(wrong)}", _CLOSE)
     if overrides:
-        return warn(NAME, f"closed, with overrides: {', '.join(overrides)}", "systemctl cat palmd palm-syncd")
-    return ok(NAME, "core without network, carrier without devices, as the package has it")
+        return warn(f"closed, with overrides: {', '.join(overrides)}", "systemctl cat palmd palm-syncd")
+    return ok("core without network, carrier without devices, as the package has it")
 
 
 def shares_network(case: Case, pid: str) -> bool:

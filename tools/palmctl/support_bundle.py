@@ -62,13 +62,13 @@ opened, and everything in logs that looked like an identifier is replaced by [re
 def collect(case: Case, tell: Callable[[str], None]) -> dict[str, str]:
     """The files of the bundle by name, as text. `tell` is called with each step."""
     scrub = Scrubber(keep=_harmless(case))
-    findings = [finding.to_obj() for finding in examine(case, tell=lambda name: tell(f"doctor: {name}"))]
+    found = examine(case, tell=lambda name: tell(f"doctor: {name}"))
     tell("logs")
     log, health = _log()
     gathered: dict[str, object] = {
         "versions.json": _versions(case),
         "status.json": _status(case),
-        "doctor.json": findings,
+        "doctor.json": [finding.to_obj(name) for name, finding in found.items()],
         "config.json": as_obj(case.config) if case.config else {"problem": case.config_problem},
         "state.json": _state_files(case.config),
         "units.json": {unit: show_unit(unit, _UNIT_PROPERTIES) for unit in EXPECTED},

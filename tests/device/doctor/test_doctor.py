@@ -12,28 +12,18 @@ import pytest
 from click.testing import CliRunner
 
 from device.config.config import AttestSection
-from device.doctor import (
-    attest,
-    cable,
-    clock,
-    gallery,
-    hands,
-    memory,
-    ownership,
-    picture,
-    provisioned,
-    sandbox,
-    server,
-    storage,
-    telemetry,
-    temperature,
-    validator,
-    wear,
-)
+from device.doctor.board import clock, memory, storage, telemetry, temperature, wear
+from device.doctor.cable import cable, validator
+from device.doctor.camera import judge
 from device.doctor.case import Case, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.finding import CheckResult
+from device.doctor.installation import ownership, provisioned
 from device.doctor.measured_picture import MeasuredPicture
+from device.doctor.networks import hands
+from device.doctor.running import gallery
+from device.doctor.sandbox import sandbox, shares_network
+from device.doctor.service import attest, server
 from device.platform.clock import SystemClock
 from device.trust.attestation import note_attested
 from device.trust.keystore import CREDENTIALS_FOLDER
@@ -75,21 +65,21 @@ def test_hands_with_the_published_weights_without_them_and_with_altered_ones(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if installed_landmarks() is not None:
-        found = hands.check(case)
+        found = hands(case)
         assert found.result is CheckResult.OK and "published weights" in found.detail
     assert case.config is not None
     off = replace(case, config=replace(case.config, model=replace(case.config.model, hand_weights=False)))
-    assert hands.check(off).result is CheckResult.SKIP and "hand_weights is false" in hands.check(off).detail
+    assert hands(off).result is CheckResult.SKIP and "hand_weights is false" in hands(off).detail
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     installed_landmarks.cache_clear()
     try:
-        absent = hands.check(case)
+        absent = hands(case)
         assert absent.result is CheckResult.WARN and "does not hold them" in absent.detail and absent.todo
         installed_landmarks.cache_clear()
         weights_folder().mkdir(parents=True)
         (weights_folder() / "manifest.json").write_text("{}")
-        altered = hands.check(case)
+        altered = hands(case)
         assert altered.result is CheckResult.WARN and "two files" in altered.detail
     finally:
         installed_landmarks.cache_clear()
@@ -113,7 +103,7 @@ PI = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 )
 def test_temperature(machine: Case, files: dict[str, str], result: CheckResult) -> None:
     lay(machine, files)
-    assert temperature.check(machine).result is result
+    assert temperature(machine).result is result
 
 
 @pytest.mark.parametrize(
@@ -129,7 +119,7 @@ def test_temperature(machine: Case, files: dict[str, str], result: CheckResult) 
 def test_wear(machine: Case, life_time: str, pre_eol: str, result: CheckResult) -> None:
     card = "/sys/block/mmcblk0/device"
     lay(machine, {f"{card}/life_time": life_time, f"{card}/pre_eol_info": pre_eol})
-    assert wear.check(machine).result is result
+    assert wear(machine).result is result
 
 
 @pytest.mark.parametrize(
@@ -144,7 +134,7 @@ def test_wear(machine: Case, life_time: str, pre_eol: str, result: CheckResult) 
 def test_memory(machine: Case, left_kib: int, killed: int, result: CheckResult) -> None:
     info = f"MemTotal: 1000000 kB\nMemAvailable: {left_kib} kB\n"
     lay(machine, {"/proc/meminfo": info, "/proc/vmstat": f"pgfault 7\noom_kill {killed}\n"})
-    assert memory.check(machine).result is result
+    assert memory(machine).result is result
 
 
 @pytest.mark.parametrize(
@@ -159,26 +149,26 @@ def test_memory(machine: Case, left_kib: int, killed: int, result: CheckResult) 
 )
 def test_picture(mean: int, bright: int, sharpness: int | None, result: CheckResult) -> None:
     exposure = None if sharpness is None else 100
-    assert picture.judge(MeasuredPicture(mean, 0, bright, sharpness, exposure)).result is result
+    assert judge(MeasuredPicture(mean, 0, bright, sharpness, exposure)).result is result
 
 
 def test_ownership_names_what_others_could_read(device: Device, case: Case) -> None:
-    assert ownership.check(case).result is CheckResult.OK
+    assert ownership(case).result is CheckResult.OK
     key = device.config.keys_dir / "verdict.key"
     key.chmod(0o644)
-    found = ownership.check(case)
+    found = ownership(case)
     assert found.result is CheckResult.FAIL and str(key) in found.detail and "chmod 0600" in found.todo
 
 
 def test_a_device_provisioned_by_half(device: Device, case: Case) -> None:
-    assert provisioned.check(case).result is CheckResult.OK
+    assert provisioned(case).result is CheckResult.OK
     device.config.trust_path.unlink()
     half = take_case(device.board.config_path, SystemClock())
-    found = provisioned.check(half)
+    found = provisioned(half)
     assert found.result is CheckResult.FAIL and "run `palmctl provision`" in found.todo
-    assert validator.check(half).result is CheckResult.SKIP
+    assert validator(half).result is CheckResult.SKIP
     device.config.journal_path.unlink()
-    assert provisioned.check(replace(case, status=None)).result is CheckResult.FAIL
+    assert provisioned(replace(case, status=None)).result is CheckResult.FAIL
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="systemd-creds needs root")
@@ -189,13 +179,13 @@ def test_encrypted_keys_that_do_not_open_on_this_board(device: Device, case: Cas
         (folder / f"{key.stem}.cred").write_bytes(b"of another board")
         key.unlink()
     device.config.keys_dir.rmdir()
-    found = provisioned.check(take_case(device.board.config_path, SystemClock()))
+    found = provisioned(take_case(device.board.config_path, SystemClock()))
     assert found.result is CheckResult.FAIL and "does not open here" in found.detail
     assert "the TPM that encrypted it" in found.todo and "factory-reset" in found.todo
 
 
 def test_a_cable_that_is_not_there(case: Case) -> None:
-    found = cable.check(case)
+    found = cable(case)
     assert found.result is CheckResult.FAIL and "absent" in found.detail and "plug" in found.todo
 
 
@@ -206,9 +196,9 @@ def test_a_cable_that_is_not_there(case: Case) -> None:
 def test_a_validator_that_has_or_has_not_proved_itself(
     case: Case, state: str, kid: str | None, result: CheckResult
 ) -> None:
-    assert validator.check(case).result is CheckResult.SKIP
+    assert validator(case).result is CheckResult.SKIP
     told = some_status(cable=CableStatus(state, "/dev/palm", "open", kid))
-    assert validator.check(replace(case, status=told)).result is result
+    assert validator(replace(case, status=told)).result is result
 
 
 def test_a_clock_before_the_device_was_registered(case: Case) -> None:
@@ -216,42 +206,42 @@ def test_a_clock_before_the_device_was_registered(case: Case) -> None:
         def wall_ms(self) -> int:
             return 86_400_000
 
-    assert clock.check(replace(case, clock=Early())).result is CheckResult.FAIL
-    assert clock.check(case).result is CheckResult.OK  # without a network nothing sets it
+    assert clock(replace(case, clock=Early())).result is CheckResult.FAIL
+    assert clock(case).result is CheckResult.OK  # without a network nothing sets it
 
 
 def test_a_clock_before_what_the_service_signed_or_outside_every_window(case: Case) -> None:
     now_ms = SystemClock().wall_ms()
     assert case.trust is not None
     later = replace(case, trust=reread(case.trust, {"service_ms": now_ms + 3_600_000}))
-    found = clock.check(later)
+    found = clock(later)
     assert found.result is CheckResult.FAIL
     assert "the service signed" in found.detail
     told = replace(case, status=some_status(service_time_ms=now_ms + 3_600_000))
-    assert clock.check(told).result is CheckResult.FAIL
+    assert clock(told).result is CheckResult.FAIL
     (key,) = case.trust.dbd_keys
     ended = replace(key, not_after_ms=now_ms - 1, assumed=False)
     past = replace(case, trust=reread(case.trust, {"dbd_keys": [ended.to_obj()]}))
-    assert "window" in clock.check(past).detail
-    assert validator.check(past).result is CheckResult.SKIP, "the key counts all the same"
+    assert "window" in clock(past).detail
+    assert validator(past).result is CheckResult.SKIP, "the key counts all the same"
 
 
 def test_a_server_that_is_away(device: Device, case: Case) -> None:
     from device.config.config import CloudSection
 
     away = replace(device.config, cloud=CloudSection("http://127.0.0.1:9", None))
-    found = server.check(replace(case, config=away))
+    found = server(replace(case, config=away))
     assert found.result is CheckResult.FAIL and "does not answer" in found.detail
-    assert server.check(case).result is CheckResult.OK  # none configured
+    assert server(case).result is CheckResult.OK  # none configured
 
 
 def test_a_factorys_chain(device: Device, case: Case, tmp_path: Path) -> None:
     def found(signer: str = "board.key") -> tuple[CheckResult, str]:
         section = AttestSection(tmp_path / "chain.pem", f"file:{tmp_path / signer}")
-        finding = attest.check(replace(case, config=replace(device.config, attest=section)))
+        finding = attest(replace(case, config=replace(device.config, attest=section)))
         return finding.result, finding.detail
 
-    assert attest.check(case).result is CheckResult.SKIP  # none configured
+    assert attest(case).result is CheckResult.SKIP  # none configured
     assert found()[0] is CheckResult.FAIL
     make_ca(tmp_path)
     make_board(tmp_path)
@@ -270,7 +260,7 @@ def test_a_factorys_chain(device: Device, case: Case, tmp_path: Path) -> None:
             device.config, attest=AttestSection(tmp_path / "chain.pem", f"file:{tmp_path / 'board.key'}")
         ),
     )
-    assert "expired" in attest.check(late).detail
+    assert "expired" in attest(late).detail
 
 
 class LateClock(SystemClock):
@@ -281,13 +271,13 @@ class LateClock(SystemClock):
 
 
 def test_telemetry_that_was_written(device: Device, case: Case) -> None:
-    assert telemetry.check(case).result is CheckResult.OK
+    assert telemetry(case).result is CheckResult.OK
     (device.config.device.state_dir / ".cache" / "Microsoft").mkdir(parents=True)
-    assert telemetry.check(case).result is CheckResult.FAIL
+    assert telemetry(case).result is CheckResult.FAIL
 
 
 def test_units_are_looked_at_only_where_systemd_runs(machine: Case) -> None:
-    assert sandbox.check(machine).result is CheckResult.SKIP
+    assert sandbox(machine).result is CheckResult.SKIP
 
 
 def test_a_process_in_the_network_of_the_machine_is_noticed(case: Case) -> None:
@@ -295,15 +285,15 @@ def test_a_process_in_the_network_of_the_machine_is_noticed(case: Case) -> None:
         folder = case.system(f"/proc/{process}/ns")
         folder.mkdir(parents=True)
         (folder / "net").symlink_to(f"net:[{namespace}]")
-    assert sandbox.shares_network(case, "7")
-    assert not sandbox.shares_network(case, "8")
-    assert not sandbox.shares_network(case, "9"), "a process that has ended"
-    assert not sandbox.shares_network(case, "0")
+    assert shares_network(case, "7")
+    assert not shares_network(case, "8")
+    assert not shares_network(case, "9"), "a process that has ended"
+    assert not shares_network(case, "0")
 
 
 def test_storage_and_gallery_without_a_daemon(case: Case) -> None:
-    assert storage.check(case).result in (CheckResult.OK, CheckResult.WARN)
-    assert gallery.check(case).result is CheckResult.SKIP
+    assert storage(case).result in (CheckResult.OK, CheckResult.WARN)
+    assert gallery(case).result is CheckResult.SKIP
 
 
 def test_one_check_that_stumbles_hides_no_other(machine: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,13 +302,13 @@ def test_one_check_that_stumbles_hides_no_other(machine: Case, monkeypatch: pyte
 
     monkeypatch.setitem(CHECKS, "memory", stumble)
     found = examine(machine, ["memory", "wear"])
-    assert [finding.name for finding in found] == ["memory", "wear"]
-    assert found[0].result is CheckResult.WARN and "ZeroDivisionError" in found[0].detail
+    assert list(found) == ["memory", "wear"]
+    assert found["memory"].result is CheckResult.WARN and "ZeroDivisionError" in found["memory"].detail
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(tmp_path: Path) -> None:
     bare = take_case(tmp_path / "device.toml", SystemClock(), tmp_path)
-    found = {finding.name: finding for finding in examine(bare)}
+    found = examine(bare)
     assert set(found) == set(CHECKS) and set(CHECKS) > WITHOUT_CONFIGURATION
     assert found["configuration"].result is CheckResult.FAIL
     for finding in found.values():

@@ -1,13 +1,14 @@
 """`palmctl doctor`: every check, with what to do."""
 
 import json
+import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+import device
 from tools.palmctl.command_errors import EXIT_FAILED, EXIT_NOT_PERMITTED
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
@@ -35,10 +36,9 @@ _NOT_ROOT = marked(
 
 
 def _checks_like(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
-    """Names of checks: read from the folder, because importing them all takes longer than a key press may."""
-    spec = find_spec("device.doctor")
-    folder = Path(*((spec and spec.submodule_search_locations) or ()))
-    names = sorted(path.stem for path in folder.glob("*.py") if "\nNAME = " in path.read_text())
+    """Names of checks: read from the text, because importing them all takes longer than a key press may."""
+    text = Path(device.__file__).with_name("doctor").joinpath("examine.py").read_text(encoding="utf-8")
+    names = sorted(re.findall(r'^    "([a-z]+)": ', text, re.MULTILINE))
     given = context.params.get("checks") or ()
     return [name for name in names if name.startswith(begun) and name not in given]
 
@@ -78,10 +78,10 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     findings = examine(take_case(config_path(config), SystemClock()), checks, tell)
     if live:
         click.echo("\r\x1b[2K", nl=False, err=True)
-    counts = {word: sum(finding.result == word for finding in findings) for word in _MARKS}
+    counts = {word: sum(finding.result == word for finding in findings.values()) for word in _MARKS}
     if as_json:
-        told: dict[str, object] = {"findings": [finding.to_obj() for finding in findings], "counts": counts}
-        told["as_root"] = os.geteuid() == 0
+        items = [finding.to_obj(name) for name, finding in findings.items()]
+        told = {"findings": items, "counts": counts, "as_root": os.geteuid() == 0}
         click.echo(json.dumps(told, ensure_ascii=False))
     else:
         if counts["not_checked"] and os.geteuid() != 0:
@@ -92,13 +92,13 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     sys.exit(EXIT_NOT_PERMITTED if counts["not_checked"] else 0)
 
 
-def _table(findings: "tuple[Finding, ...]") -> list[str]:
+def _table(findings: "dict[str, Finding]") -> list[str]:
     """A line for each finding, with the next step below it."""
-    width = max((len(finding.name) for finding in findings), default=0)
+    width = max(map(len, findings), default=0)
     lines = []
-    for finding in findings:
+    for name, finding in findings.items():
         sign, colour = _MARKS[finding.result]
-        lines.append(f"{click.style(sign, fg=colour)} {finding.name:<{width}}  {_(finding.detail)}")
+        lines.append(f"{click.style(sign, fg=colour)} {name:<{width}}  {_(finding.detail)}")
         if finding.todo and finding.result != "ok":
             lines.append(f"  {'':<{width}}  → {_(finding.todo)}")
     return lines

@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from device.config.config import DeviceConfig
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.values.control import NextAsked, PassAnswer
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
 from tools.palmctl.bench.recording import films_of, read_recording

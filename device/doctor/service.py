@@ -1,12 +1,11 @@
-"""The service: is it reachable, its certificate valid for a while, the clocks in step, the registration
-valid?"""
+"""The service, and its verification of the maker's certificate."""
 
 import asyncio
 import http.client
 import ssl
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from cloud_client.client import CloudClient, ServerAddress
@@ -14,12 +13,13 @@ from cloud_client.contract import SERVER_TIME_HEADER, SIGNATURE_SKEW_S
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
 from device.config.config import CloudSection
 from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, warn
+from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
+from device.errors import AttestationError
+from device.trust.attestation import is_attested, leaf_signature, read_attested, read_chain
 from link1.errors import is_not_permitted, reason_of
 
-NAME = "server"
 _WITHIN_S = 10.0
-_SOON_DAYS = 14
+_RENEW_DAYS = 14
 _DRIFT_MS = 30_000
 _PORTS = {"https": 443, "http": 80}
 
@@ -35,25 +35,25 @@ class Reached:
     """This device's clock minus the service's."""
 
 
-def check(case: Case) -> Finding:
+def server(case: Case) -> Finding:
+    """The service: is it reachable, its certificate valid for a while, the clocks in step, the registration
+    valid?"""
     cloud = case.settings.cloud
     if cloud is None:
-        return ok(NAME, "none configured: this device lives on the validator's mail")
+        return ok("none configured: this device lives on the validator's mail")
     try:
         reached = _reach(case, cloud)
     except ssl.SSLCertVerificationError as error:
         return fail(
-            NAME,
             f"{cloud.url} shows a certificate that is not believed: {error.verify_message}",
             "check this device's clock, then the service's certificate and [cloud] ca_file",
         )
     except ServerAddressError as error:
         if is_not_permitted(error):
-            return not_checked(NAME, f"{cloud.ca_file} may not be read by this user")
-        return fail(NAME, str(error), "palmctl config set cloud.ca_file PATH")
+            return not_checked(f"{cloud.ca_file} may not be read by this user")
+        return fail(str(error), "palmctl config set cloud.ca_file PATH")
     except (OSError, http.client.HTTPException) as error:
         return fail(
-            NAME,
             f"{cloud.url} does not answer ({reason_of(error)})",
             "check cable or Wi-Fi, DNS and firewall; recognition goes on until the gallery is 6 h old",
         )
@@ -70,21 +70,19 @@ def _judged(reached: Reached, cloud: CloudSection, refused: str, *, unproved: bo
             detail += "; whether it takes this device is not asked without its key"
         if abs(reached.ahead_ms) > SIGNATURE_SKEW_S * 1000:
             return fail(
-                NAME, detail, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
+                detail, "set the clock: timedatectl set-ntp true; the service refuses more than 300 s"
             )
     if refused:
         return fail(
-            NAME,
-            f"{detail}; it does not take this device: {refused}",
-            "ask the operator whether it was revoked",
+            f"{detail}; it does not take this device: {refused}", "ask the operator whether it was revoked"
         )
     if reached.ahead_ms is None:
-        return warn(NAME, f"{detail}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
-    if reached.certificate_days is not None and reached.certificate_days < _SOON_DAYS:
-        return warn(NAME, detail, "ask the operator of the service to renew its certificate")
+        return warn(f"{detail}, without {SERVER_TIME_HEADER}", "is this the service? check [cloud] url")
+    if reached.certificate_days is not None and reached.certificate_days < _RENEW_DAYS:
+        return warn(detail, "ask the operator of the service to renew its certificate")
     if abs(reached.ahead_ms) > _DRIFT_MS:
-        return warn(NAME, detail, "timedatectl set-ntp true")
-    return ok(NAME, detail)
+        return warn(detail, "timedatectl set-ntp true")
+    return ok(detail)
 
 
 def _reach(case: Case, cloud: CloudSection) -> Reached:
@@ -150,3 +148,38 @@ def _registration(case: Case, cloud: CloudSection) -> str:
     except CloudError:
         return ""  # it was reachable a moment ago; a lost answer says nothing about the registration
     return ""
+
+
+_SOON_DAYS = 30
+
+
+def attest(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
+    """The maker's certificate for this device's keys: usable, in force, and taken by the service?"""
+    section = case.settings.attest
+    if section is None:
+        return skip("no [attest] in the configuration: KEY_UNATTESTED is for information")
+    try:
+        chain = read_chain(section.chain_file)
+        if "keys" not in case.closed and not section.signer.startswith("credential:"):
+            leaf_signature(chain, section.signer, b"doctor")
+    except AttestationError as error:
+        if is_not_permitted(error):
+            return not_checked(str(error))
+        return fail(str(error), "correct [attest]: docs/howto/ATTESTATION.md")
+    ends = min(one.not_valid_after_utc for one in chain.certificates)
+    days = (ends - datetime.fromtimestamp(case.clock.wall_ms() / 1000, UTC)).days
+    if days < 0:
+        return fail(f"a certificate of the chain expired on {ends.date()}", "have the factory renew it")
+    if case.keys is None:
+        return not_checked(f"chain good for {days} days; whether the service took it needs the keys")
+    at_ms = read_attested(case.settings.device.state_dir, case.keys)
+    if at_ms is None or not is_attested(at_ms, case.clock.wall_ms()):
+        return warn(
+            f"chain good for {days} days, not verified by the service in the last 90 days",
+            "journalctl -u palm-syncd -u palmd; is the CA known there? `palmctl cloud factory-ca list`",
+        )
+    verified = datetime.fromtimestamp(at_ms / 1000, UTC)
+    detail = f"verified by the service on {verified.date()}, chain good for {days} days"
+    if days < _SOON_DAYS:
+        return warn(detail, "have the factory renew the certificate")
+    return ok(detail)
