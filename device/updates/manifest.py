@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from device.errors import TrustError, UpdateRefused
+from device.values.wire import WireObject
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
@@ -39,7 +40,7 @@ class ReleaseKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(WireObject):
     """A release that a pinned root vouches for. Sizes in bytes; `wrapper` is the signed object as
     received."""
 
@@ -53,6 +54,18 @@ class Manifest:
     min_app_version: str
     release_seq: int
     wrapper: JsonObject
+
+    def to_obj(self) -> JsonObject:
+        """For the device's files."""
+        return self.wrapper
+
+    @classmethod
+    def from_obj(cls, obj: Mapping[str, Any]) -> "Manifest":
+        """From the device's files: it was verified when it was accepted. Raises FormatError, UpdateRefused.
+
+        A certificate that has since expired does not invalidate what it signed while valid.
+        """
+        return _read(members.nested(obj, Kind.UPDATE_MANIFEST.member), dict(obj))
 
     def chunk_bytes(self, index: int) -> int:
         """The length of chunk `index`: all but the last have the same size."""
@@ -86,14 +99,6 @@ def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_
         return _read(obj, dict(signed))
     except FormatError as error:
         raise UpdateRefused("malformed", f"the manifest is outside the contract: {error}") from error
-
-
-def read_again(wrapper: JsonObject) -> Manifest:
-    """A manifest from the device's files, which was verified when it was accepted.
-
-    A certificate that has since expired does not invalidate what it signed while valid. Raises FormatError.
-    """
-    return _read(members.nested(wrapper, Kind.UPDATE_MANIFEST.member), wrapper)
 
 
 def read_chunk(body: Mapping[str, Any]) -> PayloadChunk:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from device.errors import Outdated, TrustError
-from device.updates.state import Offer, read_offered
+from device.updates.state import Offer
 from gallery.freshness import is_newer
 from link1 import members
 from link1.canonical import JsonObject
@@ -18,6 +18,7 @@ from link1.members import NAME
 from link1.signed import Kind, signer_kid_of, verify_object
 
 NEXT_AFTER_S: Final = (60, 86_400)
+_MAX_OFFERED: Final = 16
 _MAX_RELEASES: Final = 2
 """One of each kind."""
 
@@ -53,7 +54,8 @@ class OfferReader:
         members.version_1(obj)
         if members.text(obj, "device_id", NAME) != self.device_id:
             raise TrustError("the offer of updates is for another device")
-        offer = read_offered(obj)
+        members.array(obj, "release_seqs", 0, _MAX_OFFERED)
+        offer = Offer.from_obj(obj)
         if newest is not None and not is_newer(offer.issued_at_ms, newest.issued_at_ms, self.now_ms()):
             raise Outdated("the offer of updates is older than one that was seen before")
         data = members.array(answer, "data", 0, _MAX_RELEASES)

@@ -15,14 +15,12 @@ replaced as a whole.
    When the service offers it no longer, it is withdrawn, and may be taken again.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
 
 from device.errors import UpdateRefused
-from device.updates.manifest import Manifest, ReleaseKind, read_again
-from link1 import members
-from link1.canonical import JsonObject
+from device.updates.manifest import Manifest, ReleaseKind
+from device.values.wire import Between, WireObject
 from link1.members import NAME
 
 SHIPPED: Final = 0
@@ -33,34 +31,35 @@ STARTS_WHERE_IT_DOES_NOT: Final = 3
 fault."""
 OFFER_HOLDS_MS: Final = 24 * 3600 * 1000
 """How long a release that came by network may take effect after the offer that names it was issued."""
-_MAX_SLOTS: Final = 8
-_MAX_OFFERED: Final = 16
+
+_Seq = Annotated[int, Between(0)]
+_ReleaseSeq = Annotated[int, Between(1)]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSlot:
+class ModelSlot(WireObject):
     """A model on the disk that has passed its self-test."""
 
-    release_seq: int
+    release_seq: _ReleaseSeq
     version: str
-    model_id: str
+    model_id: Annotated[str, NAME]
     name: str = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelTrial:
+class ModelTrial(WireObject):
     """A model in force that has not proved itself; `starts` counts the program starts with it."""
 
-    release_seq: int
-    back_to: int
-    starts: int
+    release_seq: _ReleaseSeq
+    back_to: _Seq
+    starts: _Seq
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseNote:
+class ReleaseNote(WireObject):
     """A release of which only its state is left to report; `code` says why it failed."""
 
-    release_seq: int
+    release_seq: _ReleaseSeq
     kind: ReleaseKind
     version: str
     code: str = ""
@@ -68,11 +67,11 @@ class ReleaseNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(WireObject):
     """The releases that the service offers to this device, and when it said so (epoch ms)."""
 
-    issued_at_ms: int
-    release_seqs: tuple[int, ...]
+    issued_at_ms: _Seq
+    release_seqs: tuple[_ReleaseSeq, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +83,29 @@ class GalleryFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateState:
+class UpdateState(WireObject):
     """See the module. `receiving` and `app` are manifests; `model`, `previous` and `waiting` name slots by
     release_seq. `home_epoch`: the last gallery epoch known to fit the model in force. `app_seq`, `model_seq`:
     the highest release_seq accepted of each kind. `installed`: the software that came as a release.
     `failed`: the newest release that failed, until a newer one of its kind is in place. `withdrawn`: the
     release of each kind that was dropped before it took effect. `offer`: the newest one. `by_network`: the
-    releases that need it."""
+    releases that need it. A member that the file lacks has its default."""
 
-    app_seq: int = 0
-    model_seq: int = 0
+    app_seq: _Seq = 0
+    model_seq: _Seq = 0
     receiving: Manifest | None = None
     app: Manifest | None = None
     slots: tuple[ModelSlot, ...] = ()
-    model: int = SHIPPED
-    previous: int | None = None
-    waiting: int | None = None
-    home_epoch: int = 0
+    model: _Seq = SHIPPED
+    previous: _Seq | None = None
+    waiting: _Seq | None = None
+    home_epoch: _Seq = 0
     trial: ModelTrial | None = None
     failed: ReleaseNote | None = None
     installed: ReleaseNote | None = None
     withdrawn: tuple[ReleaseNote, ...] = ()
     offer: Offer | None = None
-    by_network: tuple[int, ...] = ()
+    by_network: tuple[_ReleaseSeq, ...] = ()
 
     @property
     def release_seq(self) -> int:
@@ -135,62 +134,6 @@ class UpdateState:
         """The model_id of a slot; that of the shipped model for 0."""
         slot = self.slot(release_seq)
         return shipped_id if slot is None else slot.model_id
-
-    def to_obj(self) -> JsonObject:
-        return {
-            "v": 1,
-            "release_seq": self.release_seq,  # all that the software before this one knows
-            "app_seq": self.app_seq,
-            "model_seq": self.model_seq,
-            "receiving": self.receiving and self.receiving.wrapper,
-            "app": self.app and self.app.wrapper,
-            "slots": [asdict(slot) for slot in self.slots],
-            "model": self.model,
-            "previous": self.previous,
-            "waiting": self.waiting,
-            "home_epoch": self.home_epoch,
-            "trial": self.trial and asdict(self.trial),
-            "failed": self.failed and asdict(self.failed),
-            "installed": self.installed and asdict(self.installed),
-            "withdrawn": [asdict(note) for note in self.withdrawn],
-            "offer": self.offer
-            and {"issued_at_ms": self.offer.issued_at_ms, "release_seqs": list(self.offer.release_seqs)},
-            "by_network": list(self.by_network),
-        }
-
-    @classmethod
-    def from_obj(cls, obj: JsonObject) -> "UpdateState":
-        """Raises FormatError, UpdateRefused."""
-        members.version_1(obj)
-        slots = tuple(_slot(item) for item in members.array(obj, "slots", 0, _MAX_SLOTS))
-        # Earlier software wrote one release_seq for both kinds, and none of the members that follow.
-        obj = {
-            "app_seq": members.integer(obj, "release_seq"),
-            "model_seq": members.integer(obj, "release_seq"),
-            "installed": None,
-            "withdrawn": [],
-            "offer": None,
-            "by_network": [],
-        } | obj
-        return cls(
-            app_seq=members.integer(obj, "app_seq"),
-            model_seq=members.integer(obj, "model_seq"),
-            receiving=_manifest(obj, "receiving"),
-            app=_manifest(obj, "app"),
-            slots=slots,
-            model=members.integer(obj, "model"),
-            previous=_optional_integer(obj, "previous"),
-            waiting=_optional_integer(obj, "waiting"),
-            home_epoch=members.integer(obj, "home_epoch"),
-            trial=None if members.member(obj, "trial") is None else _trial(members.nested(obj, "trial")),
-            failed=_optional_note(obj, "failed"),
-            installed=_optional_note(obj, "installed"),
-            withdrawn=tuple(_note(item) for item in members.array(obj, "withdrawn", 0, len(ReleaseKind))),
-            offer=None
-            if members.member(obj, "offer") is None
-            else read_offered(members.nested(obj, "offer")),
-            by_network=_release_seqs(obj, "by_network"),
-        )
 
 
 def offered(state: UpdateState, manifest: Manifest, *, by_network: bool = False) -> UpdateState:
@@ -388,24 +331,6 @@ def _starts_allowed(state: UpdateState, trial: ModelTrial, shipped_id: str) -> i
     return STARTS_WHERE_THE_OLD_ONE_SERVES if same else STARTS_WHERE_IT_DOES_NOT
 
 
-def _manifest(obj: Mapping[str, Any], name: str) -> Manifest | None:
-    return None if members.member(obj, name) is None else read_again(members.nested(obj, name))
-
-
-def _optional_integer(obj: Mapping[str, Any], name: str) -> int | None:
-    return None if members.member(obj, name) is None else members.integer(obj, name)
-
-
-def read_offered(obj: Mapping[str, Any]) -> Offer:
-    """`issued_at_ms` and `release_seqs` of an offer. Raises FormatError."""
-    return Offer(members.integer(obj, "issued_at_ms"), _release_seqs(obj, "release_seqs"))
-
-
-def _release_seqs(obj: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    seqs = members.array(obj, name, 0, _MAX_OFFERED)
-    return tuple(members.integer({name: seq}, name, 1) for seq in seqs)
-
-
 def _accepted(state: UpdateState, manifest: Manifest) -> UpdateState:
     """The release_seq is used, and what the release before it of this kind came to is no longer reported."""
     seq = manifest.release_seq
@@ -430,36 +355,3 @@ def _failure_over(state: UpdateState, kind: ReleaseKind) -> UpdateState:
 
 def _note_of(manifest: Manifest, code: str = "") -> ReleaseNote:
     return ReleaseNote(manifest.release_seq, manifest.kind, manifest.version, code, manifest.name)
-
-
-def _optional_note(obj: Mapping[str, Any], name: str) -> ReleaseNote | None:
-    return None if members.member(obj, name) is None else _note(members.nested(obj, name))
-
-
-def _slot(item: object) -> ModelSlot:
-    obj = members.nested({"slot": item}, "slot")
-    return ModelSlot(
-        members.integer(obj, "release_seq", 1),
-        str(obj.get("version")),
-        members.text(obj, "model_id", NAME),
-        str(obj.get("name", "model")),
-    )
-
-
-def _trial(obj: JsonObject) -> ModelTrial:
-    return ModelTrial(
-        members.integer(obj, "release_seq", 1),
-        members.integer(obj, "back_to"),
-        members.integer(obj, "starts"),
-    )
-
-
-def _note(item: object) -> ReleaseNote:
-    obj = members.nested({"note": item}, "note")
-    return ReleaseNote(
-        members.integer(obj, "release_seq", 1),
-        ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind))),
-        str(members.member(obj, "version")),
-        str(obj.get("code", "")),
-        str(obj.get("name", "release")),
-    )

@@ -25,6 +25,7 @@ from device.platform.files import replace_synced, sync_folder, with_checksum, wi
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Manifest, PayloadChunk
 from device.updates.state import UpdateState
+from link1 import members
 from link1.canonical import canonical_bytes, read_strict
 from link1.errors import FormatError
 
@@ -71,7 +72,9 @@ class UpdateStore:
         except OSError as error:
             raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
         try:
-            return UpdateState.from_obj(without_checksum(read_strict(data, max_bytes=MAX_STATE_BYTES)))
+            obj = without_checksum(read_strict(data, max_bytes=MAX_STATE_BYTES))
+            members.version_1(obj)
+            return UpdateState.from_obj(obj)
         except (FormatError, UpdateRefused) as error:
             raise StateError(
                 f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "
@@ -83,7 +86,7 @@ class UpdateStore:
         path = self._updates / "state.json"
         try:
             self._folder(self._updates)
-            replace_synced(path, canonical_bytes(with_checksum(state.to_obj())), mode=0o600)
+            replace_synced(path, canonical_bytes(with_checksum({"v": 1} | state.to_obj())), mode=0o600)
         except OSError as error:
             raise StateError(f"{path} cannot be written ({error.strerror}); check the disk") from error
 

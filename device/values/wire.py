@@ -7,15 +7,16 @@
     WipeConfirmed.from_obj({"wipe_id": "w-1"})      # FormatError where a member is missing or of another type
 
 A field is the member of the same name, or of the name in its metadata (`member`). Its type says what is read:
-int, str, bool, a JSON object, another WireObject, a tuple of one type, a mapping from names to one type; each
-of these or None. An int or str may have a range or pattern. A field with a default is omitted while it has
-that default. A field with `flat` in its metadata adds the members of another object to this one; it is None
-where they are not all present. Unknown members are ignored: a newer program may send more.
+int, str, bool, a StrEnum, a JSON object, another WireObject, a tuple of one type, a mapping from names to one
+type; each of these or None. An int or str may have a range or pattern. A field with a default is omitted
+while it has that default. A field with `flat` in its metadata adds the members of another object to this one;
+it is None where they are not all present. Unknown members are ignored: a newer program may send more.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -137,7 +138,7 @@ def _written(value: object) -> object:
         return value.to_obj()
     if isinstance(value, tuple):
         return [_written(item) for item in value]
-    return value
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 def _read(kind: Any, value: object) -> object:
@@ -154,7 +155,16 @@ def _read(kind: Any, value: object) -> object:
         obj: JsonObject = _plain(dict, value)
         item = arguments[1]
         return obj if item is Any else {name: _read(item, member) for name, member in obj.items()}
-    return kind.from_obj(_plain(dict, value)) if issubclass(kind, WireObject) else _plain(kind, value)
+    if issubclass(kind, WireObject):
+        return kind.from_obj(_plain(dict, value))
+    return _read_word(kind, value) if issubclass(kind, StrEnum) else _plain(kind, value)
+
+
+def _read_word(kind: type[StrEnum], value: object) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _NotTaken(f"one of {', '.join(sorted(kind))}") from None
 
 
 def _read_tuple(kinds: tuple[Any, ...], value: object) -> tuple[object, ...]:

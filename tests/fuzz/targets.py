@@ -60,7 +60,7 @@ from device.trust.trust import load_trust
 from device.updates import install  # noqa: F401
 from device.updates.archive import Limits, unpack
 from device.updates.manifest import read_chunk, read_manifest
-from device.updates.state import UpdateState, read_offered
+from device.updates.state import Offer, UpdateState
 from device.values import carrier, control, report, status  # noqa: F401
 from device.values.wire import WireObject
 from device.wipe.wipe import read_wipe
@@ -278,7 +278,7 @@ def _state(data: bytes) -> None:
             _summed(data[1:], "wipe.json")
             read_wipe(_SCRATCH)
         case _:
-            read_offered(_object(data[1:]))
+            Offer.from_obj(_object(data[1:]))
 
 
 def _release(data: bytes) -> None:

@@ -1,7 +1,6 @@
 """Releases by network: taken in order, switched only while an offer of the last day names them, withdrawn
 when the service says so, and taken again."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,20 +282,3 @@ def test_an_answer_outside_the_contract_is_refused_as_a_whole(spoil: Callable[[J
     spoil(answer)
     with pytest.raises((FormatError, SignatureError)):
         OFFERS.read(answer, None)
-
-
-def test_a_state_of_earlier_software_is_read_and_earlier_software_reads_this_one(tmp_path: Path) -> None:
-    async def taken(desk: UpdateDesk) -> None:
-        await desk.take_offer(read_offer(model_release(7)))
-        await fetched(desk, MODEL)
-
-    state = run(tmp_path, taken).state
-    assert state is not None
-    obj = state.to_obj()
-    assert obj["release_seq"] == 7
-    for later in ("app_seq", "model_seq", "installed", "withdrawn", "offer", "by_network"):
-        del obj[later]
-    of_earlier = type(state).from_obj(obj)
-    assert (of_earlier.app_seq, of_earlier.model_seq, of_earlier.slots) == (7, 7, state.slots)
-    assert type(state).from_obj(json.loads(json.dumps(state.to_obj()))) == state
-    assert state.model == SHIPPED
