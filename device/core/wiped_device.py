@@ -91,7 +91,7 @@ class WipedDevice:
         if self._untold is None:
             raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
         try:
-            return reply(key_source(self._config.keys_dir).read(KeyPurpose.HTTP))
+            return reply(key_source(self._config.keys_dir)(KeyPurpose.HTTP))
         except KeyStoreError as error:
             raise IpcRefused("store", str(error)) from error
 

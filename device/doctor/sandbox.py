@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
-from device.trust.credentials import UNIT_KEYS, drop_in, drop_in_path
+from device.trust.credentials import UNIT, drop_in, drop_in_path
 
 _WITHIN_S = 5.0
 _CLOSE = (
@@ -41,9 +41,7 @@ def sandbox(case: Case) -> Finding:
                 f"{unit} has the machine's network although PrivateNetwork={shown['PrivateNetwork']}"
             )
         overrides += [
-            path
-            for path in shown.get("DropInPaths", "").split()
-            if not (_hands_over_keys(case, unit, path) or _opens_the_tpm(case, unit, path))
+            path for path in shown.get("DropInPaths", "").split() if unit != UNIT or not _is_ours(case, path)
         ]
     if absent:
         return warn(f"not installed as a unit: {', '.join(absent)}", "install the package")
@@ -67,27 +65,15 @@ def shares_network(case: Case, pid: str) -> bool:
         return False
 
 
-def _hands_over_keys(case: Case, unit: str, path: str) -> bool:
-    """Whether a drop-in is the unchanged one of `palmctl keys encrypt`."""
+def _is_ours(case: Case, path: str) -> bool:
+    """Whether a drop-in is that of `palmctl keys encrypt`, or the package's own for a TPM, unchanged."""
     try:
-        return (
-            unit in UNIT_KEYS
-            and path == str(drop_in_path(unit))
-            and case.system(path).read_text() == drop_in(unit)
-        )
+        text = case.system(path).read_text()
+        if path == str(drop_in_path()) and text == drop_in():
+            return True
+        return text == case.system("/usr/share/palm-access/palmd-tpm.conf").read_text()
     except PermissionError:
         raise  # becomes the finding "not checked"
-    except OSError:
-        return False
-
-
-def _opens_the_tpm(case: Case, unit: str, path: str) -> bool:
-    """Whether a drop-in is the package's own for a TPM, unchanged."""
-    try:
-        shipped = case.system("/usr/share/palm-access/palmd-tpm.conf").read_text()
-        return unit == "palmd.service" and case.system(path).read_text() == shipped
-    except PermissionError:
-        raise
     except OSError:
         return False
 

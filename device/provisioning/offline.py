@@ -37,13 +37,13 @@ from device.provisioning.online import (
     registration_body,
 )
 from device.trust.keystore import KeyStore
+from device.trust.policy import certified
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import NAME
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, verify_object
+from link1.signed import Kind
 
 REQUEST_TYPE: Final = "palm-access.registration.request"
 ANSWER_TYPE: Final = "palm-access.registration.answer"
@@ -142,13 +142,11 @@ def take_answer(config: DeviceConfig, config_path: Path, content: bytes, root_ki
 def _verified(content: bytes, root_kid: str, request: bytes) -> tuple[int, JsonObject]:
     """The time and content of the answer, after checking root, certificate, signature and request."""
     obj = read_strict(content, max_bytes=MAX_FILE_BYTES)
-    signed = dict(members.nested(obj, "signed"))
-    certificate = SignerCertificate.from_b64(signed.pop("signer_cert_b64", None))
+    signed = members.nested(obj, "signed")
     claimed = members.nested(signed, Kind.REGISTERED.member)
     answered_at_ms, answer = members.integer(claimed, "answered_at_ms"), members.nested(claimed, "answer")
     root = _named_root(answer, root_kid)
-    signer = certificate.check(SignerPurpose.BUNDLE, [root], answered_at_ms)
-    believed = verify_object(Kind.REGISTERED, signed, signer)
+    believed = certified(Kind.REGISTERED, signed, roots=[root], now_ms=answered_at_ms)
     if members.member(believed, "request_sha256") != hashlib.sha256(request).hexdigest():
         raise SignatureError("it answers another request than the one made here")
     return answered_at_ms, answer

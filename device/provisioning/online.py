@@ -12,6 +12,7 @@ the token, and vouches for everything after that.
 import asyncio
 import hashlib
 import re
+import secrets
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,14 +24,15 @@ from cloud_client.contract import ProblemCode
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
 from device import APP_PACKAGE
-from device.config.config import DeviceConfig, load_config, write_config
+from device.config.config import AttestSection, DeviceConfig, load_config, write_config
 from device.errors import AttestationError, NotProvisioned, ProvisioningError, TrustError
 from device.journal.journal import Journal
 from device.platform.clock import Clock
 from device.platform.files import shred
-from device.provisioning.attest import attest
+from device.trust.attestation import attestation_body, note_attested, read_chain
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
+from device.trust.service_status import StatusReader
 from device.trust.trust import Trust, load_trust, save_trust, trust_from_registration
 from device.wipe.wipe import FILE_NAME as WIPE_FILE
 from link1 import members
@@ -140,19 +142,25 @@ async def provision(
     if config.attest is not None:
         try:
             async with CloudClient(address, keys.http, around.clock.wall_ms) as cloud:
-                await attest(
-                    cloud,
-                    config.attest,
-                    state_dir=config.device.state_dir,
-                    keys=keys,
-                    trust=trust,
-                    clock=around.clock,
-                )
+                await _attest(cloud, config.attest, keys, trust)
+            await asyncio.to_thread(note_attested, config.device.state_dir, keys, around.clock.wall_ms())
             around.tell("the service has verified the factory's certificate of these keys")
         except (AttestationError, CloudError, TrustError, Link1Error, OSError) as error:
             # The device works without it, and palm-syncd attests at its start.
             around.tell(f"the keys are not attested yet: {error}")
     return Provisioned(trust, keys, keys_made)
+
+
+async def _attest(cloud: CloudClient, section: AttestSection, keys: KeyStore, trust: Trust) -> None:
+    """Answer the challenge of a status.
+
+    Raises AttestationError, CloudError, TrustError, Link1Error.
+    """
+    wrapper = read_strict((await cloud.device_status()).body, max_bytes=_MAX_ANSWER_BYTES)
+    statuses = StatusReader(trust.device_id, lambda kid: trust.service_key(kid, "device_status"))
+    chain, challenge = read_chain(section.chain_file), statuses.read(wrapper).challenge
+    body = attestation_body(chain, section.signer, keys, challenge)
+    await cloud.attest(body, f"attest-{secrets.token_hex(16)}")
 
 
 def check_named_root(trust: Trust, root_kid: str, whose: str) -> None:

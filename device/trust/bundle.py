@@ -5,19 +5,18 @@ bundle is valid when a pinned root certified its signer. A new root needs the si
 `svc.root.v1 ‖ 0x00 ‖ the new key`, in its member `root_sig_b64`. A removed root vouches for nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from device.errors import TrustError
-from device.trust.policy import read_policy
+from device.trust.policy import certified, read_policy
 from device.trust.trust import DbdKey, Trust, merged_windows, reread, revoked_kids
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
 from link1.keys import SIGNATURE_BYTES, PublicKey
 from link1.members import HEX32
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, verify_object
+from link1.signed import Kind
 
 ROOT_PREFIX: Final = b"svc.root.v1\x00"
 _MAX_ITEMS: Final = 64
@@ -31,11 +30,8 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
     Raises TrustError when no pinned root vouches for it, or when it would leave the device without a root, or
     without one that vouches for the configuration in force.
     """
-    wrapper = dict(signed)
     try:
-        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
-        signer = certificate.check(SignerPurpose.BUNDLE, list(trust.roots), now_ms)
-        bundle = verify_object(Kind.TRUST_BUNDLE, wrapper, signer)
+        bundle = certified(Kind.TRUST_BUNDLE, signed, roots=trust.roots, now_ms=now_ms)
         members.version_1(bundle)
         bundle_seq = members.integer(bundle, "bundle_seq", 1)
         if bundle_seq <= trust.bundle_seq:
@@ -71,17 +67,23 @@ def _changes(trust: Trust, bundle: JsonObject) -> JsonObject:
 
 
 def _vouched_root(trust: Trust, item: JsonObject) -> JsonObject:
-    root = PublicKey.from_b64(members.member(item, "pub_b64"))
-    if root in trust.roots:
-        return item
-    signature = b64_decode(members.member(item, "root_sig_b64"), length=SIGNATURE_BYTES)
-    for pinned in trust.roots:
-        try:
-            pinned.verify(ROOT_PREFIX + root.raw, signature)
-        except SignatureError:
-            continue
+    if PublicKey.from_b64(members.member(item, "pub_b64")) in trust.roots or is_vouched(item, trust.roots):
         return item
     raise SignatureError("a new root is not signed by a pinned root")
+
+
+def is_vouched(item: JsonObject, roots: Iterable[PublicKey]) -> bool:
+    """Whether one of `roots` signed the root in this item of a bundle or of trust.json. Raises
+    FormatError."""
+    root = PublicKey.from_b64(members.member(item, "pub_b64"))
+    signature = b64_decode(members.member(item, "root_sig_b64"), length=SIGNATURE_BYTES)
+    for one in roots:
+        try:
+            one.verify(ROOT_PREFIX + root.raw, signature)
+        except SignatureError:
+            continue
+        return True
+    return False
 
 
 def _merged(held: list[JsonObject], named: list[JsonObject], gone: frozenset[str]) -> list[JsonObject]:

@@ -14,7 +14,7 @@ against theft (docs/explanation/SECURITY.md).
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,6 @@ from device.errors import KeyStoreError
 from device.platform.files import replace_synced, shred, sync_folder
 from device.trust.keystore import (
     CREDENTIALS_FOLDER,
-    FileKeys,
     KeyPurpose,
     KeySource,
     KeyStore,
@@ -33,10 +32,8 @@ from link1.keys import KEY_BYTES
 
 CREDSTORE: Final = Path("/etc/credstore.encrypted")
 SYSTEMD: Final = Path("/etc/systemd/system")
-UNIT_KEYS: Final[Mapping[str, tuple[KeyPurpose, ...]]] = {
-    "palmd.service": tuple(KeyPurpose),
-}
-"""The keys that each unit receives. The carrier gets its one key from the core."""
+UNIT: Final = "palmd.service"
+"""The unit that receives the keys. The carrier gets its one key from the core."""
 _VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 _TOOL_WITHIN_S: Final = 60.0
 
@@ -49,38 +46,28 @@ def credential_name(purpose: KeyPurpose) -> str:
     return f"palm-access.{purpose}"
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialKeys:
-    """The keys that the service manager has decrypted for this unit."""
-
-    folder: Path
-
-    def read(self, purpose: KeyPurpose) -> bytes:
-        path = self.folder / credential_name(purpose)
-        try:
-            with path.open("rb") as file:
-                return checked_key(path, file.read(KEY_BYTES + 1))
-        except OSError as error:
-            raise KeyStoreError(
-                f"the {purpose} key cannot be read from {path} ({error.strerror}); the unit needs "
-                f"LoadCredentialEncrypted={credential_name(purpose)}"
-            ) from error
+def read_credential(folder: Path, purpose: KeyPurpose) -> bytes:
+    """The 32 bytes of one key that the service manager has decrypted for this unit. Raises KeyStoreError."""
+    path = folder / credential_name(purpose)
+    try:
+        with path.open("rb") as file:
+            return checked_key(path, file.read(KEY_BYTES + 1))
+    except OSError as error:
+        raise KeyStoreError(
+            f"the {purpose} key cannot be read from {path} ({error.strerror}); the unit needs "
+            f"LoadCredentialEncrypted={credential_name(purpose)}"
+        ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class SealedKeys:
-    """The files that `encrypt_keys` wrote: they open for root, with what encrypted them."""
-
-    folder: Path
-
-    def read(self, purpose: KeyPurpose) -> bytes:
-        path = self.folder / f"{purpose}.cred"
-        try:
-            return checked_key(path, _decrypted(credential_name(purpose), path.read_bytes(), run_tool))
-        except OSError as error:
-            raise KeyStoreError(f"the {purpose} key cannot be read from {path} ({error.strerror})") from error
-        except KeyStoreError as error:
-            raise KeyStoreError(f"the {purpose} key is encrypted and does not open here: {error}") from error
+def _read_sealed(folder: Path, purpose: KeyPurpose) -> bytes:
+    """The 32 bytes of one key that `encrypt_keys` encrypted; it opens for root. Raises KeyStoreError."""
+    path = folder / f"{purpose}.cred"
+    try:
+        return checked_key(path, _decrypted(credential_name(purpose), path.read_bytes(), run_tool))
+    except OSError as error:
+        raise KeyStoreError(f"the {purpose} key cannot be read from {path} ({error.strerror})") from error
+    except KeyStoreError as error:
+        raise KeyStoreError(f"the {purpose} key is encrypted and does not open here: {error}") from error
 
 
 def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
@@ -90,8 +77,8 @@ def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySo
         names = {credential_name(purpose) for purpose in KeyPurpose}
         folder = Path(given)
         if folder.is_dir() and any(path.name in names for path in folder.iterdir()):
-            return CredentialKeys(folder)
-    return FileKeys(keys_dir)
+            return partial(read_credential, folder)
+    return partial(read_key, keys_dir)
 
 
 def run_tool(command: Sequence[str], given: bytes) -> bytes:
@@ -117,7 +104,7 @@ def open_stored(keys_dir: Path) -> KeyStore:
     """The keys on this disk: files, or for root what `encrypt_keys` made of them. Raises KeyStoreError."""
     folder = keys_dir.with_name(CREDENTIALS_FOLDER)
     if os.geteuid() == 0 and folder.is_dir() and not keys_dir.exists():
-        return KeyStore.load(SealedKeys(folder))
+        return KeyStore.load(partial(_read_sealed, folder))
     return KeyStore.open(keys_dir)
 
 
@@ -126,8 +113,8 @@ def encrypt_keys(
 ) -> bool:
     """Turn the key files into encrypted credentials; destroy the files once every credential is verified.
 
-    `with_key`: of systemd-creds(1): auto, host, tpm2 or host+tpm2. Runs as root, after the units have their
-    drop-ins; after an interruption the next run continues. False when there was no file left to encrypt or
+    `with_key`: of systemd-creds(1): auto, host, tpm2 or host+tpm2. Runs as root, after the unit has its
+    drop-in; after an interruption the next run continues. False when there was no file left to encrypt or
     destroy. Raises KeyStoreError, OSError.
     """
     folder = keys_dir.with_name(CREDENTIALS_FOLDER)
@@ -165,22 +152,21 @@ def encrypt_keys(
     return True
 
 
-def drop_in(unit: str) -> str:
-    """The drop-in that makes the service manager hand this unit its keys, and no others."""
-    names = "".join(f"LoadCredentialEncrypted={credential_name(purpose)}\n" for purpose in UNIT_KEYS[unit])
+def drop_in() -> str:
+    """The drop-in that makes the service manager hand `UNIT` its keys."""
+    names = "".join(f"LoadCredentialEncrypted={credential_name(purpose)}\n" for purpose in KeyPurpose)
     return f"# Keys as encrypted credentials: palmctl keys encrypt.\n[Service]\n{names}"
 
 
-def drop_in_path(unit: str, systemd: Path = SYSTEMD) -> Path:
-    return systemd / f"{unit}.d" / "credentials.conf"
+def drop_in_path(systemd: Path = SYSTEMD) -> Path:
+    return systemd / f"{UNIT}.d" / "credentials.conf"
 
 
-def write_drop_ins(systemd: Path = SYSTEMD) -> None:
-    """Write the drop-ins; a missing credential does not prevent a unit from starting."""
-    for unit in UNIT_KEYS:
-        path = drop_in_path(unit, systemd)
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        replace_synced(path, drop_in(unit).encode("ascii"), mode=0o644)
+def write_drop_in(systemd: Path = SYSTEMD) -> None:
+    """Write the drop-in; a missing credential does not prevent the unit from starting."""
+    path = drop_in_path(systemd)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    replace_synced(path, drop_in().encode("ascii"), mode=0o644)
 
 
 def _decrypted(name: str, sealed: bytes, run: Run) -> bytes:

@@ -23,8 +23,8 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from device.errors import KeysAbsent, KeyStoreError
 from device.platform.files import sync_folder, write_synced
@@ -45,22 +45,8 @@ class KeyPurpose(StrEnum):
         return f"{self}.key"
 
 
-class KeySource(Protocol):
-    """A source of keys."""
-
-    def read(self, purpose: KeyPurpose) -> bytes:
-        """The 32 bytes of one key. Raises KeyStoreError."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FileKeys:
-    """The files that provisioning writes."""
-
-    folder: Path
-
-    def read(self, purpose: KeyPurpose) -> bytes:
-        return read_key(self.folder, purpose)
+KeySource = Callable[[KeyPurpose], bytes]
+"""Returns the 32 bytes of one key. Raises KeyStoreError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +92,16 @@ class KeyStore:
     @classmethod
     def open(cls, folder: Path) -> "KeyStore":
         """Read the four keys of `folder`. Raises KeyStoreError."""
-        return cls.load(FileKeys(folder))
+        return cls.load(partial(read_key, folder))
 
     @classmethod
     def load(cls, source: KeySource) -> "KeyStore":
         """Read the four keys from `source`. Raises KeyStoreError."""
         return cls(
-            verdict=SigningKey.from_seed(source.read(KeyPurpose.VERDICT)),
-            http=SigningKey.from_seed(source.read(KeyPurpose.HTTP)),
-            seal=SealKey.from_seed(source.read(KeyPurpose.SEAL)),
-            data_key=source.read(KeyPurpose.DATA),
+            verdict=SigningKey.from_seed(source(KeyPurpose.VERDICT)),
+            http=SigningKey.from_seed(source(KeyPurpose.HTTP)),
+            seal=SealKey.from_seed(source(KeyPurpose.SEAL)),
+            data_key=source(KeyPurpose.DATA),
         )
 
 

@@ -5,12 +5,13 @@ Its validity is checked for the time at which the configuration was accepted, no
 configuration stays in force when its signer's certificate expires.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from device.errors import TrustError
 from link1 import members
+from link1.canonical import JsonObject
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.sealed import SignerCertificate, SignerPurpose
@@ -33,16 +34,25 @@ class Policy:
     gallery_ttl_ms: int
 
 
+def certified(
+    kind: Kind, signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int
+) -> JsonObject:
+    """The object in `{KIND_obj, alg, signer_kid, sig_b64, signer_cert_b64}`, verified up to a root.
+
+    `now_ms`: epoch milliseconds for checking the signer's certificate. Raises FormatError, SignatureError.
+    """
+    wrapper = dict(signed)
+    certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
+    return verify_object(kind, wrapper, certificate.check(SignerPurpose.BUNDLE, list(roots), now_ms))
+
+
 def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], taken_at_ms: int) -> Policy:
-    """Verify `{config_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
+    """Verify a signed configuration and read it.
 
     `taken_at_ms`: epoch milliseconds at which the device accepted it. Raises TrustError.
     """
-    wrapper = dict(signed)
     try:
-        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
-        signer = certificate.check(SignerPurpose.BUNDLE, list(roots), taken_at_ms)
-        return _read(verify_object(Kind.CONFIG, wrapper, signer))
+        return _read(certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms))
     except (FormatError, SignatureError) as error:
         raise TrustError(
             f"the signed configuration is refused: {error}; "

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from device.errors import NotProvisioned, TrustError
 from device.platform.files import replace_synced, with_checksum, without_checksum
@@ -41,6 +41,8 @@ _MAX_WINDOWS = 256
 _DAY_MS = 24 * 3600 * 1000
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})")
 _USE = re.compile(r"[a-z_]{1,32}")
+
+_Key = TypeVar("_Key", PublicKey, SealPublicKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +160,6 @@ class Trust:
                 return around
         return windows
 
-    def once_pinned(self, kid: str) -> OncePinned | None:
-        """The validator's key `kid`, in whichever window."""
-        keys = (key.public for key in self.dbd_keys if key.public.kid == kid and key.dbd_id == self.dbd_id)
-        public = next(keys, None)
-        return None if public is None else OncePinned(public, kid in self.revoked_kids)
-
     def worth_keeping(self, at_ms: int) -> bool:
         """Whether a time signed by the service has to be durable: since the stored time a window began or
         ended, so that another key counts, or a day has passed."""
@@ -213,7 +209,10 @@ class Pinned:
 
     def once_pinned(self, kid: str) -> OncePinned | None:
         """The validator's key `kid`, in whichever window."""
-        return self._trust.once_pinned(kid)
+        trust = self._trust
+        keys = (key.public for key in trust.dbd_keys if key.public.kid == kid and key.dbd_id == trust.dbd_id)
+        public = next(keys, None)
+        return None if public is None else OncePinned(public, kid in trust.revoked_kids)
 
 
 def trust_from_registration(
@@ -226,16 +225,12 @@ def trust_from_registration(
     pinned_at_ms: int,
 ) -> Trust:
     """Read the answer of POST /v1/devices/register. Raises TrustError when it does not match the request."""
-    try:
-        answered_id = members.text(members.nested(answer, "device"), "device_id", NAME)
-        first_key = members.member(answer, "dbd_sign_key")
-    except FormatError as error:
-        raise TrustError(f"the registration answer is outside the contract: {error}") from error
-    if answered_id != device_id:
-        raise TrustError("the service registered another device_id than the one it was asked to")
     kept = ("tenant_id", "roots", "keys", "mail", "gallery", "terms_version", "config")
     window = {"dbd_id": dbd_id, "not_before_ms": 0, "not_after_ms": None, "assumed": True}
     try:
+        if members.text(members.nested(answer, "device"), "device_id", NAME) != device_id:
+            raise TrustError("the service registered another device_id than the one it was asked to")
+        first_key = members.member(answer, "dbd_sign_key")
         return _read(
             {
                 "v": 1,
@@ -372,7 +367,7 @@ def _read(obj: JsonObject) -> Trust:
         keys=tuple(_service_key(key) for key in members.array(obj, "keys", 0, _MAX_KEYS)),
         dbd_keys=tuple(DbdKey.from_obj(key) for key in members.array(obj, "dbd_keys", 0, _MAX_WINDOWS)),
         service_id=members.text(mail, "service_id", NAME),
-        mail_seal_key=_seal_key(members.nested(mail, "seal_key")),
+        mail_seal_key=_checked_key(SealPublicKey, "x25519", members.nested(mail, "seal_key")),
         signer_certs=tuple(certs),
         inbox_next_seq=members.integer(mail, "inbox_next_seq", 1),
         gallery=None
@@ -389,17 +384,12 @@ def _read(obj: JsonObject) -> Trust:
 
 
 def _signing_key(item: object) -> PublicKey:
-    obj = _object(item)
-    members.one_of(obj, "alg", frozenset({"ed25519"}))
-    key = PublicKey.from_b64(members.member(obj, "pub_b64"))
-    if members.member(obj, "kid") != key.kid:
-        raise FormatError("a kid does not belong to its key")
-    return key
+    return _checked_key(PublicKey, "ed25519", _object(item))
 
 
-def _seal_key(obj: JsonObject) -> SealPublicKey:
-    members.one_of(obj, "alg", frozenset({"x25519"}))
-    key = SealPublicKey.from_b64(members.member(obj, "pub_b64"))
+def _checked_key(kind: type[_Key], alg: str, obj: JsonObject) -> _Key:
+    members.one_of(obj, "alg", frozenset({alg}))
+    key = kind.from_b64(members.member(obj, "pub_b64"))
     if members.member(obj, "kid") != key.kid:
         raise FormatError("a kid does not belong to its key")
     return key

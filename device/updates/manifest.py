@@ -11,14 +11,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from device.errors import TrustError, UpdateRefused
+from device.trust.policy import certified
 from device.values.wire import WireObject
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import HEX64, NAME
-from link1.sealed import SignerCertificate, SignerPurpose
-from link1.signed import Kind, verify_object
+from link1.signed import Kind
 
 APP_NAME: Final = "palm-access-device"
 MAX_CHUNK_BYTES: Final = 384 * 1024
@@ -82,15 +82,12 @@ class PayloadChunk:
 
 
 def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int) -> Manifest:
-    """Verify `{manifest_obj, alg, signer_kid, sig_b64, signer_cert_b64}` up to a root and read it.
+    """Verify a signed manifest and read it.
 
     `now_ms`: epoch milliseconds for checking the certificate. Raises TrustError, UpdateRefused.
     """
-    wrapper = dict(signed)
     try:
-        certificate = SignerCertificate.from_b64(wrapper.pop("signer_cert_b64", None))
-        signer = certificate.check(SignerPurpose.BUNDLE, list(roots), now_ms)
-        obj = verify_object(Kind.UPDATE_MANIFEST, wrapper, signer)
+        obj = certified(Kind.UPDATE_MANIFEST, signed, roots=roots, now_ms=now_ms)
     except (FormatError, SignatureError) as error:
         raise TrustError(
             f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"

@@ -17,14 +17,14 @@ from typing import Final
 
 from device.errors import UpdateRefused
 from device.platform.files import replace_synced, sync_folder
-from device.trust.bundle import ROOT_PREFIX
+from device.trust.bundle import is_vouched
 from device.trust.trust import Trust
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.manifest import Manifest
 from link1 import members
-from link1.canonical import b64_decode, read_strict
-from link1.errors import FormatError, SignatureError
-from link1.keys import SIGNATURE_BYTES, PublicKey
+from link1.canonical import read_strict
+from link1.errors import FormatError
+from link1.keys import PublicKey
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]{0,63}")
 _PYTHON = re.compile(r"^version = (3\.[0-9]{1,2})$", re.MULTILINE)
@@ -127,7 +127,12 @@ class Versions:
             known = list(trust.roots)
         except FormatError as error:
             raise UpdateRefused("untrusted", f"{path} is damaged ({error}); restore it") from error
-        good = [root for root in trust.roots if root in known or _vouched(root, trust, known)]
+        listed = zip(trust.roots, trust.obj["roots"], strict=True)
+        good = [
+            root
+            for root, item in listed
+            if root in known or ("root_sig_b64" in item and is_vouched(item, known))
+        ]
         if not good:
             raise UpdateRefused(
                 "untrusted",
@@ -157,19 +162,3 @@ class Versions:
         fresh.symlink_to(Path("versions") / version)
         fresh.rename(self._prefix / name)
         sync_folder(self._prefix)
-
-
-def _vouched(root: PublicKey, trust: Trust, known: list[PublicKey]) -> bool:
-    """Whether one of the known roots signed this one, as in a trust bundle."""
-    named = [item for item in trust.obj["roots"] if item.get("pub_b64") == root.b64]
-    try:
-        signature = b64_decode(named[0].get("root_sig_b64"), length=SIGNATURE_BYTES)
-    except FormatError:
-        return False
-    for one in known:
-        try:
-            one.verify(ROOT_PREFIX + root.raw, signature)
-        except SignatureError:
-            continue
-        return True
-    return False

@@ -160,7 +160,7 @@ def _read(kind: Any, value: object) -> object:
     return _read_word(kind, value) if issubclass(kind, StrEnum) else _plain(kind, value)
 
 
-def _read_word(kind: type[StrEnum], value: object) -> StrEnum:
+def _read_word(kind: type[StrEnum], value: Any) -> StrEnum:
     try:
         return kind(value)
     except ValueError:

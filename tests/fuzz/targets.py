@@ -55,7 +55,7 @@ from device.platform.files import with_checksum
 from device.platform.ipc import read_packet
 from device.provisioning.invitation import PREFIX, read_invitation
 from device.trust.policy import read_policy
-from device.trust.service_status import read_service_status
+from device.trust.service_status import StatusReader
 from device.trust.trust import load_trust
 from device.updates import install  # noqa: F401
 from device.updates.archive import Limits, unpack
@@ -189,9 +189,7 @@ def _manifest(data: bytes) -> None:
 
 def _service_status(data: bytes) -> None:
     wrapper = sign_object(Kind.DEVICE_STATUS, _object(data), honest.KEY)
-    found = read_service_status(
-        wrapper, device_id="palm-1", key_of=lambda _kid: honest.KEY.public, newest_ms=0
-    )
+    found = StatusReader("palm-1", lambda _kid: honest.KEY.public).read(wrapper)
     found.challenge  # noqa: B018 - read when it is asked for
 
 

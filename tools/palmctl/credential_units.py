@@ -1,5 +1,4 @@
-"""Keys moved into encrypted credentials: the units' drop-ins first, so that no cut leaves a unit without its
-keys."""
+"""Keys moved into encrypted credentials: the drop-in first, so that no cut leaves the unit without keys."""
 
 import os
 import shutil
@@ -8,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device.errors import KeysAbsent
-from device.trust.credentials import UNIT_KEYS, encrypt_keys, write_drop_ins
+from device.trust.credentials import UNIT, encrypt_keys, write_drop_in
 from device.trust.keystore import KeyStore
 from tools.palmctl.errors import KeysNotEncrypted
 
@@ -31,12 +30,12 @@ def move_keys(keys_dir: Path, with_key: str, tell: Callable[[str], None]) -> str
             "files; run this on the board, with the package installed"
         )
     kind = _resolved(with_key)
-    write_drop_ins()
+    write_drop_in()
     _systemctl("daemon-reload")
     if not encrypt_keys(keys_dir, with_key=kind):
         return None
     tell("restarting what runs of palmd and palm-syncd …")
-    _systemctl("try-restart", *UNIT_KEYS)
+    _systemctl("try-restart", UNIT)
     return kind
 
 

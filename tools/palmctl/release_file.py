@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from device.errors import UpdateRefused
-from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, read_again
+from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, reason_of
 from link1.plain_file import open_plain_file
@@ -58,7 +58,7 @@ def _read(path: Path, file: BinaryIO) -> ReleaseFile:
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size).rjust(_LENGTH.size, b"\xff"))
     if length > MAX_MANIFEST_BYTES:
         raise FormatError("the manifest is too long")
-    manifest = read_again(read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES))
+    manifest = Manifest.from_obj(read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES))
     announced, found = manifest.size, path.stat().st_size - file.tell()
     if announced != found:
         raise ReleaseError(f"{path} holds {found} bytes of payload, {announced} are announced; copy it again")

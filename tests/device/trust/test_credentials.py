@@ -1,21 +1,22 @@
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from device.errors import KeysAbsent, KeyStoreError
 from device.trust.credentials import (
-    CredentialKeys,
     drop_in_path,
     encrypt_keys,
     key_source,
     open_stored,
+    read_credential,
     run_tool,
-    write_drop_ins,
+    write_drop_in,
 )
-from device.trust.keystore import FileKeys, KeyPurpose, KeyStore
+from device.trust.keystore import KeyPurpose, KeyStore
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
 
 
@@ -49,7 +50,6 @@ def test_keys_move_into_credentials_and_are_read_from_there(keys: KeyStore, tmp_
     assert {path.stat().st_mode & 0o777 for path in (state / "credentials").iterdir()} == {0o600}
     given = {"CREDENTIALS_DIRECTORY": str(decrypted(state, tmp_path / "given"))}
     source = key_source(state / "keys", given)
-    assert isinstance(source, CredentialKeys)
     opened = KeyStore.load(source)
     assert (opened.verdict, opened.http, opened.seal, opened.data_key) == (
         keys.verdict,
@@ -87,14 +87,14 @@ def test_an_encryption_that_was_cut_off_goes_on(keys: KeyStore, tmp_path: Path) 
     assert encrypt_keys(state / "keys", credstore=store, run=fake_tool)
     assert not (state / "keys").exists()
     assert not encrypt_keys(state / "keys", credstore=store, run=fake_tool)
-    opened = KeyStore.load(CredentialKeys(decrypted(state, tmp_path / "given")))
+    opened = KeyStore.load(partial(read_credential, decrypted(state, tmp_path / "given")))
     assert (opened.http, opened.data_key) == (keys.http, keys.data_key)
 
 
 def test_the_core_is_given_the_keys_and_no_other_unit(tmp_path: Path) -> None:
-    write_drop_ins(tmp_path)
+    write_drop_in(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["palmd.service.d"]
-    core = drop_in_path("palmd.service", tmp_path).read_text()
+    core = drop_in_path(tmp_path).read_text()
     assert core.count("LoadCredentialEncrypted=palm-access.") == len(KeyPurpose)
 
 
@@ -102,7 +102,7 @@ def test_without_credentials_of_ours_the_files_count(keys: KeyStore, tmp_path: P
     (tmp_path / "other").mkdir()
     (tmp_path / "other/somebody-elses").write_bytes(b"x")
     for environ in ({}, {"CREDENTIALS_DIRECTORY": str(tmp_path / "other")}):
-        assert key_source(tmp_path / "state/keys", environ) == FileKeys(tmp_path / "state/keys")
+        assert KeyStore.load(key_source(tmp_path / "state/keys", environ)).verdict == keys.verdict
 
 
 def test_a_tool_that_does_not_give_them_back_costs_no_key(keys: KeyStore, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_a_bundle_revoked_stays_revoked() -> None:
     trust = with_dbd_keys(trust, [window(NEXT_KEY, NOW_MS + 2, None)], NOW_MS + 2)
     assert counting(trust, NOW_MS + 3, NOW_MS + 3) == {DBD_KEY.kid}
     assert trust.dbd_key(NEXT_KEY.kid, NOW_MS + 3) is None
-    known = trust.once_pinned(NEXT_KEY.kid)
+    known = Pinned(trust).once_pinned(NEXT_KEY.kid)
     assert known is not None
     assert known.revoked
 

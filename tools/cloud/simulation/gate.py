@@ -30,7 +30,7 @@ from device.platform.files import shred, write_synced
 from device.provisioning.online import RegistrationFacts, check_registration, registration_body
 from device.trust.keystore import KeyStore
 from device.trust.policy import Policy, read_policy
-from device.trust.service_status import read_service_status
+from device.trust.service_status import StatusReader
 from device.trust.trust import load_trust, save_trust, with_service_keys
 from device.values.recognition import HandName, PalmCapture
 from device.values.report import HeldGallery, ReportedBoard, ReportedLink, ReportedQueues, SelfReport
@@ -440,12 +440,9 @@ class SimulatedGate:
         """
         if (wiped := self.state.wiped) is not None:
             raise _already_wiped(self._place, wiped)
-        status = read_service_status(
-            read_strict((await self._cloud.device_status()).body, max_bytes=_MAX_ANSWER_BYTES),
-            device_id=self.device_id,
-            key_of=lambda kid: self._trust.service_key(kid, "device_status"),
-            newest_ms=0,
-        )
+        statuses = StatusReader(self.device_id, lambda kid: self._trust.service_key(kid, "device_status"))
+        answer = await self._cloud.device_status()
+        status = statuses.read(read_strict(answer.body, max_bytes=_MAX_ANSWER_BYTES))
         if status.wipe_id is None:
             return
         reason = status.wrapper[Kind.DEVICE_STATUS.member]["wipe"]["reason"]
