@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.config.config import DeviceConfig, describe_members, parse_config, read_toml, toml_value
+from device.config.config import MEMBERS, DeviceConfig, parse_config, read_toml, toml_value
 from device.config.text import Locations, nearest
 from device.config.values import WrongValue
 from device.errors import ConfigError
@@ -46,13 +46,12 @@ def change_member(text: str, path: Path, name: str, value: str) -> Changed:
 
 def _typed(name: str, value: str, path: Path) -> object:
     """The TOML value denoted by `value`, if the member accepts it."""
-    known = describe_members()
     section, _, member = name.partition(".")
-    if section not in known or member not in known[section]:
-        names = [f"{table}.{of}" for table, members in known.items() for of in members]
+    if member not in MEMBERS.get(section, {}):
+        names = [f"{table}.{of}" for table, members in MEMBERS.items() for of in members]
         what = f"{name} is not a member of the configuration{nearest(name, names)}"
         raise ConfigError((f"{what}; see: palmctl config show --defaults",))
-    parser = known[section][member][0]
+    parser = MEMBERS[section][member].parse
     readings: list[object] = [value]
     with contextlib.suppress(ValueError, RecursionError):  # most bare strings are not TOML
         readings.insert(0, tomllib.loads(f"v = {value}")["v"])

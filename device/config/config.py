@@ -1,50 +1,17 @@
 """The configuration file: TOML in, one frozen `DeviceConfig` out, all mistakes reported together.
 
-    [device]                                  # all three ids as they were registered
-    id = "gate-7-left"
-    gate_id = "gate-7"
-    dbd_id = "dbd-7"
-    state_dir = "/var/lib/palm-access"        # default
-    runtime_dir = "/run/palm-access"          # default
-
-    [camera]
-    source = "/dev/video0"                    # or v4l2:by-id/…, or file:PATH of a video or folder of images
-    fps = 30                                  # 1..240
-    loop = false                              # file: only; restart at the end
-    look = "rgb"                              # or "nir"
-    nir = "none"                              # "left" or "right": that half of a two-sensor module's picture
-
-    [link]
-    port = "/dev/ttyACM0"                     # or a pty, or usb:VID:PID[:SERIAL]
-    baud = 921600
-
-    [cloud]                                   # absent: a device without network
-    url = "https://cloud.example"
-    ca_file = "/etc/palm-access/ca.pem"       # optional
-
-    [model]
-    dir = "/opt/palm-access/model"            # optional; default: the shipped model
-
-    [liveness]
-    model_dir = "/etc/palm-access/liveness"   # optional; a custom network in addition to the built-in cues
-
-    [enrolment]
-    hands = ["L", "R"]                        # default; the hands of a session read from a QR code
-    consent = "screen"                        # default; "service": people agree elsewhere, not here
-    terms_dir = "/etc/palm-access/terms"      # optional; default: the shipped texts of version v1
-    terms_version = "v2"                      # optional; for QR codes; default: as registered
-
-Relative paths are relative to the folder of the file, `file:` sources included. Reading, writing and messages
-all use one table of members, `_MEMBERS`.
+The sections' fields are the one table of members (type, parser, purpose, default): reading, writing, messages
+and pages all use it.
+Relative paths are relative to the folder of the file, `file:` sources included.
 """
 
 import json
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from device.config import values
 from device.config.text import Locations, describe_kind, nearest
@@ -65,57 +32,92 @@ MAX_LINE_CHARACTERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class DeviceSection:
-    id: str
-    gate_id: str
-    dbd_id: str
-    state_dir: Path
-    runtime_dir: Path
+    id: Annotated[str, values.device_id, "this device, as it was registered"]
+    gate_id: Annotated[str, values.name, "the gate it stands at, as it was registered"]
+    dbd_id: Annotated[str, values.name, "the validator at the other end of its cable, as it was registered"]
+    state_dir: Annotated[Path, values.path, "keys, pinned trust, gallery, journal"] = Path(
+        "/var/lib/palm-access"
+    )
+    runtime_dir: Annotated[Path, values.socket_folder, "the sockets of the daemons"] = Path(
+        "/run/palm-access"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CameraSection:
-    source: str
-    fps: int
-    loop: bool
-    look: str
-    nir: Literal["none", "left", "right"] = "none"
+    source: Annotated[str, values.camera_source, "the camera, or a recording"]
+    fps: Annotated[int, values.integer(1, 240), "pictures a second asked of the camera"] = 30
+    loop: Annotated[bool, values.boolean, "a recording restarts at its end"] = False
+    look: Annotated[str, values.one_of("rgb", "nir"), "what the camera sees: colour, or near infrared"] = (
+        "rgb"
+    )
+    nir: Annotated[
+        Literal["none", "left", "right"],
+        values.one_of("none", "left", "right"),
+        "the half of a two-sensor module's picture that is near infrared; the other is colour",
+    ] = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSection:
-    port: str
-    baud: int
+    port: Annotated[str, values.port, "the port of the cable to the validator"]
+    baud: Annotated[int, values.integer(9_600, 4_000_000), "speed of a real UART; USB ports ignore it"] = (
+        921_600
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CloudSection:
-    url: str
-    ca_file: Path | None
+    url: Annotated[
+        str, values.service_url, "the service; without [cloud] the device lives on the validator's mail"
+    ]
+    ca_file: Annotated[
+        Path | None, values.path, "CA certificate of the service, where the system does not know it"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    dir: Path | None
-    hand_weights: bool = True
+    dir: Annotated[Path | None, values.path, "another model than the shipped one"] = None
+    hand_weights: Annotated[
+        bool, values.boolean, "hands are also found by published weights, trained by others on photographs"
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
 class LivenessSection:
-    model_dir: Path | None = None
+    model_dir: Annotated[
+        Path | None, values.path, "a liveness network of your own, in addition to the built-in cues"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentSection:
-    hands: tuple[Literal["L", "R"], ...]
-    consent: str = "screen"
-    terms_dir: Path | None = None
-    terms_version: str | None = None
+    hands: Annotated[
+        tuple[Literal["L", "R"], ...], values.hands, "the hands that a session read from a QR code asks for"
+    ] = ("L", "R")
+    consent: Annotated[
+        str,
+        values.one_of("screen", "service"),
+        "where people agree: on this device's screen, or elsewhere at the service",
+    ] = "screen"
+    terms_dir: Annotated[
+        Path | None, values.path, "the texts that are shown, where they are not the shipped ones"
+    ] = None
+    terms_version: Annotated[
+        str | None, values.name, "the version shown for QR codes, where it is not the one from registration"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttestSection:
-    chain_file: Path
-    signer: str
+    chain_file: Annotated[
+        Path,
+        values.path,
+        "the factory's certificates for this board in PEM, its own first; without [attest] its keys stay "
+        "unattested",
+    ]
+    signer: Annotated[str, values.signer, "where the key of the first certificate is"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,51 +166,6 @@ class DeviceConfig:
         return socket_path(self.device.runtime_dir, SocketRole.CARRIER)
 
 
-_REQUIRED: Any = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    parse: Parser
-    default: Any = _REQUIRED
-
-
-_MEMBERS: dict[str, dict[str, _Member]] = {
-    "device": {
-        "id": _Member(values.device_id),
-        "gate_id": _Member(values.name),
-        "dbd_id": _Member(values.name),
-        "state_dir": _Member(values.path, Path("/var/lib/palm-access")),
-        "runtime_dir": _Member(values.socket_folder, Path("/run/palm-access")),
-    },
-    "camera": {
-        "source": _Member(values.camera_source),
-        "fps": _Member(values.integer(1, 240), 30),
-        "loop": _Member(values.boolean, False),
-        "look": _Member(values.one_of("rgb", "nir"), "rgb"),
-        "nir": _Member(values.one_of("none", "left", "right"), "none"),
-    },
-    "link": {
-        "port": _Member(values.port),
-        "baud": _Member(values.integer(9_600, 4_000_000), 921_600),
-    },
-    "cloud": {
-        "url": _Member(values.service_url),
-        "ca_file": _Member(values.path, None),
-    },
-    "model": {"dir": _Member(values.path, None), "hand_weights": _Member(values.boolean, True)},
-    "liveness": {"model_dir": _Member(values.path, None)},
-    "enrolment": {
-        "hands": _Member(values.hands, ("L", "R")),
-        "consent": _Member(values.one_of("screen", "service"), "screen"),
-        "terms_dir": _Member(values.path, None),
-        "terms_version": _Member(values.name, None),
-    },
-    "attest": {
-        "chain_file": _Member(values.path),
-        "signer": _Member(values.signer),
-    },
-}
 _SECTIONS: dict[str, type] = {
     "device": DeviceSection,
     "camera": CameraSection,
@@ -220,6 +177,37 @@ _SECTIONS: dict[str, type] = {
     "attest": AttestSection,
 }
 _MAY_BE_ABSENT = frozenset({"cloud", "attest"})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """How a member is read, its purpose, and its default, None when there is none.
+
+    `default` is MISSING when the file must have the member; in a section that may be absent: when the section
+    is present.
+    """
+
+    parse: Parser
+    says: str
+    default: object
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def default_toml(self) -> str | None:
+        """The default as TOML text."""
+        return None if self.default in (None, MISSING) else toml_value(self.default)
+
+
+def _members_of(section: type) -> dict[str, Member]:
+    hints = get_type_hints(section, include_extras=True)
+    return {one.name: Member(*hints[one.name].__metadata__, one.default) for one in fields(section)}
+
+
+MEMBERS: Final = {table: _members_of(section) for table, section in _SECTIONS.items()}
+"""Every section and its members, in the order in which they are written."""
 
 
 def config_path(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -282,7 +270,7 @@ def write_config(path: Path, config: DeviceConfig) -> None:
 def render_config(config: DeviceConfig) -> str:
     """The TOML text of `config`."""
     lines = ["# Written by palmctl provision. `palmd --check` says whether it is valid."]
-    for table, of_table in _MEMBERS.items():
+    for table, of_table in MEMBERS.items():
         section = getattr(config, table)
         given = {} if section is None else {name: getattr(section, name) for name in of_table}
         pairs = [f"{name} = {toml_value(value)}" for name, value in given.items() if value is not None]
@@ -291,20 +279,21 @@ def render_config(config: DeviceConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe_members() -> dict[str, dict[str, tuple[Parser, str | None]]]:
-    """Every section and member with its parser and its default as TOML (None: no default)."""
-    return {
-        table: {
-            name: (rule.parse, None if rule.default in (None, _REQUIRED) else toml_value(rule.default))
-            for name, rule in of_table.items()
-        }
-        for table, of_table in _MEMBERS.items()
-    }
+def defaults_text(say: Callable[[str], str] = str) -> str:
+    """All members with their defaults and purposes; those without a default are commented out.
 
-
-def is_required(section: str, member: str) -> bool:
-    """Whether this member must be present (in [cloud]: if the section is present)."""
-    return _MEMBERS[section][member].default is _REQUIRED
+    `say`: from English into the reader's language.
+    """
+    lines: list[str] = []
+    for section, members in MEMBERS.items():
+        lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
+        for name, member in members.items():
+            default = member.default_toml
+            kind = "required" if member.required else "optional" if default is None else ""
+            line = f"{name} = {default}" if default is not None else f"# {name} ="
+            says = "; ".join(say(part) for part in (kind, member.says, member.parse.expected) if part)
+            lines.append(f"{line:<42}# {says}")
+    return "\n".join(lines)
 
 
 def toml_value(value: object) -> str:
@@ -336,19 +325,19 @@ class _Findings:
 
 def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceConfig:
     findings = _Findings(path, locations, [])
-    known = ", ".join(f"[{table}]" for table in _MEMBERS)
+    known = ", ".join(f"[{table}]" for table in MEMBERS)
     for table, content in document.items():
-        if table in _MEMBERS:
+        if table in MEMBERS:
             continue
         if isinstance(content, dict):
-            findings.add(table, None, f"unknown table{nearest(table, _MEMBERS)}; there are {known}")
+            findings.add(table, None, f"unknown table{nearest(table, MEMBERS)}; there are {known}")
         else:
             findings.add("", table, f"is outside any table; there are {known}")
     sections: dict[str, Any] = {
         table: None
         if table in _MAY_BE_ABSENT and table not in document
         else _read_table(table, document.get(table, {}), findings)
-        for table in _MEMBERS
+        for table in MEMBERS
     }
     camera = sections["camera"]
     if camera is not None and camera.nir != "none" and camera.look != "rgb":
@@ -362,7 +351,7 @@ def _read(document: dict[str, Any], path: Path, locations: Locations) -> DeviceC
 
 def _read_table(table: str, content: object, findings: _Findings) -> object:
     """One section; None when it is wrong, with the reasons in `findings`."""
-    rules = _MEMBERS[table]
+    rules = MEMBERS[table]
     if not isinstance(content, dict):
         found = describe_kind(content)
         findings.add(table, None, f"expected a table with {', '.join(rules)}, found {found}")
@@ -374,7 +363,7 @@ def _read_table(table: str, content: object, findings: _Findings) -> object:
     for member, rule in rules.items():
         if member not in content:
             read[member] = rule.default
-            if rule.default is _REQUIRED:
+            if rule.required:
                 findings.add(table, member, f"is missing; expected {rule.parse.expected}")
             continue
         try:

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from device.config.config import describe_members
+from device.config.config import MEMBERS
 from device.doctor.examine import CHECKS
 from models.manifest import shipped_model_dir
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS, main
@@ -85,7 +85,7 @@ def test_nothing_heavy_is_imported_for_an_answer_that_is_only_text(words: str) -
 def test_a_shell_completes_checks_and_members() -> None:
     assert completed("doctor ") == sorted(CHECKS)
     assert completed("doctor camera ca") == ["cable"]
-    members = [f"{section}.{name}" for section, names in describe_members().items() for name in names]
+    members = [f"{section}.{name}" for section, names in MEMBERS.items() for name in names]
     assert completed("config set ") == members
     assert completed("config set camera.f") == ["camera.fps"]
     assert completed("prev") == ["preview"]

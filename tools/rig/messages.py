@@ -29,7 +29,6 @@ MO: Final = PO.with_suffix(".mo")
 PROSE: Final = (
     "device/camera",
     "device/config/config.py",
-    "device/config/doc.py",
     "device/config/text.py",
     "device/config/values.py",
     "device/core/hardware.py",

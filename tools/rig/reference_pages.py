@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import click
 
-from device.config.config import describe_members, is_required
-from device.config.doc import SAYS, defaults_text
+from device.config.config import MEMBERS, Member, defaults_text
 from device.health import ADVICE, NOT_SERVING, HealthWord
 from tools.palmctl.language import marked
 from tools.rig.portuguese_pages import in_portuguese, with_blocks
@@ -67,15 +66,19 @@ The daemons read it when they start. An unknown member is an error, never ignore
 """,
         _GENERATED,
     ]
-    for section, members in describe_members().items():
+    for section, members in MEMBERS.items():
         rows = (
             (
                 f"`{name}`",
-                SAYS[section][name],
-                parser.expected.replace("|", "\\|"),
-                f"`{default}`" if default is not None else _default(section, name),
+                member.says,
+                member.parse.expected.replace("|", "\\|"),
+                f"`{member.default_toml}`"
+                if member.default_toml
+                else "required"
+                if member.required
+                else "none",
             )
-            for name, (parser, default) in members.items()
+            for name, member in members.items()
         )
         head = ("member", "purpose", "value", "default")
         parts += [f"\n## [{section}]\n", _table(head, rows)]
@@ -84,8 +87,10 @@ The daemons read it when they start. An unknown member is an error, never ignore
     return "".join(parts)
 
 
-def _default(section: str, name: str) -> str:
-    return "required" if is_required(section, name) else "none"
+def _default(member: Member) -> str:
+    if member.default_toml is not None:
+        return f"`{member.default_toml}`"
+    return "required" if member.required else "none"
 
 
 # ---- command line

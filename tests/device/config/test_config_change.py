@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device.config.change import change_member
-from device.config.config import describe_members, parse_config
-from device.config.doc import SAYS, defaults_text
+from device.config.config import defaults_text, parse_config
 from device.errors import ConfigError
 from tools.palmctl.main import main
 
@@ -93,10 +92,7 @@ def test_any_path_is_written_so_that_it_is_read_back(value: str) -> None:
     assert changed.config.camera.source == "/dev/video0"
 
 
-def test_every_member_is_documented_and_the_defaults_are_a_configuration() -> None:
-    assert {section: set(members) for section, members in describe_members().items()} == {
-        section: set(members) for section, members in SAYS.items()
-    }
+def test_the_defaults_are_a_configuration() -> None:
     required = '[device]\nid = "d"\ngate_id = "g"\ndbd_id = "x"\n', '[camera]\nsource = "/dev/video0"\n'
     text = defaults_text().replace("[device]\n", required[0]).replace("[camera]\n", required[1])
     text = (

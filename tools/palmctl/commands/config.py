@@ -23,15 +23,10 @@ def config() -> None:
 
 def _members_like(_context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
     """For a shell's completion: the members of the configuration, each with what it is for."""
-    from device.config.config import describe_members
-    from device.config.doc import SAYS
+    from device.config.config import MEMBERS
 
-    names = [
-        (f"{section}.{name}", SAYS[section].get(name))
-        for section, each in describe_members().items()
-        for name in each
-    ]
-    return [CompletionItem(name, help=says) for name, says in names if name.startswith(begun)]
+    says = {f"{section}.{name}": each.says for section, of in MEMBERS.items() for name, each in of.items()}
+    return [CompletionItem(name, help=says[name]) for name in says if name.startswith(begun)]
 
 
 @config.command()
@@ -40,8 +35,7 @@ def _members_like(_context: click.Context, _argument: click.Parameter, begun: st
 @_CONFIG
 def show(*, config: Path | None, defaults: bool, as_json: bool) -> None:
     """Print the configuration in force: what the file says, and the defaults where it says nothing."""
-    from device.config.config import config_path, load_config, render_config
-    from device.config.doc import defaults_text
+    from device.config.config import config_path, defaults_text, load_config, render_config
 
     if defaults:
         click.echo(json.dumps(_members()) if as_json else defaults_text(_))
@@ -153,10 +147,10 @@ def _keep_owner(path: Path, uid: int, gid: int) -> None:
 
 def as_obj(found: Any) -> dict[str, Any]:
     """A configuration in force as an object of JSON."""
-    from device.config.config import describe_members
+    from device.config.config import MEMBERS
 
     told: dict[str, Any] = {}
-    for section, names in describe_members().items():
+    for section, names in MEMBERS.items():
         held = getattr(found, section)
         told[section] = None if held is None else {name: _plain(getattr(held, name)) for name in names}
     return told
@@ -169,16 +163,15 @@ def _plain(value: object) -> object:
 
 
 def _members() -> dict[str, Any]:
-    from device.config.config import describe_members, is_required
-    from device.config.doc import SAYS
+    from device.config.config import MEMBERS
 
     return {
         f"{section}.{name}": {
-            "default": default,
-            "required": is_required(section, name),
-            "expected": parser.expected,
-            "says": SAYS[section].get(name, ""),
+            "default": member.default_toml,
+            "required": member.required,
+            "expected": member.parse.expected,
+            "says": member.says,
         }
-        for section, names in describe_members().items()
-        for name, (parser, default) in names.items()
+        for section, members in MEMBERS.items()
+        for name, member in members.items()
     }
