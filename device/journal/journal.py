@@ -24,12 +24,11 @@ from typing import Any, Self
 from device.errors import JournalError, SequenceHalted
 from device.journal.evidence import EvidenceRows
 from device.journal.mail import MailBoxes
-from device.journal.memory import leave_disk
 from device.journal.opening import create_file, open_file
 from device.journal.reserve import Reserve
-from device.journal.restore import keep_numbers, restore
+from device.journal.restore import insert_verdict, keep_numbers, restore
 from device.journal.rows import Rows, broken
-from device.journal.upload import Ticket, UploadBatch, UploadQueue
+from device.journal.upload import Ticket, UploadBatch, mark, next_batch, pending
 from device.journal.witness import VERDICTS, JournalWitness, PromisedVerdict
 from device.platform.clock import Clock
 from device.values.transactions import StoredVerdict, TxnMemory
@@ -56,9 +55,8 @@ class Journal:
 
     def __init__(self, rows: Rows, clock: Clock) -> None:
         self._rows = rows
-        self._uploads = UploadQueue(rows)
         self._evidence = EvidenceRows(rows)
-        self.mail = MailBoxes(rows, self._uploads)
+        self.mail = MailBoxes(rows)
         """Inbox position and outbox: in this file, so that a receipt and the rows it settles change
         together."""
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
@@ -102,7 +100,7 @@ class Journal:
 
     def leave_disk(self) -> None:
         """The device is being wiped: close the file and continue in memory, with only the numbers."""
-        leave_disk(self._rows)
+        self._rows.leave_disk()
 
     def halt(self, why: str) -> None:
         """Number no further verdict, also after a restart. Raises JournalError."""
@@ -136,17 +134,11 @@ class Journal:
             verdict = wrapper["verdict"]
             if (verdict["verdict_seq"], verdict["prev_ref"], verdict["txn_id"]) != (seq, prev_ref, txn_id):
                 raise JournalError("the signed verdict has another number, prev_ref or txn_id than requested")
-            ref = object_ref(wrapper)
-            sealed = self._rows.sealed(wrapper, "verdicts", ref, seq)
-            operating_ms = self._now_ms()
-            self._execute(
-                "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (seq, ref, txn_id, request_ref, sealed, operating_ms),
-            )
+            promised = PromisedVerdict(seq, request_ref, self._now_ms(), wrapper)
+            ref = insert_verdict(self._rows, promised)
         self._in_log += 1
         if self._rows.witness is not None:
-            self._rows.witness.keep_verdict(PromisedVerdict(seq, request_ref, operating_ms, wrapper))
+            self._rows.witness.keep_verdict(promised)
         return StoredVerdict(seq, ref, wrapper)
 
     def find_txn(self, txn_id: str) -> TxnMemory | None:
@@ -283,18 +275,19 @@ class Journal:
 
     def pending_uploads(self) -> int:
         """How many verdicts the service lacks, or has in an older revision."""
-        return self._uploads.pending()
+        return pending(self._rows)
 
     def next_upload(self, limit: int) -> UploadBatch:
         """The oldest items to upload, at most `limit`; the batch is empty when there are none."""
-        return self._uploads.next(limit)
+        return next_batch(self._rows, limit)
 
     def uploaded(self, tickets: Sequence[Ticket], refused: Mapping[int, str] | None = None) -> None:
         """The service has these. `refused`: index in the batch → the code of its refusal.
 
         A refused item is sent again only after something new is recorded for it. Raises JournalError.
         """
-        self._uploads.done(tickets, refused or {})
+        with self._rows.transaction():
+            mark(self._rows, tickets, refused or {})
 
     def maintain(self) -> int:
         """Delete what is older than 30 days of running, and checkpoint the write-ahead log into the file.

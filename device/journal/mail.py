@@ -17,7 +17,7 @@ from typing import Final
 from device.errors import JournalError
 from device.journal.restore import keep_numbers, next_turn
 from device.journal.rows import Rows, broken
-from device.journal.upload import Ticket, UploadBatch, UploadQueue
+from device.journal.upload import Ticket, UploadBatch, mark, next_batch
 
 _IN_APPLIED: Final = "in_applied_seq"
 _OUT: Final = "out_seq"
@@ -57,9 +57,8 @@ class OutboxEntry:
 class MailBoxes:
     """The mail's part of a journal. One thread owns it; disk errors are raised as JournalError."""
 
-    def __init__(self, rows: Rows, uploads: UploadQueue) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._uploads = uploads
 
     def position(self) -> MailPosition:
         with self._rows.reported():
@@ -91,19 +90,18 @@ class MailBoxes:
                 raise JournalError(f"inbox record {seq} does not follow {position.in_applied_seq}")
             self._raise(_IN_APPLIED, seq)
             # A receipt beyond the last record shows a journal that was rolled back: those numbers are used.
-            upto_seq = acked_upto_seq
-            self._raise(_OUT, upto_seq)
+            self._raise(_OUT, acked_upto_seq)
             carried = self._rows.execute(
-                "SELECT kind, row_id, revision FROM outbox_items WHERE out_seq <= ?", (upto_seq,)
+                "SELECT kind, row_id, revision FROM outbox_items WHERE out_seq <= ?", (acked_upto_seq,)
             ).fetchall()
-            self._uploads.mark([Ticket(*row) for row in carried], {})
-            self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (upto_seq,))
-            self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
+            mark(self._rows, [Ticket(*row) for row in carried], {})
+            self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (acked_upto_seq,))
+            self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (acked_upto_seq,))
             self._rows.execute(
                 "DELETE FROM mail_state WHERE name LIKE ? AND CAST(substr(name, ?) AS INTEGER) <= ?",
-                (_SHA256 + "%", len(_SHA256) + 1, upto_seq),
+                (_SHA256 + "%", len(_SHA256) + 1, acked_upto_seq),
             )
-            self._raise(_OUT_ACKED, upto_seq)
+            self._raise(_OUT_ACKED, acked_upto_seq)
             next_turn(self._rows)
         keep_numbers(self._rows, self._rows.witness)
 
@@ -149,7 +147,7 @@ class MailBoxes:
 
     def unmailed(self, limit: int) -> UploadBatch:
         """The oldest uploads, at most `limit`, that no outbox record carries."""
-        return self._uploads.next_for_mail(limit)
+        return next_batch(self._rows, limit, for_mail=True)
 
     def _raise(self, name: str, value: int) -> None:
         self._rows.execute(

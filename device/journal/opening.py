@@ -9,6 +9,7 @@ import os
 import secrets
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -44,7 +45,15 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
         for left_over in (partial, _beside(partial, "-wal"), _beside(partial, "-shm")):
             left_over.unlink(missing_ok=True)
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        _fill(partial, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+        with closing(sqlite3.connect(partial)) as connection:
+            db = Database(connection)
+            db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            migrate(db)
+            check = RowSeal(data_key, "journal").seal(
+                secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0
+            )
+            facts = {"device_id": device_id, "verdict_kid": verdict_kid, "seal_check": check}
+            db.table("meta").insert_all({"name": name, "value": value} for name, value in facts.items())
         descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -84,33 +93,9 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
                 "this), remount it or replace the card, and start palmd again"
             ) from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
-    except (
-        sqlite3.DatabaseError,
-        UnicodeDecodeError,
-    ) as error:  # the latter: SQLite's message quotes the damaged bytes
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged bytes
         raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
     return db, seal
-
-
-def _fill(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
-    connection = sqlite3.connect(path)
-    try:
-        db = Database(connection)
-        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-        migrate(db)
-        seal = RowSeal(data_key, "journal")
-        with db.atomic():
-            for name, value in (
-                ("device_id", device_id),
-                ("verdict_kid", verdict_kid),
-                (
-                    "seal_check",
-                    seal.seal(secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0),
-                ),
-            ):
-                db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
-    finally:
-        connection.close()
 
 
 def _check_file(path: Path) -> None:

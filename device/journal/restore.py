@@ -60,9 +60,12 @@ def _restore_verdicts(rows: Rows, witness: JournalWitness) -> str:
     first, ref = row or (0, PREV_REF_OF_FIRST)
     seq, top = first, max(witness.verdicts, default=0)
     while (promised := witness.verdicts.get(seq + 1)) is not None:
-        if promised.wrapper["verdict"]["prev_ref"] != ref or not _insert(rows, promised):
+        if promised.wrapper["verdict"]["prev_ref"] != ref:
             break
-        seq, ref = promised.seq, object_ref(promised.wrapper)
+        try:
+            seq, ref = promised.seq, insert_verdict(rows, promised)
+        except sqlite3.IntegrityError:
+            break
     if seq > first:
         _log.error(
             "the journal had lost verdict_seq %d to %d, as after damage to its write-ahead log; the witness"
@@ -78,25 +81,17 @@ def _restore_verdicts(rows: Rows, witness: JournalWitness) -> str:
     return ""
 
 
-def _insert(rows: Rows, promised: PromisedVerdict) -> bool:
+def insert_verdict(rows: Rows, promised: PromisedVerdict) -> str:
+    """Insert the row of a verdict; returns its ref. Raises sqlite3.Error."""
     ref = object_ref(promised.wrapper)
+    txn_id = promised.wrapper["verdict"]["txn_id"]
     sealed = rows.sealed(promised.wrapper, "verdicts", ref, promised.seq)
-    try:
-        rows.execute(
-            "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                promised.seq,
-                ref,
-                promised.wrapper["verdict"]["txn_id"],
-                promised.request_ref,
-                sealed,
-                promised.operating_ms,
-            ),
-        )
-    except sqlite3.IntegrityError:
-        return False
-    return True
+    rows.execute(
+        "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (promised.seq, ref, txn_id, promised.request_ref, sealed, promised.operating_ms),
+    )
+    return ref
 
 
 def _restore_numbers(rows: Rows, witness: JournalWitness) -> str:

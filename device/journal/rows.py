@@ -10,6 +10,7 @@ from sqlite_utils import Database
 
 from device.errors import JournalError
 from device.journal.reserve import Reserve
+from device.journal.schema import migrate
 from device.journal.seal import RowSeal, SealBroken
 from device.journal.witness import JournalWitness
 from link1.canonical import JsonObject, canonical_bytes
@@ -30,11 +31,23 @@ class Rows:
         self._db.close()
         self._drop_witness()
 
-    def move_to(self, db: Database) -> None:
-        """Continue in another database and close the present one."""
-        before, self._db, self._reserve = self._db, db, None
-        before.close()
-        self._drop_witness()
+    def leave_disk(self) -> None:
+        """Move the newest verdict and the mail's positions into memory, and close the file.
+
+        The process that carries out a wipe still answers the validator (NOT_READY) and hands it the sealed
+        record of the wipe. Both are numbered; the numbers need not outlive the process, because with the
+        verdict key destroyed no later start can continue them. Raises JournalError.
+        """
+        with self.reported():
+            memory = Database(sqlite3.connect(":memory:"))
+            migrate(memory)
+            for table, which in (("verdicts", "ORDER BY seq DESC LIMIT 1"), ("mail_state", "")):
+                rows = self._db.query(f"SELECT * FROM {table} {which}")  # noqa: S608 - names from above
+                memory.table(table).insert_all(rows)
+            memory.execute("UPDATE verdicts SET awaits = NULL, uploaded = revision")
+            before, self._db, self._reserve = self._db, memory, None
+            before.close()
+            self._drop_witness()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._db.execute(sql, parameters)

@@ -30,84 +30,73 @@ class UploadBatch:
     tickets: tuple[Ticket, ...]
 
 
-class UploadQueue:
-    """The upload's part of a journal."""
+def pending(rows: Rows) -> int:
+    """How many verdicts the service lacks, or has in an older revision."""
+    with rows.reported():
+        return int(rows.execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()[0])
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
 
-    def pending(self) -> int:
-        """How many verdicts the service lacks, or has in an older revision."""
-        with self._rows.reported():
-            row = self._rows.execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()
-            return int(row[0])
+def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch:
+    """The oldest items, at most `limit`. Evidence follows when no verdict is left, so that a batch refused
+    because of wrong evidence delays no verdict.
 
-    def next(self, limit: int) -> UploadBatch:
-        """The oldest items, at most `limit`. Evidence follows when no verdict is left, so that a batch
-        refused because of wrong evidence delays no verdict."""
-        return self._next(limit, for_mail=False)
-
-    def next_for_mail(self, limit: int) -> UploadBatch:
-        """Like `next`, without items already in the outbox and without verdicts whose outcome is still
-        awaited: an item is mailed once, and a few seconds of delay do not matter."""
-        return self._next(limit, for_mail=True)
-
-    def _next(self, limit: int, *, for_mail: bool) -> UploadBatch:
-        with self._rows.reported():
-            rows = self._rows.execute(
-                "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR awaits IS NOT NULL)"
-                " FROM verdicts v WHERE uploaded < revision AND (NOT ?"
-                " OR (awaits IS NULL OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
-                " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
-                " ORDER BY seq LIMIT ?",
-                (for_mail, limit),
-            ).fetchall()
-            if not rows:
-                return self._next_evidence(limit, for_mail=for_mail)
-            items = tuple(self._item(row[0], row[2], row[3], bool(row[4])) for row in rows)
-            return UploadBatch(items, tuple(Ticket("verdicts", row[0], row[1]) for row in rows))
-
-    def done(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
-        """Mark what a batch carried; `refused` holds the code of each refused item by its index."""
-        with self._rows.transaction():
-            self.mark(tickets, refused)
-
-    def mark(self, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
-        """`done` inside the caller's transaction."""
-        for index, ticket in enumerate(tickets):
-            if ticket.table == "evidence":
-                self._rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
-            else:
-                self._rows.execute(
-                    "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
-                    (ticket.revision, refused.get(index), ticket.row_id),
-                )
-
-    def _item(self, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonObject:
-        item: JsonObject = {"signed_verdict": self._rows.opened(sealed, "verdicts", ref, seq)}
-        for kind, answer_ref, answer in self._rows.execute(
-            "SELECT kind, ref, sealed FROM answers WHERE seq = ?", (seq,)
-        ).fetchall():
-            item[f"signed_{kind}"] = self._rows.opened(answer, "answers", answer_ref, seq)
-        if unknown:
-            item["outcome_unknown"] = True
-        return item
-
-    def _next_evidence(self, limit: int, *, for_mail: bool) -> UploadBatch:
-        """Wrong answers with the verdict they claim to answer, signed ones first. Evidence without a verdict
-        in this journal is not uploaded."""
-        rows = self._rows.execute(
-            "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
-            " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
-            " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
-            " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.backing <> 'signed', e.id LIMIT ?",
+    `for_mail`: without items already in the outbox and without verdicts whose outcome is still awaited: an
+    item is mailed once, and a few seconds of delay do not matter.
+    """
+    with rows.reported():
+        found = rows.execute(
+            "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR awaits IS NOT NULL)"
+            " FROM verdicts v WHERE uploaded < revision AND (NOT ?"
+            " OR (awaits IS NULL OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
+            " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
+            " ORDER BY seq LIMIT ?",
             (for_mail, limit),
         ).fetchall()
-        items = tuple(
-            {
-                "signed_verdict": self._rows.opened(verdict, "verdicts", verdict_ref, seq),
-                f"signed_{kind}": self._rows.opened(sealed, "evidence", ref, seq),
-            }
-            for _, ref, kind, sealed, seq, verdict_ref, verdict in rows
-        )
-        return UploadBatch(items, tuple(Ticket("evidence", row[0], 1) for row in rows))
+        if not found:
+            return _next_evidence(rows, limit, for_mail=for_mail)
+        items = tuple(_item(rows, seq, ref, sealed, bool(unknown)) for seq, _, ref, sealed, unknown in found)
+        return UploadBatch(items, tuple(Ticket("verdicts", row[0], row[1]) for row in found))
+
+
+def mark(rows: Rows, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
+    """Inside the caller's transaction: mark what a batch carried; `refused` holds the code of each refused
+    item by its index."""
+    for index, ticket in enumerate(tickets):
+        if ticket.table == "evidence":
+            rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
+        else:
+            rows.execute(
+                "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
+                (ticket.revision, refused.get(index), ticket.row_id),
+            )
+
+
+def _item(rows: Rows, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonObject:
+    item: JsonObject = {"signed_verdict": rows.opened(sealed, "verdicts", ref, seq)}
+    for kind, answer_ref, answer in rows.execute(
+        "SELECT kind, ref, sealed FROM answers WHERE seq = ?", (seq,)
+    ).fetchall():
+        item[f"signed_{kind}"] = rows.opened(answer, "answers", answer_ref, seq)
+    if unknown:
+        item["outcome_unknown"] = True
+    return item
+
+
+def _next_evidence(rows: Rows, limit: int, *, for_mail: bool) -> UploadBatch:
+    """Wrong answers with the verdict they claim to answer, signed ones first. Evidence without a verdict in
+    this journal is not uploaded."""
+    found = rows.execute(
+        "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
+        " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
+        " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
+        " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.backing <> 'signed', e.id LIMIT ?",
+        (for_mail, limit),
+    ).fetchall()
+    items = tuple(
+        {
+            "signed_verdict": rows.opened(verdict, "verdicts", verdict_ref, seq),
+            f"signed_{kind}": rows.opened(sealed, "evidence", ref, seq),
+        }
+        for _, ref, kind, sealed, seq, verdict_ref, verdict in found
+    )
+    return UploadBatch(items, tuple(Ticket("evidence", row[0], 1) for row in found))
