@@ -24,11 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from device.errors import StateError
 from device.platform.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
 from device.trust.keystore import KeyPurpose
+from device.values.wire import WireObject
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
@@ -59,29 +60,18 @@ class WipeStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wipe:
+class Wipe(WireObject):
     """The progress of a wipe. `wipe_id` is the service's; None when a technician ordered the wipe.
 
     `record` is the sealed outbox record that reports it to the service, carried by mail or by hand.
     """
 
     stage: WipeStage
-    wipe_id: str | None
-    device_id: str
-    gate_id: str
-    dbd_id: str
+    wipe_id: Annotated[str, NAME] | None
+    device_id: Annotated[str, NAME]
+    gate_id: Annotated[str, NAME]
+    dbd_id: Annotated[str, NAME]
     record: JsonObject | None = None
-
-    def to_obj(self) -> JsonObject:
-        return {
-            "v": 1,
-            "stage": str(self.stage),
-            "wipe_id": self.wipe_id,
-            "device_id": self.device_id,
-            "gate_id": self.gate_id,
-            "dbd_id": self.dbd_id,
-            "record": self.record,
-        }
 
 
 class WipeUnfinished(StateError):
@@ -101,14 +91,7 @@ def read_wipe(state_dir: Path) -> Wipe | None:
     try:
         obj = without_checksum(read_strict(data, max_bytes=_MAX_FILE_BYTES))
         members.version_1(obj)
-        return Wipe(
-            stage=WipeStage(members.one_of(obj, "stage", frozenset(WipeStage))),
-            wipe_id=None if members.member(obj, "wipe_id") is None else members.text(obj, "wipe_id", NAME),
-            device_id=members.text(obj, "device_id", NAME),
-            gate_id=members.text(obj, "gate_id", NAME),
-            dbd_id=members.text(obj, "dbd_id", NAME),
-            record=None if members.member(obj, "record") is None else members.nested(obj, "record"),
-        )
+        return Wipe.from_obj(obj)
     except FormatError as error:
         raise StateError(
             f"{path} is damaged ({error}): a wipe was begun here; run `palmctl factory-reset` to finish it"
@@ -165,9 +148,8 @@ def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> 
 
 
 def _save(state_dir: Path, wipe: Wipe) -> None:
-    replace_synced(
-        state_dir / FILE_NAME, json.dumps(with_checksum(wipe.to_obj())).encode("utf-8"), mode=0o600
-    )
+    text = json.dumps(with_checksum({"v": 1} | wipe.to_obj()))
+    replace_synced(state_dir / FILE_NAME, text.encode("utf-8"), mode=0o600)
 
 
 def _erase(state_dir: Path, *, keep_http: bool) -> None:
