@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,6 @@ from device.config.config import DeviceConfig, config_path, load_config
 from device.errors import ConfigError, DeviceError, IpcError, StateError, UpdateRefused
 from device.health import NOT_SERVING
 from device.platform.ipc import ask_core
-from device.platform.roles import SocketRole, socket_path
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
@@ -85,7 +84,8 @@ def install(
     except UpdateRefused as refused:
         print(f"palm-update: release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
         return _noted(versions, manifest, before, refused.code)
-    known = _not_serving(config)
+    running = _status(config)  # faults present before the switch are not caused by the new version
+    known = frozenset() if running is None else running.watched_words
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
     versions.switch(manifest.version)
     code = _try_out(config, said, known, trial)
@@ -210,13 +210,6 @@ def _try_out(config: DeviceConfig, version: str, known: frozenset[str], trial: T
     return "unhealthy" if answered else "no_start"
 
 
-def _not_serving(config: DeviceConfig) -> frozenset[str]:
-    """Faults present before the switch, which the new version does not cause; none when palmd does not
-    answer."""
-    running = _status(config)
-    return frozenset() if running is None else running.watched_words
-
-
 class RunningCore(WireObject):
     """The members that the status of every version has; an installer must not use others."""
 
@@ -229,20 +222,11 @@ class RunningCore(WireObject):
 
 
 def _status(config: DeviceConfig) -> RunningCore | None:
-    # The core of an earlier version may have only the installer's socket.
-    for role in (SocketRole.TECHNICIAN, SocketRole.INSTALLER):
-        try:
-            answer = ask_core(socket_path(config.device.runtime_dir, role), "status").header
-            return RunningCore.from_obj(members.nested(answer, "status"))
-        except (IpcError, FormatError):
-            continue
-    return None
-
-
-def _wait_until(settled: Callable[[], bool], within_s: float) -> None:
-    until_s = time.monotonic() + within_s
-    while not settled() and time.monotonic() < until_s:
-        time.sleep(0.25)
+    try:
+        answer = ask_core(config.control_socket, "status").header
+        return RunningCore.from_obj(members.nested(answer, "status"))
+    except (IpcError, FormatError):
+        return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -268,7 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             # palmd reads the outcome and clears its folder. Until then the path unit starts this program
             # again, which must not happen so fast that systemd gives up.
-            _wait_until(lambda: not manifest.exists(), SETTLED_WITHIN_S)
+            until_s = time.monotonic() + SETTLED_WITHIN_S
+            while manifest.exists() and time.monotonic() < until_s:
+                time.sleep(0.25)
     except (ConfigError, StateError, UpdateRefused, FormatError, OSError, DeviceError) as error:
         print(f"palm-update: {error}", file=sys.stderr)
         return 1

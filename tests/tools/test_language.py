@@ -66,7 +66,7 @@ def test_values_and_sentences_are_translated_too() -> None:
     told = CATALOGUE.translated("/dev/ttyACM0 is absent; ports here: none at all")
     assert told == "/dev/ttyACM0 não existe; portas nesta placa: nenhuma"
     assert CATALOGUE.translated(
-        "/etc/d.toml:4: [camera] fps: expected a whole number from 1 to 120, found a string"
+        "/etc/d.toml:4: [camera] fps: expected a whole number from 1 to 240, found a string"
     ) == ("/etc/d.toml:4: [camera] fps: esperado um número inteiro de 1 a 120, encontrado um texto")
 
 
