@@ -13,6 +13,8 @@
 Integers are big-endian. The string is upper case, so that a QR code holds it in its alphanumeric mode; a
 reader takes lower case, hyphens, and Crockford's O for 0 and I or L for 1. It holds the token, which makes
 one board this device: as long as the token is valid, the string is a secret.
+
+The service packs it (`tools/cloud/pack_invitation.py`), the device reads it.
 """
 
 import base64
@@ -28,8 +30,8 @@ PREFIX: Final = "PALM1"
 MAX_TEXT: Final = 4096
 """Longest string that is looked at, in characters; one that fits a QR code has about 320."""
 
-_ROOT_BYTES, _TIME_BYTES, _SUM_BYTES = 16, 5, 4
-_TO_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+TIME_BYTES: Final = 5
+_ROOT_BYTES, _SUM_BYTES = 16, 4
 _FROM_CROCKFORD = bytes.maketrans(
     b"0123456789ABCDEFGHJKMNPQRSTVWXYZ" + b"OIL", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" + b"ABB"
 )
@@ -51,26 +53,6 @@ class Invitation:
     """Epoch seconds, by the service's clock."""
     authority: bytes
     """Whose certificates the server shows, as `pack_authority` packs it; empty: the system's authorities."""
-
-    @property
-    def text(self) -> str:
-        """The provisioning string."""
-        body = b"".join(
-            (
-                bytes([self.passage_sensor]),
-                bytes.fromhex(self.root_kid),
-                self.expires_at_s.to_bytes(_TIME_BYTES, "big"),
-                *(_short(text) for text in self._texts),
-                self.authority,
-            )
-        )
-        measured = len(body).to_bytes(2, "big") + body
-        coded = base64.b32encode(measured + _checksum(measured)).rstrip(b"=")
-        return PREFIX + coded.translate(_TO_CROCKFORD).decode("ascii")
-
-    @property
-    def _texts(self) -> tuple[str, ...]:
-        return self.url, self.token, self.device_id, self.gate_id, self.dbd_id
 
 
 def read_invitation(text: str) -> Invitation:
@@ -114,7 +96,7 @@ def _decoded(text: str) -> bytes:
             f"found {len(plain)}; {_ASK}"
         )
     measured = data[: expected - _SUM_BYTES]
-    if len(data) > expected or data[len(measured) :] != _checksum(measured):
+    if len(data) > expected or data[len(measured) :] != checksum(measured):
         raise ProvisioningError(f"the provisioning string was changed: its checksum does not agree; {_ASK}")
     return measured
 
@@ -123,8 +105,8 @@ def _read_body(body: bytes) -> Invitation:
     at = 1 + _ROOT_BYTES
     if not body or body[0] > 1:
         raise FormatError("unknown flags")
-    root_kid, expires_at_s = body[1:at].hex(), int.from_bytes(body[at : at + _TIME_BYTES], "big")
-    at += _TIME_BYTES
+    root_kid, expires_at_s = body[1:at].hex(), int.from_bytes(body[at : at + TIME_BYTES], "big")
+    at += TIME_BYTES
     texts = []
     for _ in range(5):
         size = body[at] if at < len(body) else 0
@@ -148,15 +130,8 @@ def _read_body(body: bytes) -> Invitation:
     )
 
 
-def _short(text: str) -> bytes:
-    """At most 255 printable ASCII characters with their length. Raises FormatError."""
-    data = text.encode("ascii", errors="replace")
-    if not 0 < len(data) < 256:
-        raise FormatError("expected 1 to 255 ASCII characters")
-    return bytes([len(data)]) + data
-
-
-def _checksum(measured: bytes) -> bytes:
+def checksum(measured: bytes) -> bytes:
+    """Of the length and the body."""
     return hashlib.sha256(PREFIX.encode("ascii") + measured).digest()[:_SUM_BYTES]
 
 

@@ -10,7 +10,6 @@ a file or credential is read for each signature and forgotten.
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -80,17 +79,11 @@ def read_chain(path: Path) -> FactoryChain:
     )
 
 
-def attestation_body(
-    chain: FactoryChain,
-    signer: str,
-    keys: KeyStore,
-    challenge: bytes,
-    environ: Mapping[str, str] = os.environ,
-) -> bytes:
+def attestation_body(chain: FactoryChain, signer: str, keys: KeyStore, challenge: bytes) -> bytes:
     """The body of `POST /v1/devices/attest`. Blocks while a secure element signs. Raises AttestationError."""
     publics = (keys.verdict.public.raw, keys.http.public.raw, keys.seal.public.raw)
     message = PREFIX + hashlib.sha256(b"".join(publics)).digest() + challenge
-    signature = leaf_signature(chain, signer, message, environ)
+    signature = leaf_signature(chain, signer, message)
     evidence = {
         "chain_b64": [b64_encode(_der(one)) for one in chain.certificates],
         "sig_b64": b64_encode(signature),
@@ -98,13 +91,11 @@ def attestation_body(
     return canonical_bytes({"level": "x509", "evidence": evidence})
 
 
-def leaf_signature(
-    chain: FactoryChain, signer: str, message: bytes, environ: Mapping[str, str] = os.environ
-) -> bytes:
+def leaf_signature(chain: FactoryChain, signer: str, message: bytes) -> bytes:
     """`message` signed by `[attest] signer`, and verified with the leaf's key. Blocks while a secure element
     signs. Raises AttestationError.
     """
-    signature = _sign(signer, message, chain.key, environ)
+    signature = _sign(signer, message, chain.key)
     try:
         if isinstance(chain.key, ed25519.Ed25519PublicKey):
             chain.key.verify(signature, message)
@@ -143,7 +134,7 @@ def _der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def _sign(signer: str, message: bytes, leaf: LeafKey, environ: Mapping[str, str]) -> bytes:
+def _sign(signer: str, message: bytes, leaf: LeafKey) -> bytes:
     scheme, _, rest = signer.partition(":")
     if scheme == "pkcs11":
         try:
@@ -152,7 +143,7 @@ def _sign(signer: str, message: bytes, leaf: LeafKey, environ: Mapping[str, str]
             raise AttestationError(f"[attest] signer: {error}") from None
     path = Path(rest)
     if scheme == "credential":
-        folder = environ.get(_CREDENTIALS)
+        folder = os.environ.get(_CREDENTIALS)
         if folder is None:
             raise AttestationError(
                 f"[attest] signer {signer}: this program was not started with credentials; palmd attests, as "

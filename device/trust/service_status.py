@@ -46,16 +46,15 @@ class StatusReader:
         device_id: str,
         key_of: Callable[[str], PublicKey | None],
         *,
-        newest_ms: int = 0,
         at_least_ms: Callable[[], int] = lambda: 0,
         known_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`key_of` returns the pinned device_status key of a kid. `newest_ms`: of the status accepted before.
-        `at_least_ms`: of the status or bundle in trust.json. `known_ms`: the known time; with it one date far
+        """`key_of` returns the pinned device_status key of a kid. `at_least_ms`: of the status or bundle in
+        trust.json. `known_ms`: the known time; with it one date far
         ahead does not block every later status."""
         self._device_id = device_id
         self._key_of = key_of
-        self._newest_ms = newest_ms
+        self._newest_ms = 0
         self._at_least_ms = at_least_ms
         self._known_ms = known_ms
 

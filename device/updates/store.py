@@ -130,13 +130,9 @@ class UpdateStore:
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
         self._here = None
 
-    def chunks_here(self, manifest: Manifest) -> frozenset[int]:
-        """The chunks that are present. Raises StateError."""
-        return frozenset(self._indices(manifest))
-
     def missing(self, manifest: Manifest, after: int) -> int | None:
         """The next chunk that is not present, from the one after `after` on. Raises StateError."""
-        here = self._indices(manifest)
+        here = self.chunks_here(manifest)
         indices = chain(range(after + 1, manifest.chunk_count), range(after + 1))
         return next((index for index in indices if index not in here), None)
 
@@ -155,7 +151,7 @@ class UpdateStore:
             raise UpdateRefused(
                 "bad_size", f"chunk {chunk.index} has {len(chunk.data)} bytes, {wanted} were announced"
             )
-        here = self._indices(manifest)
+        here = self.chunks_here(manifest)
         if chunk.index not in here:
             folder = self._incoming(manifest)
             try:
@@ -222,8 +218,9 @@ class UpdateStore:
         except OSError as error:
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
 
-    def _indices(self, manifest: Manifest) -> set[int]:
-        """Read the notes and check each against its bytes; incomplete chunks are forgotten."""
+    def chunks_here(self, manifest: Manifest) -> set[int]:
+        """The chunks that are present: each note is checked against its bytes, and incomplete chunks are
+        forgotten. Raises StateError."""
         if self._here is not None:
             return self._here
         folder = self._incoming(manifest)

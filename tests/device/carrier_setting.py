@@ -221,7 +221,7 @@ async def running_core(
         gallery=lambda: gallery,
         journal=journal,
         http_key=lambda: keys.http.seed,
-        statuses=StatusReader(device_id, status_key, newest_ms=newest_status_ms),
+        statuses=StatusReader(device_id, status_key, at_least_ms=lambda: newest_status_ms),
         journal_thread=store,
         gallery_thread=store,
         clock=clock,

@@ -24,6 +24,7 @@ from device.trust.trust import load_trust
 from models.frames import CameraFrame
 from models.qr import read_qr
 from tests.device.provisioning.authorities import Authority
+from tools.cloud.pack_invitation import pack_invitation
 from tools.palmctl.camera_string import confinement
 from tools.palmctl.main import main
 
@@ -242,7 +243,9 @@ def test_a_service_with_another_root_gets_no_device(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said_by = read_invitation(service.string("gate-misled"))
-    code, said = refused(tmp_path, "--string-stdin", replace(said_by, root_kid="0" * 32).text, monkeypatch)
+    code, said = refused(
+        tmp_path, "--string-stdin", pack_invitation(replace(said_by, root_kid="0" * 32)), monkeypatch
+    )
     assert code == 1
     assert f"expected the service root {'0' * 32}, found the service's: {service.root_kid}" in said
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], (
@@ -257,7 +260,7 @@ def test_a_device_with_another_root_is_not_moved(
     assert on_board(tmp_path, "--string-stdin", given=string).returncode == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     other = replace(read_invitation(string), root_kid="0" * 32, authority=b"")
-    code, said = refused(tmp_path, "--string-stdin", other.text, monkeypatch)
+    code, said = refused(tmp_path, "--string-stdin", pack_invitation(other), monkeypatch)
     assert code == 1 and "the one pinned here" in said
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -268,7 +271,7 @@ def test_a_server_of_another_authority_is_not_believed(
     other = Authority.made(tmp_path, "authority")
     (tmp_path / "board").mkdir()
     said_by = replace(read_invitation(service.string("gate-x")), authority=other.packed())
-    code, said = refused(tmp_path / "board", "--string-stdin", said_by.text, monkeypatch)
+    code, said = refused(tmp_path / "board", "--string-stdin", pack_invitation(said_by), monkeypatch)
     assert code == 3, said
     assert list(tmp_path.joinpath("board/etc").iterdir()) == []
 

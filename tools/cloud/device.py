@@ -58,6 +58,7 @@ def invite(
     from cloud_client.reference_server.ops import commands as operator
     from device.provisioning.invitation import Invitation
     from link1.errors import FormatError
+    from tools.cloud.pack_invitation import pack_invitation
     from tools.palmctl.live_terminal import is_live
 
     _check(said)
@@ -74,7 +75,7 @@ def invite(
             **said,
         )
         try:
-            text = invitation.text
+            text = pack_invitation(invitation)
         except FormatError as error:
             raise OperatorError(f"no string can be made of these: {error}") from error
         return {

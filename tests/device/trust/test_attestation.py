@@ -66,16 +66,17 @@ def verify(body: bytes, keys: KeyStore, challenge: bytes = CHALLENGE) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_in_a_file_or_a_credential_vouches_for_the_devices_keys(
-    tmp_path: Path, keys: KeyStore, kind: str
+    tmp_path: Path, keys: KeyStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_ca(tmp_path)
     chain = read_chain(make_board(tmp_path, KINDS[kind]))
     verify(attestation_body(chain, f"file:{tmp_path / 'board.key'}", keys, CHALLENGE), keys)
     (tmp_path / "palm-access.attest").write_bytes((tmp_path / "board.key").read_bytes())
-    given = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    verify(attestation_body(chain, "credential:palm-access.attest", keys, CHALLENGE, given), keys)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    verify(attestation_body(chain, "credential:palm-access.attest", keys, CHALLENGE), keys)
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     with pytest.raises(AttestationError, match="not started with credentials"):
-        attestation_body(chain, "credential:palm-access.attest", keys, CHALLENGE, {})
+        attestation_body(chain, "credential:palm-access.attest", keys, CHALLENGE)
 
 
 @pytest.fixture(scope="session")
