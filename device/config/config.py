@@ -203,7 +203,8 @@ class Member:
 
 def _members_of(section: type) -> dict[str, Member]:
     hints = get_type_hints(section, include_extras=True)
-    return {one.name: Member(*hints[one.name].__metadata__, one.default) for one in fields(section)}
+    described = ((one, *hints[one.name].__metadata__) for one in fields(section))
+    return {one.name: Member(parse, says, one.default) for one, parse, says in described}
 
 
 MEMBERS: Final = {table: _members_of(section) for table, section in _SECTIONS.items()}

@@ -84,6 +84,7 @@ from tests.link1.cable import Script, greeted, make_device, proven
 from tests.link1.fuzz import PING, frames, messages
 from tests.link1.fuzz_validator import MadDevice, messages_of_a_device
 from tests.link1.test_sealed import RECORD, ROOT
+from tools.cloud.pack_invitation import pack_invitation
 from tools.kit.link_pcap import read_pcap
 from tools.palmctl.errors import ReleaseError
 from tools.palmctl.release_file import read_release
@@ -236,7 +237,7 @@ def _provisioning(data: bytes) -> None:
     standard, crockford = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     coded = base64.b32encode(whole).rstrip(b"=").translate(bytes.maketrans(standard, crockford))
     found = read_invitation(PREFIX + coded.decode())
-    assert read_invitation(found.text) == found
+    assert read_invitation(pack_invitation(found)) == found
 
 
 def _typed(data: bytes) -> None:

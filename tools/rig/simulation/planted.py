@@ -20,7 +20,7 @@ from typing import Any, Final
 from cloud_client.reference_server.domain.verdicts import uploads
 from device.core import running_wipe, served_gallery
 from device.core.gate import Gate
-from device.journal import journal, upload
+from device.journal import journal
 from device.journal import opening as journal_opening
 from device.mail.desk import MailDesk
 from device.passage import after_verdict, engine
@@ -125,12 +125,12 @@ def _told_before_kept(_right: Any) -> Any:
 
 
 def _covers_what_came_later(_right: Any) -> Any:
-    def mark(self: Any, tickets: Any, refused: Any) -> None:
+    def mark(rows: Any, tickets: Any, refused: Any) -> None:
         for index, ticket in enumerate(tickets):
             table = ticket.table
             column = "id" if table == "evidence" else "seq"
             value = "1" if table == "evidence" else "revision"
-            self._rows.execute(f"UPDATE {table} SET uploaded = {value} WHERE {column} = ?", (ticket.row_id,))  # noqa: S608
+            rows.execute(f"UPDATE {table} SET uploaded = {value} WHERE {column} = ?", (ticket.row_id,))  # noqa: S608
             del index
         del refused
 
@@ -141,7 +141,7 @@ def _marked_when_offered(right: Any) -> Any:
     def next_batch(self: Any, limit: int) -> Any:
         batch = right(self, limit)
         if batch.tickets:
-            self.done(batch.tickets, {})
+            self.uploaded(batch.tickets)
         return batch
 
     return next_batch
@@ -353,11 +353,9 @@ FAULTS: Final = (
     PlantedFault("one hand answers two requests", engine.TransactionEngine, "_decide", _hand_not_spent),
     PlantedFault("prev_ref is not that of the verdict before", journal.Journal, "last", _wrong_chain),
     PlantedFault("a verdict_seq is left out", journal.Journal, "append_verdict", _numbers_skip),
+    PlantedFault("an upload's answer covers what came after it", journal, "mark", _covers_what_came_later),
     PlantedFault(
-        "an upload's answer covers what came after it", upload.UploadQueue, "mark", _covers_what_came_later
-    ),
-    PlantedFault(
-        "an upload counts as done when it is offered", upload.UploadQueue, "next", _marked_when_offered
+        "an upload counts as done when it is offered", journal.Journal, "next_upload", _marked_when_offered
     ),
     PlantedFault(
         "the service drops the decision on a known verdict",
