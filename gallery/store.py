@@ -32,6 +32,7 @@ from gallery.errors import StoreError
 from gallery.pace import Pause, at_once
 from gallery.records import Held
 from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
+from gallery.slots import sync_names
 from gallery.witness import FILE_NAME as WITNESS_NAME
 from gallery.witness import Witness
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -227,21 +228,13 @@ class Store:
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
         (self._folder / WITNESS_NAME).unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # a wipe of a full disk has removed the folder to make room
-            _sync_names(self._folder)
+            sync_names(self._folder)
 
     def _unsealed(self, generation: int, rows: sqlite3.Cursor) -> Iterator[tuple[int, Template]]:
         table = template_table(generation)
         for number, template_id, seq, sealed in rows:
             plain = self._sealer.open(table, template_id, seq, sealed)
             yield number, unpack_template(template_id, plain)
-
-
-def _sync_names(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def connected(path: Path) -> sqlite3.Connection:
@@ -260,8 +253,8 @@ def _opened(folder: Path) -> Database:
     path = folder / FILE_NAME
     # The file is made here, so that it never has other permissions, not even for a moment.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    _sync_names(folder)
-    _sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
+    sync_names(folder)
+    sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
     connection = connected(path)
     try:
         for pragma in (

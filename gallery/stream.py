@@ -1,7 +1,8 @@
 """The gallery stream: entries, deltas and heads, and the hash chain that binds them.
 
-Both ends of the stream use these functions: the service to write its log, the device to check what
-it is handed. There is no input or output here, no clock and no store.
+Both ends of the stream use these functions: the service to write its log
+(`cloud_client.reference_server.domain.gallery.deltas`), the device to check what it is handed. There is no
+input or output here, no clock and no store.
 
 Invariants (device surface §4):
 
@@ -14,19 +15,13 @@ Invariants (device surface §4):
 3. A delta whose person was erased is served as `{seq, op: "noop", digest}`. Its digest cannot be
    recomputed, and need not be: the signed head vouches for it.
 4. `state = SHA-256(SHA-256(JCS(entry_1)) ‖ SHA-256(JCS(entry_2)) ‖ …)` by rising template_id.
-
-Example::
-
-    head = head_zero("t1.live", epoch=1)
-    delta = make_delta(1, Op.TOMBSTONE, salt=os.urandom(16), subject_ref="0f" * 16)
-    head = next_head(head, delta.digest)
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
@@ -157,18 +152,6 @@ class Delta:
         subject_ref = members.text(obj, "subject_ref", members.HEX32) if by_person else None
         return cls(seq, op, digest, salt, entry, subject_ref)
 
-    def to_obj(self) -> JsonObject:
-        """The flat object of the contract."""
-        obj = _fields(self.seq, self.op, self.entry, self.subject_ref)
-        obj["digest"] = self.digest.hex()
-        if self.salt is not None:
-            obj["salt_b64"] = b64_encode(self.salt)
-        return obj
-
-    def compacted(self) -> Delta:
-        """This delta after its person was erased: the digest stays, what it was made from goes."""
-        return replace(self, op=Op.NOOP, salt=None, entry=None, subject_ref=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -252,13 +235,6 @@ def next_head(head: bytes, digest: bytes) -> bytes:
 def digest_of(delta_fields: JsonObject, salt: bytes) -> bytes:
     """The digest of a delta; `delta_fields` is the flat object without salt_b64 and digest."""
     return hashlib.sha256(salt + canonical_bytes(delta_fields)).digest()
-
-
-def make_delta(
-    seq: int, op: Op, *, salt: bytes, entry: Entry | None = None, subject_ref: str | None = None
-) -> Delta:
-    """A new delta: `entry` for an upsert, `subject_ref` for tombstone, suspend and resume."""
-    return Delta(seq, op, digest_of(_fields(seq, op, entry, subject_ref), salt), salt, entry, subject_ref)
 
 
 def entry_sha256(entry_obj: Mapping[str, Any]) -> bytes:
@@ -361,19 +337,6 @@ def follow_chain(page: DeltaPage, *, seq: int, head: bytes) -> tuple[Delta, ...]
             RefusalCode.BAD_CHAIN, f"the deltas up to {reached} do not lead to the head that is signed for it"
         )
     return fresh
-
-
-def _fields(seq: int, op: Op, entry: Entry | None, subject_ref: str | None) -> JsonObject:
-    fields: JsonObject = {"seq": seq, "op": op.value}
-    if op is Op.UPSERT:
-        if entry is None:
-            raise ValueError("an upsert carries an entry")
-        fields.update(entry.to_obj())
-    elif op is not Op.NOOP:
-        if subject_ref is None:
-            raise ValueError(f"{op.value} carries a subject_ref")
-        fields["subject_ref"] = subject_ref
-    return fields
 
 
 def _parse_page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from gallery.changes import is_matchable
@@ -12,8 +13,8 @@ from gallery.freshness import GalleryNow, HeldTime
 from gallery.index import Index
 from gallery.pace import Pause, at_once, paced
 from gallery.records import Held, Position, Staging
-from gallery.seal import Template
-from gallery.store import Store
+from gallery.seal import Sealer, Template
+from gallery.store import FILE_NAME, Store
 
 ROWS_A_PIECE: Final = 256
 """Rows read from the store between two pauses: about two milliseconds."""
@@ -76,3 +77,24 @@ def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = 
             "remove the gallery folder, and the device takes a fresh snapshot"
         )
     return View(held, Index(index.coder) if foreign else index, foreign)
+
+
+def peek(folder: Path, data_key: bytes) -> tuple[int, str | None] | None:
+    """The epoch, and the model_id of the first template (None while there is none); None without a store.
+
+    Must not be called while a Gallery has the store open. Raises StoreError.
+    """
+    if not (folder / FILE_NAME).exists():
+        return None
+    store = Store(folder, Sealer(data_key))
+    try:
+        with store.guarded():
+            obj = store.state("held")
+            if obj is None:
+                return None
+            held = Held.from_obj(obj)
+            for _, template in store.templates(held.generation):
+                return held.position.epoch, template.model_id
+            return held.position.epoch, None
+    finally:
+        store.close()

@@ -14,7 +14,7 @@ from device.errors import StateError, UpdateRefused
 from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, starting
 from device.updates.store import UpdateStore
 from gallery.errors import GalleryError
-from gallery.peek import peek
+from gallery.view import peek
 from models.embedding import Embedder
 from models.errors import ModelsError
 from models.manifest import load_manifest, open_embedder, shipped_model_dir

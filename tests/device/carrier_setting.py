@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_delta
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
 from device.health import Health
@@ -28,7 +29,7 @@ from device.updates.offer import OfferReader
 from device.values.carrier import CloudState
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
-from gallery.stream import Delta, Entry, Op, head_zero, make_delta, next_head
+from gallery.stream import Delta, Entry, Op, head_zero, next_head
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SealKey, SigningKey
 from link1.signed import Kind, sign_object
@@ -90,7 +91,7 @@ class Service:
         }
         page = {
             "head": sign_object(Kind.GALLERY_HEAD, head, key),
-            "data": [delta.to_obj() for delta in deltas],
+            "data": [delta_obj(delta) for delta in deltas],
             "has_more": seq < len(self.deltas),
         }
         return json.dumps(page).encode()

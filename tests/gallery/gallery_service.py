@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_delta
 from gallery.codes import Coder
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
-from gallery.stream import Delta, Entry, Head, Op, entry_sha256, head_zero, make_delta, next_head, state_of
+from gallery.stream import Delta, Entry, Head, Op, entry_sha256, head_zero, next_head, state_of
 from link1.canonical import JsonObject
 from link1.keys import PublicKey, SigningKey
 from link1.signed import Kind, sign_object
@@ -68,6 +69,11 @@ def at(after_ms: int = 0, wall_ms: int | None = None) -> GalleryNow:
     return GalleryNow(1_000_000 + after_ms, NOW_MS + after_ms if wall_ms is None else wall_ms)
 
 
+def compacted(delta: Delta) -> Delta:
+    """This delta after its person was erased: the digest stays, its content goes."""
+    return replace(delta, op=Op.NOOP, salt=None, entry=None, subject_ref=None)
+
+
 @dataclass
 class Service:
     epoch: int = 1
@@ -99,7 +105,7 @@ class Service:
         for place, delta in enumerate(self.log):
             about = delta.entry.subject_ref if delta.entry else delta.subject_ref
             if about == ref and delta.op is not Op.TOMBSTONE:
-                self.log[place] = delta.compacted()
+                self.log[place] = compacted(delta)
         self._append(Op.TOMBSTONE, subject_ref=ref)
         self.live = {key: one for key, one in self.live.items() if one.subject_ref != ref}
 
@@ -123,7 +129,7 @@ class Service:
         last = deltas[-1].seq if deltas else self.seq
         return {
             "head": self.head(last, issued_at_ms),
-            "data": [delta.to_obj() for delta in deltas],
+            "data": [delta_obj(delta) for delta in deltas],
             "has_more": last < self.seq,
         }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloud_client.reference_server.domain.gallery.deltas import delta_obj
 from gallery.errors import PageRefused, RefusalCode, StoreError
 from gallery.freshness import FreshnessReason
 from gallery.gallery import Applied, Gallery
@@ -14,7 +15,18 @@ from gallery.store import FILE_NAME, connected
 from gallery.stream import head_zero
 from link1.canonical import JsonObject
 from link1.keys import SigningKey
-from tests.gallery.gallery_service import MODEL_ID, NOW_MS, Service, at, encode, entry, palm, subject_ref, who
+from tests.gallery.gallery_service import (
+    MODEL_ID,
+    NOW_MS,
+    Service,
+    at,
+    compacted,
+    encode,
+    entry,
+    palm,
+    subject_ref,
+    who,
+)
 
 HOUR = 3_600_000
 
@@ -237,7 +249,7 @@ def test_a_tombstone_made_a_noop_by_its_carrier_is_missed_by_the_count(
     service.tombstone(1)
     service.noop()
     page = service.deltas_obj(4, issued_at_ms=NOW_MS + HOUR)
-    page["data"][0] = service.log[4].compacted().to_obj()
+    page["data"][0] = delta_obj(compacted(service.log[4]))
     assert refusal(gallery.apply_deltas, encode(page), at(HOUR)) is RefusalCode.STATE_MISMATCH
     page["has_more"] = True
     gallery.apply_deltas(encode(page), at(HOUR))

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_client.reference_server.contract.words import MAX_DELTA_PAGE
+from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_delta
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.persons import SubjectIdentity, key_of_row
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault, seal, unseal
-from gallery.stream import SALT_BYTES, Delta, Entry, Head, Op, entry_sha256, head_zero, make_delta, next_head
+from gallery.stream import SALT_BYTES, Delta, Entry, Head, Op, entry_sha256, head_zero, next_head
 from link1.canonical import JsonObject
 from link1.signed import Kind
 
@@ -373,7 +374,7 @@ def _delta_obj(vault: Vault, row: Row) -> JsonObject:
     if row["entry_ct"] is not None:
         context = _delta_context(row["stream"], row["epoch"], row["seq"])
         entry = Entry.from_obj(json.loads(unseal(key_of_row(vault, row), row["entry_ct"], context)))
-    return Delta(row["seq"], op, row["digest"], row["salt"], entry, row["subject_ref"]).to_obj()
+    return delta_obj(Delta(row["seq"], op, row["digest"], row["salt"], entry, row["subject_ref"]))
 
 
 def _delta_context(stream: str, epoch: int, seq: int) -> bytes:
