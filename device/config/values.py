@@ -22,8 +22,6 @@ MAX_SOCKET_PATH_BYTES = 107
 """unix(7): 108 bytes with the NUL."""
 _LONGEST_SOCKET_NAME = f"/{LONGEST_PATH}"
 _RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
-_CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_USB_PORT = re.compile(r"usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?")
 
 
 class WrongValue(Exception):
@@ -77,39 +75,10 @@ def _socket_folder(value: Any, folder: Path) -> Path:
     return path
 
 
-def _signer(value: Any, folder: Path) -> str:
-    text = _text(value)
-    scheme, _, rest = text.partition(":")
-    if scheme == "file" and rest:
-        return f"file:{folder / Path(rest)}"
-    if scheme == "credential" and _CREDENTIAL.fullmatch(rest):
-        return text
-    if scheme == "pkcs11" and rest and " " not in rest:
-        return text
-    raise WrongValue("a string of another form")
-
-
 def _boolean(value: Any, _folder: Path) -> bool:
     if not isinstance(value, bool):
         raise WrongValue(describe_kind(value))
     return value
-
-
-def _camera_source(value: Any, folder: Path) -> str:
-    text = _text(value)
-    scheme, _, rest = text.partition(":")
-    if scheme == "file" and rest:
-        return f"file:{folder / Path(rest)}"
-    if (scheme == "v4l2" and rest) or text.startswith("/dev/"):
-        return text
-    raise WrongValue("a string of another form")
-
-
-def _port(value: Any, _folder: Path) -> str:
-    text = _text(value)
-    if text.startswith("/") or _USB_PORT.fullmatch(text):
-        return text
-    raise WrongValue("a string of another form")
 
 
 def _service_url(value: Any, _folder: Path) -> str:
@@ -170,13 +139,35 @@ def one_of(*words: str) -> Parser:
     return Parser(" or ".join(f'"{word}"' for word in words), parse)
 
 
+def _of_form(expected: str, form: str) -> Parser:
+    """A string of this form; a path after `file:` may be relative."""
+    pattern = re.compile(form)
+
+    def parse(value: Any, folder: Path) -> str:
+        text = _text(value)
+        if pattern.fullmatch(text) is None:
+            raise WrongValue("a string of another form")
+        scheme, _, rest = text.partition(":")
+        return f"file:{folder / Path(rest)}" if scheme == "file" else text
+
+    return Parser(expected, parse)
+
+
 name = Parser("a string of 1 to 64 letters, digits and . _ : -", _name)
 device_id = Parser(name.expected, _device_id)
 path = Parser("a path as a string", _path)
 socket_folder = Parser("a path as a string, short enough for UNIX sockets", _socket_folder)
 boolean = Parser("true or false", _boolean)
-camera_source = Parser('"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder', _camera_source)
-port = Parser('the path of a serial port or "usb:VID:PID[:SERIAL]" with 4 hexadecimal digits each', _port)
-signer = Parser('"file:PATH", "credential:NAME" or a "pkcs11:" URI', _signer)
+camera_source = _of_form(
+    '"/dev/video0", "v4l2:by-id/…" or "file:PATH" of a video or a folder', r"/dev/.*|v4l2:.+|file:.+"
+)
+port = _of_form(
+    'the path of a serial port or "usb:VID:PID[:SERIAL]" with 4 hexadecimal digits each',
+    r"/.*|usb:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}(:[\x21-\x7e]{1,126})?",
+)
+signer = _of_form(
+    '"file:PATH", "credential:NAME" or a "pkcs11:" URI',
+    r"file:.+|credential:[A-Za-z0-9][A-Za-z0-9._-]{0,127}|pkcs11:[^ ]+",
+)
 service_url = Parser('"https://HOST[:PORT]" (http for this machine itself)', _service_url)
 hands = Parser('["L"], ["R"] or ["L", "R"]', _hands)

@@ -34,8 +34,7 @@ from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.desk import UpdateDesk
-from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES
-from device.updates.offer import OfferReader
+from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES, OfferReader
 from device.values import carrier
 from device.values.report import SelfReport
 from device.values.wire import reply_with

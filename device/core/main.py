@@ -61,7 +61,7 @@ from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
 from device.updates.desk import UpdateDesk
-from device.updates.offer import OfferReader
+from device.updates.manifest import OfferReader
 from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread
 from device.vision.recognition import Recogniser

@@ -7,23 +7,38 @@
               16      kid of the service's root
               u40     when the token expires, epoch seconds
               5 ×     u8 length and ASCII: URL, token, device_id, gate_id, dbd_id
-              rest    the service's authority, see `authority.py`
+              rest    the service's authority: whose certificates its server shows
+                      empty                              the authorities that the system trusts
+                      1 ‖ u40 not_after, epoch s ‖ u8 length, compressed point ‖ name
+                                                         an elliptic-curve authority
+                      2 ‖ certificate                    any other, whole
+                      (point: P-256 33 bytes, P-384 49; name and certificate: DER)
     checksum  4       the first bytes of SHA-256 over "PALM1" ‖ length ‖ body
 
 Integers are big-endian. The string is upper case, so that a QR code holds it in its alphanumeric mode; a
 reader takes lower case, hyphens, and Crockford's O for 0 and I or L for 1. It holds the token, which makes
 one board this device: as long as the token is valid, the string is a secret.
 
+A trust anchor is a name and a key (RFC 5280, 6.1.1 d), so the string holds only these two of an authority's
+certificate. The device makes a certificate of them for its `[cloud] ca_file`: OpenSSL builds chains to it by
+name, key id and key, and does not look at the signature of what it was given to trust.
+
 The service packs it (`tools/cloud/pack_invitation.py`), the device reads it.
 """
 
 import base64
+import datetime
 import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from device.errors import ProvisioningError
-from device.provisioning.authority import authority_pem
 from link1.errors import FormatError
 
 PREFIX: Final = "PALM1"
@@ -34,6 +49,22 @@ TIME_BYTES: Final = 5
 _ROOT_BYTES, _SUM_BYTES = 16, 4
 _FROM_CROCKFORD = bytes.maketrans(
     b"0123456789ABCDEFGHJKMNPQRSTVWXYZ" + b"OIL", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" + b"ABB"
+)
+ANCHOR, WHOLE = b"\x01", b"\x02"
+CURVES: Final[dict[int, ec.EllipticCurve]] = {33: ec.SECP256R1(), 49: ec.SECP384R1()}
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_LATEST_S: Final = 253_402_300_799
+"""The end of the year 9999, which X.509 means by "no end"."""
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
 )
 _ASK = "copy it again whole, or have a new one made with: palmctl cloud device invite"
 
@@ -138,3 +169,42 @@ def checksum(measured: bytes) -> bytes:
 def _characters(size: int) -> int:
     """Of the string whose base32 part holds `size` bytes."""
     return len(PREFIX) + -(-size * 8 // 5)
+
+
+def authority_pem(packed: bytes) -> bytes | None:
+    """PEM for `[cloud] ca_file`; None when the system's authorities are meant. Raises FormatError.
+
+    Of a name and a key it is another certificate each time: its signature counts for nothing.
+    """
+    if not packed:
+        return None
+    try:
+        if packed[:1] == WHOLE:
+            return x509.load_der_x509_certificate(packed[1:]).public_bytes(Encoding.PEM)
+        if packed[:1] == ANCHOR:
+            return _made(packed)
+    except (ValueError, UnsupportedAlgorithm, OverflowError) as error:
+        raise FormatError("no authority that can be read") from error
+    raise FormatError("an authority of unknown form")
+
+
+def _made(packed: bytes) -> bytes:
+    """A certificate of the name and the key. ValueError for what is none."""
+    until_s, size = int.from_bytes(packed[1:6], "big"), packed[6] if len(packed) > 6 else 0
+    if size not in CURVES or until_s > _LATEST_S:
+        raise ValueError("no such curve, or no such time")
+    key = ec.EllipticCurvePublicKey.from_encoded_point(CURVES[size], packed[7 : 7 + size])
+    name = x509.Name.from_bytes(packed[7 + size :])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key)
+        .serial_number(1)
+        .not_valid_before(_EPOCH)
+        .not_valid_after(_EPOCH + datetime.timedelta(seconds=until_s))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+    return made.sign(ec.generate_private_key(CURVES[size]), hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -21,13 +21,13 @@ from device.platform.threads import StoreThread
 from device.updates.manifest import (
     APP_NAME,
     Manifest,
+    OfferAnswer,
     ReleaseKind,
     check_app_version,
     read_chunk,
     read_manifest,
 )
 from device.updates.models import OpenedUpdates, self_test
-from device.updates.offer import OfferAnswer
 from device.updates.state import (
     GalleryFacts,
     UpdateState,

@@ -1,24 +1,27 @@
-"""The manifest of a release: manifest_obj, verified and read (device surface §6).
+"""What the service signs about releases: their manifests (device surface §6), and which it offers to this
+device (§3, the answer of `GET /v1/devices/self/updates`).
 
 A pinned root certifies a bundle signer, who signs the manifest; the certificate accompanies the signature.
-Sizes are checked here, before a byte of the payload is accepted.
+Sizes are checked here, before a byte of the payload is accepted. The signed offer limits what a carrier can
+do: it cannot have a release installed that was halted, or that is meant for other devices.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from device.errors import TrustError, UpdateRefused
+from device.errors import Outdated, TrustError, UpdateRefused
 from device.trust.policy import certified
-from device.values.wire import WireObject
+from device.values.wire import Between, WireObject
+from gallery.freshness import is_newer
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import HEX64, NAME
-from link1.signed import Kind
+from link1.signed import Kind, signer_kid_of, verify_object
 
 APP_NAME: Final = "palm-access-device"
 MAX_CHUNK_BYTES: Final = 384 * 1024
@@ -27,6 +30,15 @@ MAX_CHUNKS: Final = 16_384
 MAX_MANIFEST_BYTES: Final = 8 * 1024
 _VERSION = re.compile(r"[\x21-\x7e]{1,64}")
 _NUMBERS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}")
+
+
+NEXT_AFTER_S: Final = (60, 86_400)
+_MAX_OFFERED: Final = 16
+_MAX_RELEASES: Final = 2
+"""One of each kind."""
+
+Seq = Annotated[int, Between(0)]
+ReleaseSeq = Annotated[int, Between(1)]
 
 
 class ReleaseKind(StrEnum):
@@ -79,6 +91,58 @@ class PayloadChunk:
     release_seq: int
     index: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(WireObject):
+    """The releases that the service offers to this device, and when it said so (epoch ms)."""
+
+    issued_at_ms: Seq
+    release_seqs: tuple[ReleaseSeq, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferAnswer:
+    """`offer`: verified; `manifests`: not verified yet. `next_after_s`: when to ask again."""
+
+    offer: Offer
+    manifests: tuple[JsonObject, ...]
+    next_after_s: int
+    attest_due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OfferReader:
+    """`key_of` returns the pinned device_status key of a kid. `now_ms`: the known time (epoch)."""
+
+    device_id: str
+    key_of: Callable[[str], PublicKey | None]
+    now_ms: Callable[[], int]
+
+    def read(self, answer: JsonObject, newest: Offer | None) -> OfferAnswer:
+        """Check the whole answer. `newest`: the newest offer so far.
+
+        Raises FormatError, SignatureError, or TrustError for an unknown signer, another device, an old offer.
+        """
+        wrapper = members.nested(answer, "offer")
+        key = self.key_of(signer_kid_of(Kind.UPDATE_OFFER, wrapper))
+        if key is None:
+            raise TrustError("the offer of updates is signed by a key that was never pinned")
+        obj = verify_object(Kind.UPDATE_OFFER, wrapper, key)
+        members.version_1(obj)
+        if members.text(obj, "device_id", NAME) != self.device_id:
+            raise TrustError("the offer of updates is for another device")
+        members.array(obj, "release_seqs", 0, _MAX_OFFERED)
+        offer = Offer.from_obj(obj)
+        if newest is not None and not is_newer(offer.issued_at_ms, newest.issued_at_ms, self.now_ms()):
+            raise Outdated("the offer of updates is older than one that was seen before")
+        data = members.array(answer, "data", 0, _MAX_RELEASES)
+        return OfferAnswer(
+            offer,
+            tuple(members.nested({"data": item}, "data") for item in data),
+            members.integer(answer, "next_after_s", *NEXT_AFTER_S),
+            members.boolean(answer, "attest_due"),
+        )
 
 
 def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_ms: int) -> Manifest:

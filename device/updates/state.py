@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from device.errors import UpdateRefused
-from device.updates.manifest import Manifest, ReleaseKind
-from device.values.wire import Between, WireObject
+from device.updates.manifest import Manifest, Offer, ReleaseKind, ReleaseSeq, Seq
+from device.values.wire import WireObject
 from link1.members import NAME
 
 SHIPPED: Final = 0
@@ -32,15 +32,12 @@ fault."""
 OFFER_HOLDS_MS: Final = 24 * 3600 * 1000
 """How long a release that came by network may take effect after the offer that names it was issued."""
 
-_Seq = Annotated[int, Between(0)]
-_ReleaseSeq = Annotated[int, Between(1)]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelSlot(WireObject):
     """A model on the disk that has passed its self-test."""
 
-    release_seq: _ReleaseSeq
+    release_seq: ReleaseSeq
     version: str
     model_id: Annotated[str, NAME]
     name: str = "model"
@@ -50,28 +47,20 @@ class ModelSlot(WireObject):
 class ModelTrial(WireObject):
     """A model in force that has not proved itself; `starts` counts the program starts with it."""
 
-    release_seq: _ReleaseSeq
-    back_to: _Seq
-    starts: _Seq
+    release_seq: ReleaseSeq
+    back_to: Seq
+    starts: Seq
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNote(WireObject):
     """A release of which only its state is left to report; `code` says why it failed."""
 
-    release_seq: _ReleaseSeq
+    release_seq: ReleaseSeq
     kind: ReleaseKind
     version: str
     code: str = ""
     name: str = "release"
-
-
-@dataclass(frozen=True, slots=True)
-class Offer(WireObject):
-    """The releases that the service offers to this device, and when it said so (epoch ms)."""
-
-    issued_at_ms: _Seq
-    release_seqs: tuple[_ReleaseSeq, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +80,21 @@ class UpdateState(WireObject):
     release of each kind that was dropped before it took effect. `offer`: the newest one. `by_network`: the
     releases that need it. A member that the file lacks has its default."""
 
-    app_seq: _Seq = 0
-    model_seq: _Seq = 0
+    app_seq: Seq = 0
+    model_seq: Seq = 0
     receiving: Manifest | None = None
     app: Manifest | None = None
     slots: tuple[ModelSlot, ...] = ()
-    model: _Seq = SHIPPED
-    previous: _Seq | None = None
-    waiting: _Seq | None = None
-    home_epoch: _Seq = 0
+    model: Seq = SHIPPED
+    previous: Seq | None = None
+    waiting: Seq | None = None
+    home_epoch: Seq = 0
     trial: ModelTrial | None = None
     failed: ReleaseNote | None = None
     installed: ReleaseNote | None = None
     withdrawn: tuple[ReleaseNote, ...] = ()
     offer: Offer | None = None
-    by_network: tuple[_ReleaseSeq, ...] = ()
+    by_network: tuple[ReleaseSeq, ...] = ()
 
     @property
     def release_seq(self) -> int:

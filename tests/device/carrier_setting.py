@@ -25,7 +25,7 @@ from device.platform.ipc import IpcServer
 from device.platform.threads import StoreThread
 from device.trust.keystore import KeyStore
 from device.trust.service_status import ServiceStatus, StatusReader
-from device.updates.offer import OfferReader
+from device.updates.manifest import OfferReader
 from device.values.carrier import CloudState
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery

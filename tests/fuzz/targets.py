@@ -59,8 +59,8 @@ from device.trust.service_status import StatusReader
 from device.trust.trust import load_trust
 from device.updates import install  # noqa: F401
 from device.updates.archive import Limits, unpack
-from device.updates.manifest import read_chunk, read_manifest
-from device.updates.state import Offer, UpdateState
+from device.updates.manifest import Offer, read_chunk, read_manifest
+from device.updates.state import UpdateState
 from device.values import carrier, control, report, status  # noqa: F401
 from device.values.wire import WireObject
 from device.wipe.wipe import read_wipe

@@ -1,11 +1,11 @@
-"""Packing an authority into a provisioning string; the device's half is `device.provisioning.authority`."""
+"""Packing an authority into a provisioning string; the device's half is `device.provisioning.invitation`."""
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from device.provisioning.authority import ANCHOR, CURVES, WHOLE
+from device.provisioning.invitation import ANCHOR, CURVES, WHOLE
 from link1.errors import FormatError
 
 _CARRIED = (x509.BasicConstraints, x509.KeyUsage, x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier)

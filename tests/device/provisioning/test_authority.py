@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_client.client import ServerAddress
-from device.provisioning.authority import authority_pem
+from device.provisioning.invitation import authority_pem
 from link1.errors import FormatError
 from tests.device.provisioning.authorities import Authority, PrivateKey, authority
 from tools.cloud.authority import pack_authority

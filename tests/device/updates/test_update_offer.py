@@ -10,7 +10,8 @@ import pytest
 from device.core.device_operations import release_states
 from device.errors import Outdated, TrustError
 from device.updates.desk import UpdateDesk
-from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, Offer, starting
+from device.updates.manifest import Offer
+from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, starting
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.errors import FormatError, SignatureError

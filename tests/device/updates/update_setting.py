@@ -11,9 +11,8 @@ from typing import Any
 
 from device.platform.clock import SystemClock
 from device.updates.desk import UpdateDesk, UpdateParts
-from device.updates.manifest import Manifest, ReleaseKind, read_manifest
+from device.updates.manifest import Manifest, OfferAnswer, OfferReader, ReleaseKind, read_manifest
 from device.updates.models import OpenedUpdates
-from device.updates.offer import OfferAnswer, OfferReader
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from link1.keys import SigningKey

@@ -224,7 +224,7 @@ def _authority_file(path: Path, packed: bytes) -> Path | None:
 def _write_authority(file: Path, packed: bytes) -> None:
     from device.errors import ProvisioningError
     from device.platform.files import replace_synced
-    from device.provisioning.authority import authority_pem
+    from device.provisioning.invitation import authority_pem
 
     try:
         file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
