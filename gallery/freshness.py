@@ -66,12 +66,11 @@ class FreshnessReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """`left_ms` is 0 unless fresh. `clock_trusted` is False when the wall clock contradicts what is known."""
+    """`left_ms` is 0 unless fresh."""
 
     fresh: bool
     reason: FreshnessReason
     left_ms: int
-    clock_trusted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,13 @@ class HeldTime:
         if not 0 <= ttl_ms <= MAX_TTL_MS:
             raise ValueError(f"ttl_ms is 0 to {MAX_TTL_MS}, found {ttl_ms}")
         held = self.at(now)
-        trusted = self._plausible(now.wall_ms)
         if held.age_ms is None:
             reason = FreshnessReason.TIME_UNKNOWN if held.time_lost else FreshnessReason.NO_HEAD
-            return Freshness(False, reason, 0, trusted)
+            return Freshness(False, reason, 0)
         left_ms = max(0, ttl_ms - held.age_ms)
         if left_ms == 0:
-            return Freshness(False, FreshnessReason.EXPIRED, 0, trusted)
-        return Freshness(True, FreshnessReason.FRESH, left_ms, trusted)
+            return Freshness(False, FreshnessReason.EXPIRED, 0)
+        return Freshness(True, FreshnessReason.FRESH, left_ms)
 
     def _plausible(self, wall_ms: int) -> bool:
         newest_ms = self.newest_issued_at_ms or 0

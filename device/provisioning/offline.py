@@ -58,9 +58,8 @@ _KID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The result of step 1: `content` goes onto the stick; `registration` is what it asks for."""
+    """The result of step 1: `content` goes onto the stick."""
 
-    registration: RegistrationFacts
     content: bytes
     keys: KeyStore = field(repr=False)
     keys_made: bool
@@ -78,7 +77,7 @@ def request_registration(
     content = canonical_bytes({"v": 1, "type": REQUEST_TYPE, "token": token, "body": body})
     replace_synced(_pending_path(config), content, mode=0o600)
     write_config(config_path, config)  # so that step 3 needs only the answer; without trust no palmd starts
-    return Requested(registration, content, keys, keys_made)
+    return Requested(content, keys, keys_made)
 
 
 def pending_registration(config: DeviceConfig) -> RegistrationFacts | None:

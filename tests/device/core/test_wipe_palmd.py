@@ -4,7 +4,9 @@ import asyncio
 import subprocess
 import sys
 
-from device.wipe.factory_reset import Reset, reset_device
+from device.platform.control import ask_core
+from device.values.control import DeviceNamed, ResetDone
+from device.wipe.factory_reset import RESET_WITHIN_S, reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
@@ -109,14 +111,10 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
     with PtyPair() as pair:
         device.plug(pair)
         with device.running() as process:
-            assert reset_device(device.config, device.config.device.id) == Reset(
-                by_core=True, untold_wipe_id=None
-            )
+            reset_device(device.config, device.config.device.id)
             assert list(state.iterdir()) == []
             assert process.wait(20) == 0
-        assert reset_device(device.config, device.config.device.id) == Reset(
-            by_core=False, untold_wipe_id=None
-        )
+        reset_device(device.config, device.config.device.id)
         code, said = device.run_to_end()
         assert (code, "palmctl provision" in said) == (3, True)
 
@@ -127,8 +125,8 @@ def test_a_reset_of_a_wiped_device_says_whom_nobody_told(device: Device) -> None
         with device.running():
             asyncio.run(ask_carrier(device, "status", wipe_order(device)))
         with device.running() as process:
-            assert reset_device(device.config, device.config.device.id) == Reset(
-                by_core=True, untold_wipe_id="w-1"
-            )
+            named = DeviceNamed(device.config.device.id).to_obj()
+            done = ask_core(device.config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
+            assert ResetDone.from_obj(done.header).untold_wipe_id == "w-1"
             assert process.wait(20) == 0
         assert list(device.config.device.state_dir.iterdir()) == []
