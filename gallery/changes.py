@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,12 +71,15 @@ def carry_out(store: Store, generation: int, count: int, deltas: Sequence[Delta]
     upserts = iter(templates_of([delta.entry for delta in deltas if delta.entry is not None], coder))
     for delta in deltas:
         if delta.op is Op.UPSERT:
-            replaced = _put(changes, store, generation, next(upserts), delta.seq)
-            changes.scrub |= replaced
+            changes.scrub |= _put(changes, store, generation, next(upserts), delta.seq)
         elif delta.subject_ref is not None:
             held = store.of_person(generation, bytes.fromhex(delta.subject_ref))
             if delta.op is Op.TOMBSTONE:
-                _remove(changes, store, (number for number, _ in held))
+                for number, _ in held:
+                    store.remove(number)
+                    changes.rows[number] = None
+                    changes.count -= 1
+                    changes.scrub = True
             else:
                 suspended = delta.op is Op.SUSPEND
                 for _, template in held:
@@ -85,16 +88,9 @@ def carry_out(store: Store, generation: int, count: int, deltas: Sequence[Delta]
 
 
 def _put(changes: Changes, store: Store, generation: int, template: Template, seq: int) -> bool:
+    """Whether it replaced a template."""
     number, replaced = store.put(generation, template, seq)
     changes.rows[number] = template
     changes.models.add(template.model_id)
     changes.count += not replaced
     return replaced
-
-
-def _remove(changes: Changes, store: Store, numbers: Iterable[int]) -> None:
-    for number in numbers:
-        store.remove(number)
-        changes.rows[number] = None
-        changes.count -= 1
-        changes.scrub = True

@@ -1,9 +1,10 @@
 """The camera and its picture."""
 
 import time
+from contextlib import closing
 
-from device.camera import CameraError, SourceKind, open_camera, parse_source
-from device.config.config import DeviceConfig
+from device.camera import Camera, CameraError, SourceKind, open_camera, parse_source
+from device.config.config import CameraSection, DeviceConfig
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
@@ -56,16 +57,16 @@ def _rate_of_daemon(config: DeviceConfig) -> tuple[float, str]:
 
 
 def _rate_here(config: DeviceConfig) -> tuple[float, str]:
-    wanted = config.camera
-    camera = open_camera(wanted.source, wanted.fps, wanted.loop, pair=wanted.nir != "none")
-    try:
-        camera.read()  # the first picture may take long, while exposure and white balance settle
+    with _opened(config.camera) as source:
+        source.read()  # the first picture may take long, while exposure and white balance settle
         pictures, started_s = 0, time.monotonic()
         while time.monotonic() - started_s < _LOOK_S:
-            pictures += camera.read() is not None
-        return pictures / (time.monotonic() - started_s), camera.description
-    finally:
-        camera.close()
+            pictures += source.read() is not None
+        return pictures / (time.monotonic() - started_s), source.description
+
+
+def _opened(wanted: CameraSection) -> "closing[Camera]":
+    return closing(open_camera(wanted.source, wanted.fps, wanted.loop, pair=wanted.nir != "none"))
 
 
 _SETTLE_PICTURES = 10
@@ -81,14 +82,15 @@ def picture(case: Case) -> Finding:
     if "status" in case.closed:
         return not_checked("palmd may not be asked for it by this user")
     try:
-        picture = _picture_of_daemon(config) if case.status is not None else _picture_here(config)
+        if case.status is None:
+            return judge(_picture_here(config))
+        return judge(MeasuredAnswer.from_obj(ask_core(config.control_socket, PICTURE_OP).header).picture)
     except (CameraError, IpcRefused) as error:
         if is_not_permitted(error):
             return not_checked(f"{config.camera.source} may not be opened by this user")
         return skip("there is no picture to look at", "see the line `camera`")
     except (IpcError, FormatError) as error:
         return skip(f"palmd did not measure it: {error}", "are palmctl and palmd of one version?")
-    return judge(picture)
 
 
 def judge(picture: MeasuredPicture) -> Finding:
@@ -115,18 +117,10 @@ def judge(picture: MeasuredPicture) -> Finding:
     return ok(detail)
 
 
-def _picture_of_daemon(config: DeviceConfig) -> MeasuredPicture:
-    return MeasuredAnswer.from_obj(ask_core(config.control_socket, PICTURE_OP).header).picture
-
-
 def _picture_here(config: DeviceConfig) -> MeasuredPicture:
-    wanted = config.camera
-    camera = open_camera(wanted.source, wanted.fps, wanted.loop, pair=wanted.nir != "none")
-    try:
-        seen = [pixels for _ in range(_SETTLE_PICTURES) if (pixels := camera.read()) is not None]
-    finally:
-        camera.close()
+    with _opened(config.camera) as source:
+        seen = [pixels for _ in range(_SETTLE_PICTURES) if (pixels := source.read()) is not None]
     if not seen:
         raise CameraError("no picture came")
     landmarks, _ = wanted_landmarks(wanted=config.model.hand_weights)
-    return measure(CameraFrame.from_pixels(seen[-1], nir=wanted.nir), landmarks)
+    return measure(CameraFrame.from_pixels(seen[-1], nir=config.camera.nir), landmarks)

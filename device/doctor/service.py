@@ -121,11 +121,7 @@ def _tls_of(connection: http.client.HTTPConnection, now_ms: int) -> tuple[str, i
 
 def _ahead_ms(now_ms: int, server_time: str | None) -> int | None:
     try:
-        return (
-            None
-            if server_time is None
-            else now_ms - round(datetime.fromisoformat(server_time).timestamp() * 1000)
-        )
+        return now_ms - round(datetime.fromisoformat(server_time or "").timestamp() * 1000)
     except ValueError:
         return None
 

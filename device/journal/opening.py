@@ -73,7 +73,7 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
     _check_file(path)
     seal = RowSeal(data_key, "journal")
     try:
-        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True, timeout=2.0)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=2.0)
         try:
             db = Database(connection)
             _configure(db)
@@ -173,7 +173,3 @@ def _check_whole(db: Database, path: Path) -> None:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _quoted(path: Path) -> str:
-    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")

@@ -97,7 +97,8 @@ def insert_verdict(rows: Rows, promised: PromisedVerdict) -> str:
 def _restore_numbers(rows: Rows, witness: JournalWitness) -> str:
     """Correct the mail's numbers; the reason when the journal must halt."""
     found, kept = _numbers(rows), witness.numbers or _numbers(rows)
-    cut_off = found.turn == kept.turn + 1 and not _lower(found, kept)
+    lower = any(getattr(found, name) < getattr(kept, name) for name in _MAIL)
+    cut_off = found.turn == kept.turn + 1 and not lower
     right = replace(found if cut_off else kept, halted=found.halted or kept.halted)
     first, top, count = rows.execute(
         "SELECT min(seq), max(seq), count(*) FROM outbox WHERE seq > ?", (right.out_acked_seq,)
@@ -111,14 +112,6 @@ def _restore_numbers(rows: Rows, witness: JournalWitness) -> str:
     if count != right.out_seq - right.out_acked_seq or (count and first != right.out_acked_seq + 1):
         return f"outbox records up to {right.out_seq} were made, and some of them are lost"
     return right.halted
-
-
-def _lower(found: Numbers, kept: Numbers) -> bool:
-    return (
-        found.in_applied_seq < kept.in_applied_seq
-        or found.out_seq < kept.out_seq
-        or found.out_acked_seq < kept.out_acked_seq
-    )
 
 
 def _numbers(rows: Rows) -> Numbers:

@@ -122,8 +122,9 @@ def _decoded(text: str) -> bytes:
         ) from None
     expected = 2 + int.from_bytes(data[:2], "big") + _SUM_BYTES
     if len(data) < expected:
+        characters = len(PREFIX) + -(-expected * 8 // 5)
         raise ProvisioningError(
-            f"the provisioning string is cut off: expected {_characters(expected)} characters, "
+            f"the provisioning string is cut off: expected {characters} characters, "
             f"found {len(plain)}; {_ASK}"
         )
     measured = data[: expected - _SUM_BYTES]
@@ -164,11 +165,6 @@ def _read_body(body: bytes) -> Invitation:
 def checksum(measured: bytes) -> bytes:
     """Of the length and the body."""
     return hashlib.sha256(PREFIX.encode("ascii") + measured).digest()[:_SUM_BYTES]
-
-
-def _characters(size: int) -> int:
-    """Of the string whose base32 part holds `size` bytes."""
-    return len(PREFIX) + -(-size * 8 // 5)
 
 
 def authority_pem(packed: bytes) -> bytes | None:

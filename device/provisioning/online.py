@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cloud_client.client import Answer, CloudClient, ServerAddress
 from cloud_client.contract import ProblemCode
@@ -244,13 +244,10 @@ def _check_device(device: JsonObject, asked: RegistrationFacts, keys: KeyStore) 
     for name, value in expected.items():
         if device.get(name) != value:
             raise TrustError(f"the service registered other facts than requested: device.{name} differs")
-    registered = {_purpose_and_kid(item) for item in members.array(device, "keys", 0, 64)}
+    listed = [item for item in members.array(device, "keys", 0, 64) if isinstance(item, dict)]
+    registered = {(item.get("purpose"), item.get("kid")) for item in listed}
     if not {("verdict", keys.verdict.kid), ("http", keys.http.kid)} <= registered:
         raise TrustError("the service did not register this device's own keys")
-
-
-def _purpose_and_kid(item: Any) -> tuple[object, object]:
-    return (item.get("purpose"), item.get("kid")) if isinstance(item, dict) else (None, None)
 
 
 def _check_service(trust: Trust, taken_at_ms: int) -> None:
@@ -276,7 +273,8 @@ async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroun
             return await cloud.register(body, token, idempotency_key)
         except CloudProblem as error:
             if not is_transient(error):
-                raise ProvisioningError(_explained(error)) from error
+                what_to_do = _REFUSALS.get(error.code)
+                raise ProvisioningError(f"{error}: {what_to_do}" if what_to_do else str(error)) from error
             failure: CloudError = error
         except CloudAnswerError as error:
             raise ProvisioningError(str(error)) from error
@@ -287,11 +285,6 @@ async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroun
             raise failure
         around.tell(f"{failure}; trying again in {delay_s:.0f} s")
         await around.sleep(delay_s)
-
-
-def _explained(error: CloudProblem) -> str:
-    what_to_do = _REFUSALS.get(error.code)
-    return f"{error}: {what_to_do}" if what_to_do else str(error)
 
 
 def check_writable(config: DeviceConfig, config_path: Path) -> None:

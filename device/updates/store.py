@@ -181,7 +181,8 @@ class UpdateStore:
             with payload.open("rb") as file:
                 while piece := file.read(HASH_PIECE_BYTES):
                     digest.update(piece)
-                    self._pause()
+                    if self.stop.wait(self._pause_s):
+                        raise StateError("the program ends")
         except OSError as error:
             raise StateError(f"{payload} cannot be read ({error.strerror}); check the disk") from error
         if digest.hexdigest() != manifest.sha256:
@@ -245,10 +246,6 @@ class UpdateStore:
             raise StateError(f"{folder} cannot be read ({error.strerror}); check the disk") from error
         self._here = set(good)
         return self._here
-
-    def _pause(self) -> None:
-        if self.stop.wait(self._pause_s):
-            raise StateError("the program ends")
 
     def _incoming(self, manifest: Manifest) -> Path:
         return self._updates / "incoming" / str(manifest.release_seq)
