@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from device import APP_PACKAGE
 from device.config.config import DeviceConfig
 from device.errors import TrustError
 from device.health import HealthWord
@@ -27,7 +28,6 @@ from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
 from device.updates.desk import UpdateDesk, UpdateParts
-from device.updates.manifest import APP_NAME
 from device.updates.models import gallery_facts, open_models
 from device.vision.hand_weights import wanted_landmarks
 from gallery.errors import GalleryError
@@ -173,7 +173,7 @@ async def open_device(
                 opened=updates,
                 roots=lambda: pinned.trust.roots,
                 now_ms=lambda: known_time_ms(gallery, clock),
-                app_version=version(APP_NAME),
+                app_version=version(APP_PACKAGE),
                 model_pinned=config.model.dir is not None,
             )
         ),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from cloud_client.contract import SIGNATURE_SKEW_S
 from device.doctor.case import Case
 from device.doctor.finding import Finding, fail, ok, skip, warn
 from device.doctor.reading import is_there, number_of, text_of
@@ -78,8 +79,6 @@ def wear(case: Case) -> Finding:
 
 _RELEASED_MS = 1_767_225_600_000
 """2026-01-01: a correct clock does not show an earlier time."""
-_TOLERANCE_MS = 300_000
-"""How far the service lets the time of a request differ from its own (device surface §2)."""
 _SET_IT = "set it: timedatectl set-ntp true; without a network: timedatectl set-time; fit a clock battery"
 _TIMEX_BYTES = 208
 _TIME_ERROR = 5
@@ -96,7 +95,7 @@ def clock(case: Case) -> Finding:
         why = "before this device was registered" if registered else "before this device was made"
         return fail(f"{detail}: that is {why}", _SET_IT)
     service_ms = case.service_time_ms
-    if now_ms < service_ms - _TOLERANCE_MS:
+    if now_ms < service_ms - SIGNATURE_SKEW_S * 1000:
         return fail(f"{detail}: the service signed something as late as {_utc(service_ms)}", _SET_IT)
     counting = case.trust.dbd_keys_now(now_ms, service_ms) if case.trust else ()
     if counting and not any(key.holds(max(now_ms, service_ms)) for key in counting):

@@ -42,7 +42,7 @@ from link1 import members
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
-from link1.members import NAME
+from link1.members import HEX32, NAME
 from link1.signed import Kind
 
 REQUEST_TYPE: Final = "palm-access.registration.request"
@@ -53,7 +53,6 @@ MAX_FILE_BYTES: Final = 512 * 1024
 _TOKEN_BYTES = 32
 _TYPE = re.compile(r"[a-z.-]{1,64}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{8,512}")
-_KID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def request_registration(
     check_writable(config, config_path)
     keys, keys_made = own_keys(config, earlier_trust(config, registration))
     pending = _read_pending(config)
-    token = pending[0] if pending is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+    token = pending[1] if pending is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     body = read_strict(registration_body(registration, keys, token), max_bytes=MAX_FILE_BYTES)
     content = canonical_bytes({"v": 1, "type": REQUEST_TYPE, "token": token, "body": body})
     replace_synced(_pending_path(config), content, mode=0o600)
@@ -83,7 +82,7 @@ def request_registration(
 def pending_registration(config: DeviceConfig) -> RegistrationFacts | None:
     """The facts of step 1, while its answer is awaited. Raises ProvisioningError."""
     pending = _read_pending(config)
-    return None if pending is None else _registration_of(pending[1])
+    return None if pending is None else pending[0]
 
 
 def file_type(content: bytes) -> str:
@@ -102,7 +101,7 @@ def file_type(content: bytes) -> str:
 def read_root_kid(text: str) -> str:
     """A key id as a person types it: case, spaces and dashes do not matter. Raises ProvisioningError."""
     kid = re.sub(r"[\s:-]", "", text).lower()
-    if not _KID.fullmatch(kid):
+    if not HEX32.fullmatch(kid):
         raise ProvisioningError(
             "a root's key id has 32 hexadecimal digits; `palmctl cloud root show` prints it at the service"
         )
@@ -164,25 +163,13 @@ def _pending_path(config: DeviceConfig) -> Path:
     return config.device.state_dir / PENDING_NAME
 
 
-def _read_pending(config: DeviceConfig) -> tuple[str, JsonObject] | None:
-    """Token and body of the request whose answer is awaited."""
+def _read_pending(config: DeviceConfig) -> tuple[RegistrationFacts, str] | None:
+    """Facts and token of the request whose answer is awaited."""
     path = _pending_path(config)
     try:
         obj = read_strict(path.read_bytes(), max_bytes=MAX_FILE_BYTES)
-        return members.text(obj, "token", _TOKEN), members.nested(obj, "body")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ProvisioningError(f"{path} cannot be read ({error.strerror}); run this as root") from error
-    except FormatError as error:
-        raise ProvisioningError(
-            f"{path} is damaged ({error}); remove it and begin again: the keys are kept"
-        ) from error
-
-
-def _registration_of(body: JsonObject) -> RegistrationFacts:
-    try:
-        return RegistrationFacts(
+        body = members.nested(obj, "body")
+        facts = RegistrationFacts(
             device_id=members.text(body, "device_id", NAME),
             gate_id=members.text(body, "gate_id", NAME),
             dbd_id=members.text(body, "dbd_id", NAME),
@@ -190,7 +177,12 @@ def _registration_of(body: JsonObject) -> RegistrationFacts:
             app_version=str(members.member(members.nested(body, "app"), "version")),
             model_id=members.text(body, "model_id", NAME),
         )
+        return facts, members.text(obj, "token", _TOKEN)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProvisioningError(f"{path} cannot be read ({error.strerror}); run this as root") from error
     except FormatError as error:
         raise ProvisioningError(
-            f"the request kept in the state directory is damaged ({error}); remove {PENDING_NAME} there"
+            f"{path} is damaged ({error}); remove it and begin again: the keys are kept"
         ) from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from device.errors import TrustError
+from gallery.freshness import MAX_TTL_MS
 from link1 import members
 from link1.canonical import JsonObject
 from link1.errors import FormatError, SignatureError
@@ -18,7 +19,6 @@ from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
 from models.thresholds import Thresholds
 
-GALLERY_TTL_MAX_MS = 6 * 3600 * 1000
 _MAX_WAIT_MS = 600_000
 
 
@@ -68,5 +68,5 @@ def _read(obj: Mapping[str, Any]) -> Policy:
         attempts=members.integer(obj, "attempts", 1, 100),
         decision_timeout_ms=members.integer(obj, "decision_timeout_ms", 1, _MAX_WAIT_MS),
         passage_timeout_ms=members.integer(obj, "passage_timeout_ms", 1, _MAX_WAIT_MS),
-        gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, GALLERY_TTL_MAX_MS),
+        gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, MAX_TTL_MS),
     )

@@ -5,7 +5,7 @@ It arrives over the network or, as the body of a revocation, by mail; both are c
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from device.errors import Outdated, TrustError
 from device.trust.trust import DbdKey
@@ -38,25 +38,19 @@ class ServiceStatus:
         return b64_decode(text, max_length=_MAX_CHALLENGE_BYTES)
 
 
+@dataclass(slots=True)
 class StatusReader:
-    """Checks signed statuses, and remembers the newest of all carriers."""
+    """Checks signed statuses, and remembers the newest of all carriers.
 
-    def __init__(
-        self,
-        device_id: str,
-        key_of: Callable[[str], PublicKey | None],
-        *,
-        at_least_ms: Callable[[], int] = lambda: 0,
-        known_ms: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """`key_of` returns the pinned device_status key of a kid. `at_least_ms`: of the status or bundle in
-        trust.json. `known_ms`: the known time; with it one date far
-        ahead does not block every later status."""
-        self._device_id = device_id
-        self._key_of = key_of
-        self._newest_ms = 0
-        self._at_least_ms = at_least_ms
-        self._known_ms = known_ms
+    `key_of` returns the pinned device_status key of a kid. `at_least_ms`: of the status or bundle in
+    trust.json. `known_ms`: the known time; with it one date far ahead does not block every later status.
+    """
+
+    device_id: str
+    key_of: Callable[[str], PublicKey | None]
+    at_least_ms: Callable[[], int] = lambda: 0
+    known_ms: Callable[[], int] = lambda: 0
+    newest_ms: int = field(default=0, init=False)
 
     def read(self, wrapper: JsonObject) -> ServiceStatus:
         """Check a signed status and read it. An older one than the newest accepted is rejected, or a carrier
@@ -65,15 +59,15 @@ class StatusReader:
         Raises FormatError, SignatureError, or TrustError for an unknown signer, another device or an old
         status.
         """
-        key = self._key_of(signer_kid_of(Kind.DEVICE_STATUS, wrapper))
+        key = self.key_of(signer_kid_of(Kind.DEVICE_STATUS, wrapper))
         if key is None:
             raise TrustError("the device status is signed by a key that was never pinned")
         obj = verify_object(Kind.DEVICE_STATUS, wrapper, key)
         members.version_1(obj)
-        if members.text(obj, "device_id", NAME) != self._device_id:
+        if members.text(obj, "device_id", NAME) != self.device_id:
             raise TrustError("the device status is about another device")
         issued_at_ms = members.integer(obj, "issued_at_ms")
-        if not is_newer(issued_at_ms, max(self._newest_ms, self._at_least_ms()), self._known_ms()):
+        if not is_newer(issued_at_ms, max(self.newest_ms, self.at_least_ms()), self.known_ms()):
             raise Outdated("the device status is older than one that was accepted before")
         ordered = members.member(obj, "wipe") is not None
         status = ServiceStatus(
@@ -84,5 +78,5 @@ class StatusReader:
             wipe_id=members.text(members.nested(obj, "wipe"), "wipe_id", _WIPE_ID) if ordered else None,
             wrapper=wrapper,
         )
-        self._newest_ms = issued_at_ms
+        self.newest_ms = issued_at_ms
         return status

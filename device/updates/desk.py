@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from device import APP_PACKAGE
 from device.errors import StateError, TrustError, UpdateRefused
 from device.platform.threads import StoreThread
 from device.updates.manifest import (
-    APP_NAME,
     Manifest,
     OfferAnswer,
     ReleaseKind,
@@ -247,8 +247,8 @@ class UpdateDesk:
         self.have, self.is_verified, self._fetched = 0, False, -1
 
     def _check_wanted(self, manifest: Manifest) -> None:
-        if manifest.kind is ReleaseKind.APP and manifest.name != APP_NAME:
-            raise UpdateRefused("wrong_name", f"it is not {APP_NAME}; send the release of this product")
+        if manifest.kind is ReleaseKind.APP and manifest.name != APP_PACKAGE:
+            raise UpdateRefused("wrong_name", f"it is not {APP_PACKAGE}; send the release of this product")
         if manifest.kind is ReleaseKind.MODEL and self._parts.model_pinned:
             raise UpdateRefused(
                 "model_pinned",

@@ -23,7 +23,6 @@ from link1.keys import PublicKey
 from link1.members import HEX64, NAME
 from link1.signed import Kind, signer_kid_of, verify_object
 
-APP_NAME: Final = "palm-access-device"
 MAX_CHUNK_BYTES: Final = 384 * 1024
 """The most that a sealed record of 512 KiB carries in base64."""
 MAX_CHUNKS: Final = 16_384

@@ -223,12 +223,12 @@ def release_halt(
 
 def _packed(kind: str, folder: Path) -> tuple[bytes, str, str]:
     """The payload, and the name and version that it states."""
-    from device.updates.manifest import APP_NAME
+    from device import APP_PACKAGE
     from models.manifest import load_manifest
     from tools.cloud.pack_release import pack_app, pack_model
 
     if kind == "app":
         payload = pack_app(folder)
-        return payload, APP_NAME, (folder / "VERSION").read_text(encoding="ascii").strip()
+        return payload, APP_PACKAGE, (folder / "VERSION").read_text(encoding="ascii").strip()
     model_id = load_manifest(folder).model_id
     return pack_model(folder), model_id, model_id
