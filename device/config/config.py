@@ -122,8 +122,7 @@ class AttestSection:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """The content of the file. `cloud` is None for a device without a network, `attest` for one without its
-    maker's certificate."""
+    """The content of the file. `cloud` is None without a network, `attest` without a maker's certificate."""
 
     device: DeviceSection
     camera: CameraSection

@@ -9,9 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cloud_client.contract import SIGNATURE_SKEW_S
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, skip, warn
-from device.doctor.reading import is_there, number_of, text_of
+from device.doctor.case import Case, Finding, fail, is_there, number_of, ok, skip, text_of, warn
 from device.journal.reserve import LOW_DISK_BYTES
 
 _FEW_BYTES = 4 * LOW_DISK_BYTES

@@ -4,9 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
-from device.doctor.reading import text_of
+from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, text_of, warn
 
 
 def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)

@@ -5,8 +5,7 @@ from contextlib import closing
 
 from device.camera import Camera, CameraError, SourceKind, open_camera, parse_source
 from device.config.config import CameraSection, DeviceConfig
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
+from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
 from device.errors import IpcError, IpcRefused
 from device.platform.ipc import ask_core

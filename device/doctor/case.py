@@ -1,7 +1,10 @@
-"""Facts about the device, read once, so that all checks see the same."""
+"""What the checks share: the facts about the device, read once, so that all see the same; the finding that
+each returns; and readers of the kernel's small files about the machine."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +15,7 @@ from device.trust.credentials import open_stored
 from device.trust.keystore import KeyStore
 from device.trust.trust import Trust, load_trust
 from device.values.status import CoreStatus, read_status
+from link1.canonical import JsonObject
 from link1.errors import is_not_permitted
 
 T = TypeVar("T")
@@ -81,3 +85,79 @@ def _part(name: str, read: Callable[[], T], closed: set[str]) -> tuple[T | None,
         if is_not_permitted(error):
             closed.add(name)
         return None, str(error)
+
+
+class CheckResult(StrEnum):
+    """`skip`: there is nothing to check here, which is not a fault. `not_checked`: this user may not look, so
+    the result is unknown."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    NOT_CHECKED = "not_checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`detail`: what was found. `todo`: the next step; empty when there is none."""
+
+    result: CheckResult
+    detail: str
+    todo: str = ""
+
+    def to_obj(self, name: str) -> JsonObject:
+        """One item of `palmctl doctor --json`; `name`: of the check."""
+        return {"name": name, "result": str(self.result), "detail": self.detail, "todo": self.todo}
+
+
+def ok(detail: str) -> Finding:
+    return Finding(CheckResult.OK, detail)
+
+
+def warn(detail: str, todo: str) -> Finding:
+    return Finding(CheckResult.WARN, detail, todo)
+
+
+def fail(detail: str, todo: str) -> Finding:
+    return Finding(CheckResult.FAIL, detail, todo)
+
+
+def skip(detail: str, todo: str = "") -> Finding:
+    return Finding(CheckResult.SKIP, detail, todo)
+
+
+def not_checked(detail: str) -> Finding:
+    """For what this user may not read. The advice to run as root is printed once, above all findings."""
+    return Finding(CheckResult.NOT_CHECKED, detail)
+
+
+def text_of(path: Path) -> str | None:
+    """The stripped text of a file of /proc or /sys; None when it is absent or may not be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def number_of(path: Path, base: int = 10) -> int | None:
+    """The content of such a file as an integer; None when it is not one."""
+    text = text_of(path)
+    try:
+        return None if text is None else int(text, base)
+    except ValueError:
+        return None
+
+
+def is_there(path: Path) -> bool:
+    """Whether `path` exists. Raises PermissionError when this user may not know."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def is_closed(folder: Path) -> bool:
+    """Whether `folder` exists and this user may not read it. Raises as `is_there` does."""
+    return is_there(folder) and not os.access(folder, os.R_OK | os.X_OK)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from device.doctor import board, cable, camera, installation, networks, running, service
-from device.doctor.case import Case
-from device.doctor.finding import Finding, not_checked, skip, warn
+from device.doctor.case import Case, Finding, not_checked, skip, warn
 from device.doctor.sandbox import sandbox
 from link1.errors import is_not_permitted, reason_of
 

@@ -6,9 +6,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, warn
-from device.doctor.reading import is_closed
+from device.doctor.case import Case, Finding, fail, is_closed, not_checked, ok, warn
 from device.errors import StateError
 from device.trust.keystore import CREDENTIALS_FOLDER, KeyStore
 from device.wipe.wipe import read_wipe

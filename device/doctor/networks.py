@@ -2,8 +2,7 @@
 
 import time
 
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
+from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, warn
 from device.vision.hand_weights import wanted_landmarks
 from link1.errors import is_not_permitted
 from models.errors import ModelsError

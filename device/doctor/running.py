@@ -3,9 +3,7 @@
 from importlib.metadata import version
 
 from device import APP_PACKAGE
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
-from device.doctor.reading import is_closed
+from device.doctor.case import Case, Finding, fail, is_closed, not_checked, ok, skip, warn
 
 
 def daemon(case: Case) -> Finding:

@@ -4,8 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, ok, skip, warn
+from device.doctor.case import Case, Finding, fail, ok, skip, warn
 from device.trust.credentials import UNIT, drop_in, drop_in_path
 
 _WITHIN_S = 5.0

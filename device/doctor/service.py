@@ -12,8 +12,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.contract import SERVER_TIME_HEADER, SIGNATURE_SKEW_S
 from cloud_client.errors import CloudError, CloudProblem, ServerAddressError
 from device.config.config import CloudSection
-from device.doctor.case import Case
-from device.doctor.finding import Finding, fail, not_checked, ok, skip, warn
+from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, warn
 from device.errors import AttestationError
 from device.trust.attestation import is_attested, leaf_signature, read_attested, read_chain
 from link1.errors import is_not_permitted, reason_of

@@ -58,8 +58,7 @@ class EvidenceRows:
         return True
 
     def _has_room(self, txn_id: str | None, seq: int | None) -> bool:
-        """Messages without a verdict can never be uploaded, so they have a separate limit of the same
-        size."""
+        """Messages without a verdict can never be uploaded, so they have a separate limit."""
         of_txn = self._rows.execute(
             "SELECT count(*) FROM evidence WHERE txn_id IS ? AND backing = 'signed'", (txn_id,)
         ).fetchone()[0]

@@ -57,8 +57,7 @@ class Journal:
         self._rows = rows
         self._evidence = EvidenceRows(rows)
         self.mail = MailBoxes(rows)
-        """Inbox position and outbox: in this file, so that a receipt and the rows it settles change
-        together."""
+        """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
         self.halted: str = halted[0] if halted else ""
         """Why no further verdict is numbered; empty while the journal is not halted."""
@@ -165,8 +164,7 @@ class Journal:
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> None:
-        """Make it durable that `txn_id` ended without a verdict; the first end is kept. Raises
-        JournalError."""
+        """Make it durable that `txn_id` ended without a verdict; the first end counts. Raises JournalError."""
         with self._rows.transaction():
             self._execute(
                 "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",

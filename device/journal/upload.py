@@ -59,8 +59,7 @@ def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch
 
 
 def mark(rows: Rows, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
-    """Inside the caller's transaction: mark what a batch carried; `refused` holds the code of each refused
-    item by its index."""
+    """Inside the caller's transaction: mark what a batch carried; `refused`: codes by index in the batch."""
     for index, ticket in enumerate(tickets):
         if ticket.table == "evidence":
             rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
@@ -83,8 +82,7 @@ def _item(rows: Rows, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonO
 
 
 def _next_evidence(rows: Rows, limit: int, *, for_mail: bool) -> UploadBatch:
-    """Wrong answers with the verdict they claim to answer, signed ones first. Evidence without a verdict in
-    this journal is not uploaded."""
+    """Wrong answers with the verdict they claim to answer, which the journal must hold; signed ones first."""
     found = rows.execute(
         "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
         " FROM evidence e JOIN verdicts v ON v.seq = e.seq"

@@ -337,7 +337,6 @@ def own_keys(config: DeviceConfig, earlier: Trust | None) -> tuple[KeyStore, boo
 
 
 def pin(config: DeviceConfig, config_path: Path, trust: Trust) -> None:
-    """Write the trust first and the configuration last, which completes it. Raises TrustError,
-    ConfigError."""
+    """Write the trust, then the configuration, which completes it. Raises TrustError, ConfigError."""
     save_trust(config.trust_path, trust)
     write_config(config_path, config)

@@ -73,8 +73,7 @@ def _vouched_root(trust: Trust, item: JsonObject) -> JsonObject:
 
 
 def is_vouched(item: JsonObject, roots: Iterable[PublicKey]) -> bool:
-    """Whether one of `roots` signed the root in this item of a bundle or of trust.json. Raises
-    FormatError."""
+    """Whether one of `roots` signed the root in an item of a bundle or trust.json. Raises FormatError."""
     root = PublicKey.from_b64(members.member(item, "pub_b64"))
     signature = b64_decode(members.member(item, "root_sig_b64"), length=SIGNATURE_BYTES)
     for one in roots:

@@ -23,8 +23,7 @@ _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """A verified status: what of it this device uses. `wipe_id` is set when the service orders this device to
-    be wiped."""
+    """The part of a verified status that this device uses. `wipe_id`: set when the service orders a wipe."""
 
     issued_at_ms: int
     dbd_keys: tuple[DbdKey, ...]

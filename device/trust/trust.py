@@ -123,8 +123,7 @@ class Trust:
     bundle_seq: int
     """Of the newest trust bundle applied (`device.trust.bundle`); 0 before the first."""
     status_at_ms: int
-    """issued_at_ms of the status or bundle that `dbd_keys` came with; an older status does not replace
-    them."""
+    """issued_at_ms of the status or bundle with these `dbd_keys`; an older status does not replace them."""
     service_ms: int
     """The newest time signed by the service, as far as it has to be durable (`worth_keeping`)."""
     revoked_kids: frozenset[str]
@@ -196,8 +195,7 @@ class Pinned:
         self._trust = trust
 
     def heard(self, at_ms: int) -> bool:
-        """The service signed an object at `at_ms` (epoch) that was verified here. True when it is the
-        newest."""
+        """The service signed an object at `at_ms` (epoch), verified here. True when it is the newest."""
         newer = at_ms > self._service_ms
         self._service_ms = max(self._service_ms, at_ms)
         return newer

@@ -228,8 +228,7 @@ class UpdateDesk:
         return None if index is None else (manifest.release_seq, index)
 
     async def withdraw(self, release_seq: int) -> None:
-        """The service has halted a release: it is dropped unless it is in force. Raises UpdateRefused,
-        StateError."""
+        """Drop a release that the service has halted, unless in force. Raises UpdateRefused, StateError."""
         async with self._changing:
             await self._drop(withdrawn(self._usable(), release_seq))
 

@@ -48,8 +48,7 @@ _WATCHED = {str(word) for word in NOT_SERVING} | {"LINK_DOWN"}
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """`restart`: a command; `steady_s`: how long a new version must serve; `within_s`: the time limit for
-    it."""
+    """`restart`: a command; `steady_s`: how long a new version must serve; `within_s`: its time limit."""
 
     restart: str = RESTART
     steady_s: float = 10.0
@@ -103,8 +102,7 @@ def install(
 
 
 def recover(versions: Versions) -> bool:
-    """Switch back to the old version if the power failed, or the installer died, while a new one was on
-    trial."""
+    """Switch back to the old version if the power failed, or the installer died, during a trial."""
     newest = versions.newest()
     if newest is None or not newest.trial:
         return False

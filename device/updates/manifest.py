@@ -52,8 +52,7 @@ class ReleaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest(WireObject):
-    """A release that a pinned root vouches for. Sizes in bytes; `wrapper` is the signed object as
-    received."""
+    """A release that a pinned root vouches for. Sizes in bytes; `wrapper`: the signed object as received."""
 
     kind: ReleaseKind
     name: str

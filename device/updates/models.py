@@ -1,5 +1,4 @@
-"""Chooses and opens the model of this start; a model that cannot be opened is replaced by the previous
-one."""
+"""Chooses and opens the model of this start; the previous one replaces a model that cannot be opened."""
 
 import logging
 import os
@@ -28,8 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """The model in force; `fault` says why `embedder` is None. `agree_cosine`: reached by captures of one
-    palm."""
+    """The model in force. `fault`: why `embedder` is None. `agree_cosine`: captures of one palm reach it."""
 
     model_id: str
     embedder: Embedder | None

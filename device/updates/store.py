@@ -173,8 +173,7 @@ class UpdateStore:
         return len(here)
 
     def check_whole(self, manifest: Manifest) -> Path:
-        """The payload, whose SHA-256 on the disk equals the manifest's. Raises UpdateRefused `bad_hash`,
-        StateError."""
+        """The payload, if its SHA-256 is the manifest's. Raises UpdateRefused `bad_hash`, StateError."""
         payload = self._incoming(manifest) / "payload"
         digest = hashlib.sha256()
         try:

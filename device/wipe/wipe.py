@@ -129,8 +129,7 @@ def finish_wipe(state_dir: Path) -> Wipe | None:
 
 
 def confirm_wipe(state_dir: Path) -> Wipe | None:
-    """The service knows, or the record was handed over: destroy the http key. Raises WipeUnfinished,
-    OSError."""
+    """The service knows, or has the record: destroy the http key. Raises WipeUnfinished, OSError."""
     wipe = finish_wipe(state_dir)
     if wipe is None or wipe.stage is WipeStage.CONFIRMED:
         return wipe
@@ -139,8 +138,7 @@ def confirm_wipe(state_dir: Path) -> Wipe | None:
 
 
 def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> None:
-    """The technician's wipe: nothing stays, and the service is not informed. Raises WipeUnfinished,
-    OSError."""
+    """The technician's wipe: nothing stays, the service learns nothing. Raises WipeUnfinished, OSError."""
     if not state_dir.is_dir():
         return
     begin_wipe(state_dir, Wipe(WipeStage.ERASING, None, device_id, gate_id, dbd_id))

@@ -30,9 +30,8 @@ from typing import Any, Final
 
 from device.camera import SourceKind, parse_source
 from device.config.config import DeviceConfig
-from device.doctor.case import Case
+from device.doctor.case import Case, is_closed, text_of
 from device.doctor.examine import examine
-from device.doctor.reading import is_closed, text_of
 from device.doctor.sandbox import EXPECTED, show_unit
 from tools.palmctl.commands.config import as_obj
 from tools.palmctl.errors import BundleRefused, ToolError

@@ -15,9 +15,8 @@ from device.config.config import AttestSection
 from device.doctor.board import clock, memory, storage, telemetry, temperature, wear
 from device.doctor.cable import cable, validator
 from device.doctor.camera import judge
-from device.doctor.case import Case, take_case
+from device.doctor.case import Case, CheckResult, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
-from device.doctor.finding import CheckResult
 from device.doctor.installation import ownership, provisioned
 from device.doctor.measured_picture import MeasuredPicture
 from device.doctor.networks import hands

@@ -14,7 +14,7 @@ from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
-    from device.doctor.finding import Finding
+    from device.doctor.case import Finding
 
 _MARKS = {
     "ok": ("✓", "green"),
