@@ -164,7 +164,7 @@ class Journal:
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> None:
-        """Make it durable that `txn_id` ended without a verdict; the first end counts. Raises JournalError."""
+        """Note durably that `txn_id` ended without a verdict; the first end counts. Raises JournalError."""
         with self._rows.transaction():
             self._execute(
                 "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",
