@@ -179,7 +179,7 @@ _MAY_BE_ABSENT = frozenset({"cloud", "attest"})
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ConfigMember:
     """How a member is read, its purpose, and its default, None when there is none.
 
     `default` is MISSING when the file must have the member; in a section that may be absent: when the section
@@ -200,10 +200,10 @@ class Member:
         return None if self.default in (None, MISSING) else toml_value(self.default)
 
 
-def _members_of(section: type) -> dict[str, Member]:
+def _members_of(section: type) -> dict[str, ConfigMember]:
     hints = get_type_hints(section, include_extras=True)
     described = ((one, *hints[one.name].__metadata__) for one in fields(section))
-    return {one.name: Member(parse, says, one.default) for one, parse, says in described}
+    return {one.name: ConfigMember(parse, says, one.default) for one, parse, says in described}
 
 
 MEMBERS: Final = {table: _members_of(section) for table, section in _SECTIONS.items()}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from device.config.config import MEMBERS, Member, defaults_text
+from device.config.config import MEMBERS, ConfigMember, defaults_text
 from device.health import ADVICE, NOT_SERVING, HealthWord
 from tools.palmctl.language import marked
 from tools.rig.portuguese_pages import in_portuguese, with_blocks
@@ -87,7 +87,7 @@ The daemons read it when they start. An unknown member is an error, never ignore
     return "".join(parts)
 
 
-def _default(member: Member) -> str:
+def _default(member: ConfigMember) -> str:
     if member.default_toml is not None:
         return f"`{member.default_toml}`"
     return "required" if member.required else "none"
