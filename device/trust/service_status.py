@@ -18,6 +18,7 @@ from link1.signed import Kind, signer_kid_of, verify_object
 
 _MAX_DBD_KEYS = 256
 _MAX_CHALLENGE_BYTES = 256
+_STATUSES = frozenset({"active", "revoked", "wiped"})
 _WIPE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -68,6 +69,8 @@ class StatusReader:
         issued_at_ms = members.integer(obj, "issued_at_ms")
         if not is_newer(issued_at_ms, max(self.newest_ms, self.at_least_ms()), self.known_ms()):
             raise Outdated("the device status is older than one that was accepted before")
+        members.one_of(obj, "status", _STATUSES)
+        members.integer(obj, "config_seq")
         ordered = members.member(obj, "wipe") is not None
         status = ServiceStatus(
             issued_at_ms,
