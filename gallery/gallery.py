@@ -38,8 +38,7 @@ from gallery.changes import carry_out
 from gallery.codes import Coder
 from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
-from gallery.index import Index, check_scan, simd_level
-from gallery.match import Match
+from gallery.index import Index, Match, check_scan, simd_level
 from gallery.pace import Pause, at_once
 from gallery.reader import RowReader
 from gallery.records import Held, Position, Staging

@@ -19,7 +19,7 @@ alike. `check_scan` proves it at the start on the processor at hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import length_hint
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from gallery.codes import COARSE_UNITS, CODE_BYTES, Coder, decode, rows_of
 from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
 from gallery.products import FROM_PROBES, best_rows, exact_products
+from gallery.records import Position
 from gallery.seal import Template
 from gallery.stream import VECTOR_LENGTH
 
@@ -65,6 +66,37 @@ class NearestPerson:
     second_score: float | None
     probe: int = 0
     """Index of the nearest probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The answer to one search, and the position of the gallery that gave it.
+
+    `score` is a cosine, −1..1, and 0.0 when nothing was scored (then `best` is None). `margin` is the lead
+    over the best other person, None when there is none. `probe` is the row of the probes that was nearest.
+    """
+
+    best: Candidate | None
+    score: float
+    margin: float | None
+    position: Position
+    probe: int = 0
+
+
+def joined(first: Match, second: Match, rows: int) -> Match:
+    """The answer to the probes of two searches at one position, where `rows` probes were in the first.
+
+    Nothing is scanned again: the second person of both is the first or the second of one of them.
+    """
+    ahead, behind = first, replace(second, probe=rows + second.probe)
+    if behind.score > ahead.score:
+        ahead, behind = behind, ahead
+    if ahead.best is None or behind.best is None:
+        return behind if ahead.best is None else ahead
+    others = [m.score - m.margin for m in (ahead, behind) if m.margin is not None]
+    if behind.best.subject_ref != ahead.best.subject_ref:
+        others.append(behind.score)
+    return replace(ahead, margin=ahead.score - max(others) if others else None)
 
 
 class Segment:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from device.doctor import board, cable, camera, installation, networks, running, service
+from device.doctor import board, cable, camera, installation, running, service
 from device.doctor.case import Case, Finding, not_checked, skip, warn
 from device.doctor.sandbox import sandbox
 from link1.errors import is_not_permitted, reason_of
@@ -28,8 +28,8 @@ CHECKS: Final[dict[str, Callable[[Case], Finding]]] = {
     "attest": service.attest,
     "clock": board.clock,
     "gallery": running.gallery,
-    "model": networks.model,
-    "hands": networks.hands,
+    "model": running.model,
+    "hands": running.hands,
     "temperature": board.temperature,
     "memory": board.memory,
     "sandbox": sandbox,

@@ -6,6 +6,8 @@
    backing are kept, and they never displace signed ones.
 """
 
+from dataclasses import dataclass
+
 from device.journal.rows import Rows
 from link1.canonical import JsonObject
 from link1.events import Backing
@@ -16,12 +18,12 @@ MAX_SIGNED_WAITING = 4_096
 MAX_UNBACKED = 16
 
 
+@dataclass(slots=True)
 class EvidenceRows:
     """The evidence's side of a journal."""
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self.beyond = 0
+    rows: Rows
+    beyond: int = 0
         """Signed messages since the start that exceeded the limits and were not kept."""
 
     def keep(
@@ -29,28 +31,28 @@ class EvidenceRows:
     ) -> bool:
         """Runs inside the caller's transaction. False when this same message is kept already."""
         ref = object_ref(wrapper)
-        if self._rows.execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
+        if self.rows.execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
             return False
-        verdict = self._rows.execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
+        verdict = self.rows.execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
         seq = verdict[0] if verdict else None
         if backing is Backing.SIGNED and not self._has_room(txn_id, seq):
             self.beyond += 1
             return True
-        self._rows.execute(
+        self.rows.execute(
             "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms, txn_id, backing)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 ref,
                 kind,
                 seq,
-                self._rows.sealed(wrapper, "evidence", ref, seq or 0),
+                self.rows.sealed(wrapper, "evidence", ref, seq or 0),
                 operating_ms,
                 txn_id,
                 str(backing),
             ),
         )
         if backing is not Backing.SIGNED:
-            self._rows.execute(
+            self.rows.execute(
                 "DELETE FROM evidence WHERE backing = ? AND id NOT IN"
                 " (SELECT id FROM evidence WHERE backing = ? ORDER BY id DESC LIMIT ?)",
                 (str(backing), str(backing), MAX_UNBACKED),
@@ -59,10 +61,10 @@ class EvidenceRows:
 
     def _has_room(self, txn_id: str | None, seq: int | None) -> bool:
         """Messages without a verdict can never be uploaded, so they have a separate limit."""
-        of_txn = self._rows.execute(
+        of_txn = self.rows.execute(
             "SELECT count(*) FROM evidence WHERE txn_id IS ? AND backing = 'signed'", (txn_id,)
         ).fetchone()[0]
-        waiting = self._rows.execute(
+        waiting = self.rows.execute(
             "SELECT count(*) FROM evidence WHERE backing = 'signed' AND uploaded = 0"
             " AND (seq IS NULL) = (? IS NULL)",
             (seq,),

@@ -55,7 +55,7 @@ class Journal:
 
     def __init__(self, rows: Rows, clock: Clock) -> None:
         self._rows = rows
-        self._evidence = EvidenceRows(rows)
+        self.evidence = EvidenceRows(rows)
         self.mail = MailBoxes(rows)
         """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
         halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
@@ -72,10 +72,7 @@ class Journal:
             ).fetchone()[0]
         )
 
-    @staticmethod
-    def create(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
-        """Make the empty journal of new keys. Raises JournalError, also when one exists."""
-        create_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
+    create = staticmethod(create_file)
 
     @classmethod
     def open(cls, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock) -> Self:
@@ -244,12 +241,7 @@ class Journal:
         `txn_id`: the transaction it names, if any. Raises JournalError.
         """
         with self._rows.transaction():
-            return self._evidence.keep(kind, wrapper, txn_id, backing, self._now_ms())
-
-    @property
-    def evidence_beyond(self) -> int:
-        """Signed evidence since the start that exceeded the limits and was not kept."""
-        return self._evidence.beyond
+            return self.evidence.keep(kind, wrapper, txn_id, backing, self._now_ms())
 
     def close_open_outcomes(self) -> int:
         """After a start: answers still awaited from before did not come in time. Returns how many."""

@@ -36,7 +36,7 @@ would write 78 KB to the log, these write 19 KB (docs/explanation/DURABILITY.md)
 
 
 def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
-    """Make the journal of new keys at `path`: complete or not at all. Raises JournalError."""
+    """Make the empty journal of new keys, whole or not at all. Raises JournalError, also when one exists."""
     for present in (path, _beside(path, "-wal")):
         if present.exists():
             raise JournalError(f"{present} already exists; a journal is never overwritten")

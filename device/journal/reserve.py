@@ -32,36 +32,32 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held = path.exists()
-
-    @property
-    def held(self) -> bool:
-        return self._held
+        self.held = path.exists()
 
     def keep(self) -> bool:
         """Make the reserve if there is none and enough space; whether there is one now."""
         try:
-            if not self._held and free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
+            if not self.held and free_bytes(self._path.parent) >= RESERVE_BYTES + 2 * GIVEN_UP_BELOW_BYTES:
                 self._make()
         except OSError as error:
             _log.warning("no space can be reserved for the journal: %s", error.strerror)
-        return self._held
+        return self.held
 
     def ease(self) -> None:
         """Call before every write: releases the reserve when hardly any space is left."""
         try:
-            if self._held and free_bytes(self._path.parent) < GIVEN_UP_BELOW_BYTES:
+            if self.held and free_bytes(self._path.parent) < GIVEN_UP_BELOW_BYTES:
                 self.give_up()
         except OSError as error:
             _log.warning("the free space on the disk cannot be read: %s", error.strerror)
 
     def give_up(self) -> None:
         """Release the space for the next writes."""
-        if not self._held:
+        if not self.held:
             return
         try:
             self._path.unlink(missing_ok=True)
-            self._held = False
+            self.held = False
         except OSError as error:
             _log.warning("the journal's reserve cannot be released: %s", error.strerror)
         else:
@@ -81,4 +77,4 @@ class Reserve:
             os.close(descriptor)
         partial.rename(self._path)
         sync_folder(self._path.parent)
-        self._held = True
+        self.held = True

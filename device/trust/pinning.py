@@ -8,6 +8,7 @@ nothing.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from device.errors import StateError, TrustError
@@ -21,35 +22,21 @@ from link1.canonical import JsonObject
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, slots=True)
 class Pinning:
-    """`validator_keys_changed` and `policy_changed` are called on the loop, after the change."""
+    """`path`: of trust.json; `thread`: writes it; `now_ms`: the time for checking validity (epoch).
+    `validator_keys_changed` and `policy_changed` are called on the loop, after the change."""
 
-    def __init__(
-        self,
-        pinned: Pinned,
-        policy: Policy,
-        *,
-        path: Path,
-        thread: StoreThread,
-        now_ms: Callable[[], int],
-        validator_keys_changed: Callable[[], None],
-        policy_changed: Callable[[], None],
-    ) -> None:
-        """`path`: of trust.json; `thread`: writes it; `now_ms`: the time for checking validity (epoch)."""
-        self._policy = policy
-        self._pinned = pinned
-        self._path = path
-        self._thread = thread
-        self._now_ms = now_ms
-        self._validator_keys_changed = validator_keys_changed
-        self._policy_changed = policy_changed
-        self._changing = asyncio.Lock()
-        self._stopped = False
-
-    @property
-    def policy(self) -> Policy:
-        """The configuration in force."""
-        return self._policy
+    pinned: Pinned
+    policy: Policy
+    """The configuration in force."""
+    path: Path
+    thread: StoreThread
+    now_ms: Callable[[], int]
+    validator_keys_changed: Callable[[], None]
+    policy_changed: Callable[[], None]
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
         """Apply no further change: the pinned trust is being destroyed."""
@@ -57,9 +44,9 @@ class Pinning:
 
     async def take_service_keys(self, keys: list[JsonObject]) -> None:
         """The keys listed by GET /v1/keys. Raises TrustError, StateError."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if await self._pin(lambda trust: with_service_keys(trust, keys, now_ms)):
-            _log.info("pinned %d keys of the service", len(self._pinned.trust.keys))
+            _log.info("pinned %d keys of the service", len(self.pinned.trust.keys))
 
     async def take_validator_keys(self, status: ServiceStatus) -> None:
         """The validator keys of a verified status; no key is removed because the status lacks it."""
@@ -71,20 +58,20 @@ class Pinning:
             _log.error("the validator keys of the service are not saved: %s", error)
             return
         if changed:
-            _log.info("pinned %d windows of validator keys", len(self._pinned.trust.dbd_keys))
-            self._validator_keys_changed()
+            _log.info("pinned %d windows of validator keys", len(self.pinned.trust.dbd_keys))
+            self.validator_keys_changed()
         await self.heard(status.issued_at_ms)
 
     def noted(self, at_ms: int) -> None:
         """The service signed an object at `at_ms` (epoch) that was verified here and is stored elsewhere."""
-        if self._pinned.heard(at_ms) and self._pinned.trust.worth_keeping(at_ms):
-            self._validator_keys_changed()
+        if self.pinned.heard(at_ms) and self.pinned.trust.worth_keeping(at_ms):
+            self.validator_keys_changed()
 
     async def heard(self, at_ms: int) -> None:
         """The service signed an object at `at_ms` (epoch) that was verified here. The time is written to disk
         only when it matters after a restart, because such objects arrive every minute."""
         self.noted(at_ms)
-        if self._pinned.trust.worth_keeping(at_ms):
+        if self.pinned.trust.worth_keeping(at_ms):
             try:
                 await self._pin(lambda trust: reread(trust, {"service_ms": max(trust.service_ms, at_ms)}))
             except StateError as error:
@@ -92,31 +79,31 @@ class Pinning:
 
     async def take_config(self, wrapper: JsonObject) -> None:
         """A signed configuration. Raises TrustError when no pinned root vouches for it, StateError."""
-        policy = read_policy(wrapper, roots=self._pinned.trust.roots, taken_at_ms=self._now_ms())
-        if policy.config_seq <= self._policy.config_seq:
+        policy = read_policy(wrapper, roots=self.pinned.trust.roots, taken_at_ms=self.now_ms())
+        if policy.config_seq <= self.policy.config_seq:
             return
         await self._pin(lambda trust: reread(trust, {"config": wrapper}))
-        self._policy = policy
+        self.policy = policy
         _log.info("configuration %d is in force", policy.config_seq)
-        self._policy_changed()
+        self.policy_changed()
 
     async def take_bundle(self, wrapper: JsonObject) -> None:
         """A signed trust bundle. Raises TrustError when no pinned root vouches for it, StateError."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if await self._pin(lambda trust: with_bundle(trust, wrapper, now_ms=now_ms)):
-            _log.info("trust bundle %d is in force", self._pinned.trust.bundle_seq)
-            self.noted(self._pinned.trust.service_ms)
-            self._validator_keys_changed()
+            _log.info("trust bundle %d is in force", self.pinned.trust.bundle_seq)
+            self.noted(self.pinned.trust.service_ms)
+            self.validator_keys_changed()
 
     async def _pin(self, change: Callable[[Trust], Trust]) -> bool:
         """Write the changed trust to disk, then apply it; False when nothing changes."""
         async with self._changing:
-            trust = change(self._pinned.trust)
-            if self._stopped or trust.obj == self._pinned.trust.obj:
+            trust = change(self.pinned.trust)
+            if self._stopped or trust.obj == self.pinned.trust.obj:
                 return False
             try:
-                await self._thread.do(lambda: save_trust(self._path, trust))
+                await self.thread.do(lambda: save_trust(self.path, trust))
             except TrustError as error:
                 raise StateError(str(error)) from error  # the disk failed; the signed object is valid
-            self._pinned.replace(trust)
+            self.pinned.replace(trust)
             return True

@@ -178,36 +178,28 @@ class Pinned:
     """The trust in force and the newest time of the service, shared by all parts that use them."""
 
     def __init__(self, trust: Trust) -> None:
-        self._trust = trust
-        self._service_ms = max(trust.service_ms, trust.status_at_ms)
-
-    @property
-    def trust(self) -> Trust:
-        return self._trust
-
-    @property
-    def service_ms(self) -> int:
+        self.trust = trust
+        self.service_ms = max(trust.service_ms, trust.status_at_ms)
         """The newest time (epoch) signed by the service and verified here. It never decreases."""
-        return self._service_ms
 
     def replace(self, trust: Trust) -> None:
         """Put `trust` in force."""
-        self._trust = trust
+        self.trust = trust
 
     def heard(self, at_ms: int) -> bool:
         """The service signed an object at `at_ms` (epoch), verified here. True when it is the newest."""
-        newer = at_ms > self._service_ms
-        self._service_ms = max(self._service_ms, at_ms)
+        newer = at_ms > self.service_ms
+        self.service_ms = max(self.service_ms, at_ms)
         return newer
 
     def validator_key(self, kid: str, wall_ms: int) -> PublicKey | None:
         """The validator's key `kid`, if it counts now."""
-        counting = self._trust.dbd_keys_now(wall_ms, self._service_ms)
+        counting = self.trust.dbd_keys_now(wall_ms, self.service_ms)
         return next((key.public for key in counting if key.public.kid == kid), None)
 
     def once_pinned(self, kid: str) -> OncePinned | None:
         """The validator's key `kid`, in whichever window."""
-        trust = self._trust
+        trust = self.trust
         keys = (key.public for key in trust.dbd_keys if key.public.kid == kid and key.dbd_id == trust.dbd_id)
         public = next(keys, None)
         return None if public is None else OncePinned(public, kid in trust.revoked_kids)

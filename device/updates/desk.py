@@ -71,7 +71,9 @@ class UpdateDesk:
     def __init__(self, parts: UpdateParts) -> None:
         self._parts = parts
         self._store = parts.opened.store
-        self._state = parts.opened.state
+        self.state = parts.opened.state
+        """None when the state on the disk is unusable; `fault` says why."""
+        self.fault = parts.opened.fault
         self._thread = StoreThread("update")
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
@@ -85,18 +87,9 @@ class UpdateDesk:
         self._subscribers: list[Callable[[], None]] = []
 
     @property
-    def state(self) -> UpdateState | None:
-        """None when the state on the disk is unusable; `fault` says why."""
-        return self._state
-
-    @property
-    def fault(self) -> str:
-        return self._parts.opened.fault
-
-    @property
     def model_id(self) -> str:
         """Of the model in force; after a rollback, of the one that the next start takes."""
-        shipped_id, state = self._parts.opened.shipped_id, self._state
+        shipped_id, state = self._parts.opened.shipped_id, self.state
         if state is None or self._parts.model_pinned:
             return shipped_id
         return state.model_id(state.model, shipped_id)
@@ -107,7 +100,7 @@ class UpdateDesk:
 
     async def start(self) -> None:
         """Continue what an earlier start began."""
-        state = self._state
+        state = self.state
         if state is not None and state.receiving is not None:
             manifest = state.receiving
             try:
@@ -124,9 +117,9 @@ class UpdateDesk:
         self._store.stop.set()
         if self._finishing is not None:
             await asyncio.gather(self._finishing, return_exceptions=True)
-        if self._state is not None:
+        if self.state is not None:
             try:
-                await self._put(ended_on_purpose(self._state))
+                await self._put(ended_on_purpose(self.state))
             except StateError as error:
                 _log.error("%s", error)
         await asyncio.to_thread(self._thread.close)
@@ -134,14 +127,14 @@ class UpdateDesk:
     def abandon(self) -> None:
         """The device is being wiped: write nothing more."""
         self._store.stop.set()
-        self._state = None
+        self.state = None
 
     # Manifests and chunks
 
     async def take_manifest(self, wrapper: JsonObject) -> Manifest:
         """A signed manifest. Raises TrustError, UpdateRefused, StateError."""
         manifest = self._read(wrapper)
-        finishing, state = self._finishing, self._state
+        finishing, state = self._finishing, self.state
         receiving = None if state is None else state.receiving
         if finishing is not None and receiving is not None and receiving.kind is not manifest.kind:
             await asyncio.wait([finishing])  # mail brings one release after the other: the whole one counts
@@ -218,7 +211,7 @@ class UpdateDesk:
     async def wanted_chunk(self) -> tuple[int, int] | None:
         """The release_seq and index of the chunk to fetch next; None when none is missing, or the service
         does not offer the release. Raises StateError."""
-        state = self._state
+        state = self.state
         manifest = None if state is None else state.receiving
         if state is None or manifest is None or state.offer is None or self.have == manifest.chunk_count:
             return None
@@ -271,7 +264,7 @@ class UpdateDesk:
         self._finish_if_whole()
 
     def _finish_if_whole(self) -> None:
-        manifest = None if self._state is None else self._state.receiving
+        manifest = None if self.state is None else self.state.receiving
         if manifest is not None and self.have == manifest.chunk_count:
             self._finish(manifest)
 
@@ -333,7 +326,7 @@ class UpdateDesk:
 
     def wants_other_model(self, facts: GalleryFacts | None) -> bool:
         """Whether the gallery belongs to another model than the one in force, so that a restart is due."""
-        state = self._state
+        state = self.state
         if state is None or self._parts.model_pinned:
             return False
         now_ms = self._parts.now_ms()
@@ -364,15 +357,15 @@ class UpdateDesk:
             await self._put(rolled_back(self._usable(), facts, self._parts.opened.shipped_id))
 
     def _usable(self) -> UpdateState:
-        if self._state is None:
+        if self.state is None:
             raise UpdateRefused("updates_unusable", self.fault)
-        return self._state
+        return self.state
 
     async def _put(self, state: UpdateState) -> None:
         """Save the state, then put it in force."""
-        if state != self._state:
+        if state != self.state:
             await self._thread.do(lambda: self._store.save(state))
-            self._state = state
+            self.state = state
             self._changed()
 
     def _changed(self) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from device.values.recognition import EnrolmentLook, HandName, MatchedPerson, PalmCapture, Sighting
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
-from gallery.match import Match, joined
+from gallery.index import Match, joined
 from link1.objects import GalleryMark, GuideHint, Pad
 from models.crop import cut_palm
 from models.frames import CameraFrame

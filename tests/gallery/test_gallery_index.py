@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import FIRST_K, MAX_PROBES, Index, NearestPerson, check_scan
-from gallery.match import Match, joined
+from gallery.index import FIRST_K, MAX_PROBES, Index, Match, NearestPerson, check_scan, joined
 from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.records import Position
 from gallery.seal import Template

@@ -13,7 +13,7 @@ import pytest
 from gallery import gallery as gallery_module
 from gallery.errors import Overtaken, StoreError
 from gallery.gallery import REMEMBER_TIME_MS, Gallery
-from gallery.match import Match
+from gallery.index import Match
 from gallery.reader import RowReader
 from gallery.seal import Template
 from gallery.store import FILE_NAME, Store, connected

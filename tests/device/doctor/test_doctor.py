@@ -19,8 +19,7 @@ from device.doctor.case import Case, CheckResult, take_case
 from device.doctor.examine import CHECKS, WITHOUT_CONFIGURATION, examine
 from device.doctor.installation import ownership, provisioned
 from device.doctor.measured_picture import MeasuredPicture
-from device.doctor.networks import hands
-from device.doctor.running import gallery
+from device.doctor.running import gallery, hands
 from device.doctor.sandbox import sandbox, shares_network
 from device.doctor.service import attest, server
 from device.platform.clock import SystemClock

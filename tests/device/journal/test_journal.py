@@ -386,7 +386,7 @@ def test_signed_evidence_is_bounded_for_a_txn_and_in_all(
     items = upload_all(journal)
     of_txn = Counter(item["signed_decision"]["decision_obj"]["txn_id"] for item in items)
     assert sorted(of_txn.values()) == [13, 13, 14]
-    assert journal.evidence_beyond == 20
+    assert journal.evidence.beyond == 20
     for number in range(21, 31):  # there is room again, for each txn_id up to its own limit
         _, wrong = make_decision(stored["a"], verdict_ref="e" * 32, decision_seq=number)
         journal.record_evidence("decision", wrong, txn_id_of("a"))

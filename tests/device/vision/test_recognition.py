@@ -12,8 +12,7 @@ from device.passage.decision import judge
 from device.vision.recognition import Interest, Look, Recogniser
 from device.vision.tracked_hand import GONE_MS, PROBES, TrackedHand
 from gallery.errors import GalleryError, Overtaken, StoreError
-from gallery.index import MAX_PROBES, Candidate
-from gallery.match import Match
+from gallery.index import MAX_PROBES, Candidate, Match
 from gallery.records import Position
 from link1.objects import GalleryMark, GuideHint
 from models.embedding import EMBEDDING_SIZE

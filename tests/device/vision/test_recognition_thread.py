@@ -12,7 +12,7 @@ import pytest
 from device.vision.capture import FrameSlot
 from device.vision.inference import UNDELIVERED_MOST, InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
-from gallery.match import Match
+from gallery.index import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE
 from models.frames import CameraFrame

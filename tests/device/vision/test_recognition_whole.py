@@ -23,8 +23,7 @@ from device.vision.capture import CameraState, CaptureThread, FrameSlot
 from device.vision.inference import InferenceThread, RecognitionFault
 from device.vision.recognition import Interest, Look, Recogniser
 from gallery.codes import SIGN_BYTES, Coder
-from gallery.index import Index
-from gallery.match import Match
+from gallery.index import Index, Match
 from gallery.records import Position
 from gallery.seal import Template
 from link1.objects import VerdictResult

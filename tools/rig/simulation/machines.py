@@ -34,7 +34,7 @@ from device.vision.recognition import Interest, Look
 from device.wipe.wipe import finish_wipe
 from gallery.errors import StoreError
 from gallery.gallery import Gallery
-from gallery.match import Match
+from gallery.index import Match
 from gallery.records import Position
 from link1.keys import PublicKey
 from link1.link_states import DownReason
