@@ -24,7 +24,7 @@ class EvidenceRows:
 
     rows: Rows
     beyond: int = 0
-        """Signed messages since the start that exceeded the limits and were not kept."""
+    """Signed messages since the start that exceeded the limits and were not kept."""
 
     def keep(
         self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing, operating_ms: int
