@@ -41,7 +41,7 @@ from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow
 from gallery.index import Index, Match, check_scan, simd_level
 from gallery.pace import Pause, at_once
 from gallery.reader import RowReader
-from gallery.records import Held, Position, Staging
+from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
 from gallery.staging import forget_staging, is_overtaken, is_whole, stage_page
 from gallery.store import Store
@@ -84,36 +84,10 @@ class Applied:
 
 
 class Gallery:
-    """See the module. Built by `open`."""
+    """See the module."""
 
     def __init__(
         self,
-        *,
-        store: Store,
-        rows: RowReader,
-        view: View,
-        staging: Staging | None,
-        model_id: str,
-        key_of: KeyOf,
-        pause: Pause,
-    ) -> None:
-        self._store = store
-        self._rows = rows
-        self._unread: tuple[Held, NDArray[np.int64]] | None = None
-        """The rows that a search could not read, until `reread` could."""
-        self._view = view
-        self._staging = staging
-        self._model_id = model_id
-        self._key_of = key_of
-        self._pause = pause
-        self._lock = threading.Lock()
-        self._closed = self._interrupted = False
-        self._alive_s: float | None = None
-        """When the work under way last showed life (monotonic); None while there is none."""
-
-    @classmethod
-    def open(
-        cls,
         folder: Path,
         *,
         data_key: bytes,
@@ -125,7 +99,7 @@ class Gallery:
         boot_id: str = "",
         clock_kept: bool = True,
         pause: Pause = at_once,
-    ) -> Gallery:
+    ) -> None:
         """Open the store in `folder`, making it where there is none, and build the match set.
 
         `data_key` has 32 bytes. `stream` and `epoch` are from the registration; a store that is further
@@ -142,24 +116,25 @@ class Gallery:
                 "FAISS uses no vector instructions on this processor: searches are 13 to 24 times slower"
             )
         sealer = Sealer(data_key)
-        store = Store(folder, sealer)
+        self._store = Store(folder, sealer)
         try:
-            with store.guarded():
-                held, staging = resumed(store, Position.start(stream, epoch), now, boot_id, clock_kept)
-                view = built(store, held, Index(Coder(sealer.sign_bits)), model_id)
-                rows = RowReader(folder, sealer)
+            with self._store.guarded():
+                start = Position.start(stream, epoch)
+                held, self._staging = resumed(self._store, start, now, boot_id, clock_kept)
+                self._view = built(self._store, held, Index(Coder(sealer.sign_bits)), model_id)
+                self._rows = RowReader(folder, sealer)
         except BaseException:
-            store.close()
+            self._store.close()
             raise
-        return cls(
-            store=store,
-            rows=rows,
-            view=view,
-            staging=staging,
-            model_id=model_id,
-            key_of=gallery_key,
-            pause=pause,
-        )
+        self._unread: tuple[Held, NDArray[np.int64]] | None = None
+        """The rows that a search could not read, until `reread` could."""
+        self._model_id = model_id
+        self._key_of = gallery_key
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._closed = self._interrupted = False
+        self._alive_s: float | None = None
+        """When the work under way last showed life (monotonic); None while there is none."""
 
     @property
     def position(self) -> Position:

@@ -127,7 +127,7 @@ async def open_device(
             return None, "the service registered this device without a gallery"
         stream, epoch = trust.gallery
         try:
-            opened = Gallery.open(
+            opened = Gallery(
                 config.gallery_dir,
                 data_key=keys.data_key,
                 model_id=model.model_id,
@@ -223,7 +223,7 @@ def _check_same_device(config: DeviceConfig, trust: Trust) -> None:
 
 
 def _open_journal(config: DeviceConfig, trust: Trust, keys: KeyStore, clock: Clock) -> Journal:
-    journal = Journal.open(
+    journal = Journal(
         config.journal_path,
         device_id=trust.device_id,
         verdict_kid=keys.verdict.kid,

@@ -11,7 +11,7 @@
    (`device.journal.witness`), from which a start restores what is missing; otherwise the journal halts.
 6. One thread owns a journal. Disk errors are raised as JournalError, and then nothing was recorded.
 
-    journal = Journal.open(path, device_id=…, verdict_kid=…, data_key=…, clock=…)
+    journal = Journal(path, device_id=…, verdict_kid=…, data_key=…, clock=…)
     stored = journal.append_verdict(txn_id, request_ref, lambda seq, prev_ref: sign(…))
 """
 
@@ -19,7 +19,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from device.errors import JournalError, SequenceHalted
 from device.journal.evidence import EvidenceRows
@@ -53,43 +53,38 @@ _log = logging.getLogger(__name__)
 class Journal:
     """The journal of one device and one verdict key."""
 
-    def __init__(self, rows: Rows, clock: Clock) -> None:
-        self._rows = rows
-        self.evidence = EvidenceRows(rows)
-        self.mail = MailBoxes(rows)
-        """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
-        halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
-        self.halted: str = halted[0] if halted else ""
-        """Why no further verdict is numbered; empty while the journal is not halted."""
-        self._in_log = 0
-        """Verdicts that may be only in the write-ahead log."""
-        self._clock = clock
-        self._started_ms = clock.monotonic_ms()
-        self._operated_ms = int(
-            rows.execute(
-                "SELECT max(coalesce((SELECT max(operating_ms) FROM verdicts), 0),"
-                " coalesce((SELECT max(operating_ms) FROM ended), 0))"
-            ).fetchone()[0]
-        )
-
     create = staticmethod(create_file)
 
-    @classmethod
-    def open(cls, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock) -> Self:
+    def __init__(
+        self, path: Path, *, device_id: str, verdict_kid: str, data_key: bytes, clock: Clock
+    ) -> None:
         """Open the journal that `create` made. Raises JournalError, which says what to do."""
         db, seal = open_file(path, device_id=device_id, verdict_kid=verdict_kid, data_key=data_key)
-        rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
+        self._in_log = 0
+        """Verdicts that may be only in the write-ahead log."""
+        self._rows = rows = Rows(db, seal, Reserve(path.with_name(path.name + ".reserve")))
         try:
             rows.witness = JournalWitness(path, seal)
             with rows.reported():
                 restore(rows, rows.witness)
                 _check_newest(rows)
-            journal = cls(rows, clock)
-            journal._bring_in()
-            return journal
+                halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
+                (operated_ms,) = rows.execute(
+                    "SELECT max(coalesce((SELECT max(operating_ms) FROM verdicts), 0),"
+                    " coalesce((SELECT max(operating_ms) FROM ended), 0))"
+                ).fetchone()
+            self._bring_in()
         except BaseException:
             rows.close()
             raise
+        self.evidence = EvidenceRows(rows)
+        self.mail = MailBoxes(rows)
+        """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
+        self.halted: str = halted[0] if halted else ""
+        """Why no further verdict is numbered; empty while the journal is not halted."""
+        self._clock = clock
+        self._started_ms = clock.monotonic_ms()
+        self._operated_ms = int(operated_ms)
 
     def close(self) -> None:
         self._rows.close()

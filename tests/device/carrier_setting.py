@@ -201,7 +201,7 @@ async def running_core(
     def open_all() -> tuple[Gallery, Journal]:
         if not path.exists():
             Journal.create(path, **identity)  # type: ignore[arg-type]
-        gallery = Gallery.open(
+        gallery = Gallery(
             folder / "gallery",
             data_key=data_key,
             model_id=model_id,
@@ -210,7 +210,7 @@ async def running_core(
             gallery_key=key_of,
             now=GalleryNow(clock.boottime_ms(), clock.wall_ms()),
         )
-        return gallery, Journal.open(path, **identity, clock=clock)  # type: ignore[arg-type]
+        return gallery, Journal(path, **identity, clock=clock)  # type: ignore[arg-type]
 
     gallery, journal = await store.do(open_all)
     heard = Heard()

@@ -159,7 +159,7 @@ class Service:
             "now": at(),
             "boot_id": "boot-1",
         }
-        return Gallery.open(folder, **{**arguments, **members})
+        return Gallery(folder, **{**arguments, **members})
 
     def _mark(self, person: int, op: Op) -> None:
         ref = subject_ref(person)

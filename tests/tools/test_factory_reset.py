@@ -35,7 +35,7 @@ def unsigned(txn_id: str, seq: int, prev_ref: str) -> dict[str, Any]:
 def waiting(device: Device) -> int:
     """Two verdicts that the service does not have."""
     keys = KeyStore.open(device.config.keys_dir)
-    journal = Journal.open(
+    journal = Journal(
         device.config.journal_path,
         device_id=device.config.device.id,
         verdict_kid=keys.verdict.kid,

@@ -219,7 +219,7 @@ def test_a_real_gallery_follows(tenant: Tenant, partner: Partner, tmp_path: Path
     device = tenant.device()
     fill(tenant, partner, 101)
     cloud = tenant.cloud
-    gallery = Gallery.open(
+    gallery = Gallery(
         tmp_path / "gallery",
         data_key=bytes(32),
         model_id=MODEL_ID,

@@ -22,7 +22,7 @@ DELTAS, PAGE, HEAD = "svc.gallery.deltas", "svc.gallery.snapshot.page", "svc.gal
 
 def open_gallery(tmp_path: Path, tenant: Tenant) -> MailedGallery:
     keys = keys_of(tenant.cloud)
-    gallery = Gallery.open(
+    gallery = Gallery(
         tmp_path / "gallery",
         data_key=bytes(32),
         model_id=MODEL_ID,

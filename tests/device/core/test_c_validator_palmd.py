@@ -61,7 +61,7 @@ async def serving(validator: CValidator) -> None:
 def journaled(device: Device) -> list[JsonObject]:
     """Everything that the daemon would upload; only while it is not running."""
     keys = KeyStore.open(device.config.keys_dir)
-    journal = Journal.open(
+    journal = Journal(
         device.config.journal_path,
         device_id=DEVICE_ID,
         verdict_kid=keys.verdict.kid,

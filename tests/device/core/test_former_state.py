@@ -69,7 +69,7 @@ def device(tmp_path: Path, told: dict[str, Any]) -> Device:
 def position_of(device: Device) -> Position:
     """Where the gallery stands that the earlier software left."""
     config, trust, clock = device.config, load_trust(device.config.trust_path), SystemClock()
-    gallery = Gallery.open(
+    gallery = Gallery(
         config.gallery_dir,
         data_key=KeyStore.load(key_source(config.keys_dir)).data_key,
         model_id=load_manifest(shipped_model_dir()).model_id,

@@ -25,7 +25,7 @@ def make_journal(folder: Path, clock: HandClock | None = None) -> Journal:
 
 
 def open_journal(folder: Path, clock: HandClock | None = None) -> Journal:
-    return Journal.open(
+    return Journal(
         folder / "journal.db",
         device_id=DEVICE_ID,
         verdict_kid=VERDICT_KEY.kid,

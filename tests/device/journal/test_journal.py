@@ -53,7 +53,7 @@ def journal(path: Path, clock: HandClock) -> Iterator[Journal]:
 
 
 def open_journal(path: Path, clock: HandClock | None = None) -> Journal:
-    return Journal.open(
+    return Journal(
         path,
         device_id=DEVICE_ID,
         verdict_kid=VERDICT_KEY.kid,
@@ -473,7 +473,7 @@ def test_rows_open_in_their_own_place_only(path: Path) -> None:
 def refused(path: Path, words: str, **changes: str | bytes) -> None:
     members = {"device_id": DEVICE_ID, "verdict_kid": VERDICT_KEY.kid, "data_key": DATA_KEY} | changes
     with pytest.raises(JournalError, match=words):
-        Journal.open(path, clock=HandClock(), **members)  # type: ignore[arg-type] # str and bytes mixed
+        Journal(path, clock=HandClock(), **members)  # type: ignore[arg-type] # str and bytes mixed
 
 
 def test_a_missing_journal_is_not_made_anew(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def journal_at(folder: Path) -> Journal:
     }
     if not (folder / "journal.db").exists():
         Journal.create(folder / "journal.db", **identity)
-    return Journal.open(folder / "journal.db", **identity, clock=SystemClock())
+    return Journal(folder / "journal.db", **identity, clock=SystemClock())
 
 
 def build(seq: int, prev_ref: str) -> Any:

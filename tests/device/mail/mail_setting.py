@@ -324,11 +324,11 @@ def open_journal(path: Path, clock: MovingClock) -> Journal:
     }
     if not path.exists():
         Journal.create(path, **identity)
-    return Journal.open(path, **identity, clock=clock)
+    return Journal(path, **identity, clock=clock)
 
 
 def open_gallery(folder: Path, clock: MovingClock) -> Gallery:
-    return Gallery.open(
+    return Gallery(
         folder,
         data_key=DATA_KEY,
         model_id=MODEL_ID,

@@ -49,7 +49,7 @@ def test_a_device_becomes_provisioned_and_everything_can_be_read_back(
     assert (trust.roots, trust.gallery, trust.passage_sensor) == ((ROOT.public,), ("t1.test", 1), True)
     assert trust.dbd_key(DBD.kid, 0) == DBD.public
     keys = KeyStore.open(config.keys_dir)
-    Journal.open(
+    Journal(
         config.journal_path,
         device_id=ASKED.device_id,
         verdict_kid=keys.verdict.kid,

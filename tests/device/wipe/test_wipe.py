@@ -63,7 +63,7 @@ class Living:
             "data_key": keys.data_key,
         }
         Journal.create(folder / "journal.db", **identity)
-        self.journal = Journal.open(folder / "journal.db", **identity, clock=CLOCK)
+        self.journal = Journal(folder / "journal.db", **identity, clock=CLOCK)
         txn_id = "0a" * 16
 
         def build(seq: int, prev_ref: str) -> Any:
@@ -75,7 +75,7 @@ class Living:
         service, now = Service(), GalleryNow(CLOCK.boottime_ms(), CLOCK.wall_ms())
         service.add(Op.UPSERT, entry=Entry("5d" * 16, PSEUDONYM, "L", MODEL_ID, vector(7)))
         service.counts[-1] += 1
-        self.gallery = Gallery.open(
+        self.gallery = Gallery(
             folder / "gallery",
             data_key=keys.data_key,
             model_id=MODEL_ID,

@@ -98,7 +98,7 @@ def make_board(
     )
     save_trust(config.trust_path, trust)
     write_config(folder / "device.toml", config)
-    gallery = Gallery.open(
+    gallery = Gallery(
         config.gallery_dir,
         data_key=keys.data_key,
         model_id=model_id,

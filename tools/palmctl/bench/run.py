@@ -137,7 +137,7 @@ def measure_floor(
     """Median milliseconds to decode, recognise and search one steady picture, in a plain loop."""
     keys, trust, clock = KeyStore.open(config.keys_dir), load_trust(config.trust_path), SystemClock()
     stream, epoch = trust.gallery or ("", 0)
-    gallery = Gallery.open(
+    gallery = Gallery(
         config.gallery_dir,
         data_key=keys.data_key,
         model_id=manifest.model_id,

@@ -42,7 +42,7 @@ def measure_flash_wear(folder: Path, passages: int = 700) -> dict[str, Any]:
     key, clock, data_key = SigningKey.generate(), SystemClock(), bytes(32)
     path = folder / "wear.db"
     Journal.create(path, device_id=_DEVICE, verdict_kid=key.kid, data_key=data_key)
-    journal = Journal.open(path, device_id=_DEVICE, verdict_kid=key.kid, data_key=data_key, clock=clock)
+    journal = Journal(path, device_id=_DEVICE, verdict_kid=key.kid, data_key=data_key, clock=clock)
     journal.maintain()
     began_bytes = path.stat().st_size
     with _counted() as passed:
@@ -164,7 +164,7 @@ def _decision(stored: StoredVerdict, key: SigningKey, at_ms: int) -> JsonObject:
 def _take_heads(folder: Path, key: SigningKey, clock: Clock) -> None:
     """A gallery that hears every minute that nothing is new."""
     started = gallery_now(clock)
-    gallery = Gallery.open(
+    gallery = Gallery(
         folder,
         data_key=bytes(32),
         model_id="palm-bench",

@@ -97,7 +97,7 @@ def fill_store(folder: Path, data_key: bytes, vectors: NDArray[np.float32]) -> N
 
 def open_filled(folder: Path, data_key: bytes) -> Gallery:
     """The gallery over a store that `fill_store` wrote."""
-    return Gallery.open(
+    return Gallery(
         folder,
         data_key=data_key,
         model_id=_MODEL_ID,

@@ -140,7 +140,7 @@ def sign_into_journal(folder: Path) -> Sign:
     """Verdicts that are durable before they leave."""
     data_key = bytes(32)
     Journal.create(folder / "journal.db", device_id=DEVICE_ID, verdict_kid=DEVICE_KEY.kid, data_key=data_key)
-    journal = Journal.open(
+    journal = Journal(
         folder / "journal.db",
         device_id=DEVICE_ID,
         verdict_kid=DEVICE_KEY.kid,

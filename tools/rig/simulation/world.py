@@ -848,7 +848,7 @@ class SimulatedWorld:
             only = config.journal_path.name
             self._device_disk.what_if(None if chance.random() < 0.5 else chance, folder, only=only)
             try:
-                journal = Journal.open(
+                journal = Journal(
                     config.journal_path,
                     device_id=DEVICE_ID,
                     verdict_kid=self.start.verdict_key.kid,
