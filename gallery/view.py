@@ -33,28 +33,24 @@ def resumed(
     store: Store, start: Position, now: GalleryNow, boot_id: str, clock_kept: bool
 ) -> tuple[Held, Staging | None]:
     """What the store holds, brought over the restart."""
-    obj = store.state("held")
+    obj, staging = store.state("held"), None
     if obj is None:
         held = Held(start, 1, 0, HeldTime(boot_id, now.boottime_ms))
         store.keep_only()  # a store that has lost its place may still have palms in it
         with store.transaction():
             store.save_state("held", start.seq, held.to_obj())
-        return _over_restart(store, held, now, boot_id, clock_kept=clock_kept), None
-    held = Held.from_obj(obj)
-    if held.position.stream != start.stream:
-        raise StoreError(
-            "the gallery store belongs to another stream than the one this device is registered for; "
-            "remove the gallery folder, and the device takes a fresh snapshot"
-        )
-    staging_obj = store.state("staging")
-    staging = None if staging_obj is None else Staging.from_obj(staging_obj)
-    store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
-    return _over_restart(store, held, now, boot_id, clock_kept=clock_kept), staging
-
-
-def _over_restart(store: Store, held: Held, now: GalleryNow, boot_id: str, *, clock_kept: bool) -> Held:
+    else:
+        held = Held.from_obj(obj)
+        if held.position.stream != start.stream:
+            raise StoreError(
+                "the gallery store belongs to another stream than the one this device is registered for; "
+                "remove the gallery folder, and the device takes a fresh snapshot"
+            )
+        if (staged := store.state("staging")) is not None:
+            staging = Staging.from_obj(staged)
+        store.keep_only(held.generation, *([] if staging is None else [staging.generation]))
     held = store.witness.brought_up(held)
-    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept))
+    return replace(held, time=held.time.after_restart(now, boot_id, clock_kept=clock_kept)), staging
 
 
 def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> View:
