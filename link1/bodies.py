@@ -7,14 +7,15 @@ answered with `error malformed`. `to_obj` gives the body to send.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from link1 import members
 from link1.canonical import JsonObject, b64_decode, b64_encode
 from link1.envelope import Role
 from link1.errors import FormatError
-from link1.members import HEX32, NAME, WORD
-from link1.objects import GuideHint
+from link1.members import HEX32, WORD
+from link1.objects import Count, GuideHint, Id32, Name, Seq, Word
+from link1.wire import Base64Bytes, Between, WireObject
 
 NONCE_BYTES = 32
 MAX_REFS = 32
@@ -24,74 +25,28 @@ MAX_CHUNK_BYTES = 2880
 MAX_RECORD_BYTES = 4 * -(-512 * 1024 // 3) + 4096
 """A sealed record: 512 KiB of ciphertext in base64, and 4 KiB for everything around it."""
 
-_ROLES = frozenset(Role)
-_HINTS = frozenset(GuideHint)
 
-
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(WireObject):
     """Who an end says it is; `prove` shows whether that is so."""
 
     role: Role
-    id: str
-    gate_id: str
-    kid: str
-    nonce_b64: str
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "Hello":
-        return cls(
-            role=Role(members.one_of(obj, "role", _ROLES)),
-            id=members.text(obj, "id", NAME),
-            gate_id=members.text(obj, "gate_id", NAME),
-            kid=members.text(obj, "kid", HEX32),
-            nonce_b64=members.base64_text(obj, "nonce_b64", NONCE_BYTES, NONCE_BYTES),
-        )
-
-    def to_obj(self) -> JsonObject:
-        return {
-            "role": self.role.value,
-            "id": self.id,
-            "gate_id": self.gate_id,
-            "kid": self.kid,
-            "nonce_b64": self.nonce_b64,
-        }
+    id: Name
+    gate_id: Name
+    kid: Id32
+    nonce_b64: Annotated[str, Base64Bytes(NONCE_BYTES, NONCE_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
-    txn_id: str
+class Guide(WireObject):
+    txn_id: Id32
     hint: GuideHint
 
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "Guide":
-        return cls(members.text(obj, "txn_id", HEX32), GuideHint(members.one_of(obj, "hint", _HINTS)))
 
-    def to_obj(self) -> JsonObject:
-        return {"txn_id": self.txn_id, "hint": self.hint.value}
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorBody:
+class ErrorBody(WireObject):
     """`code` is one of ErrorCode or a word of a later version; `about` a type, or `message`."""
 
-    code: str
-    about: str
-    txn_id: str | None = None
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "ErrorBody":
-        return cls(
-            code=members.text(obj, "code", WORD),
-            about=members.text(obj, "about", WORD),
-            txn_id=members.optional_text(obj, "txn_id", HEX32),
-        )
-
-    def to_obj(self) -> JsonObject:
-        obj: JsonObject = {"code": self.code, "about": self.about}
-        if self.txn_id is not None:
-            obj["txn_id"] = self.txn_id
-        return obj
+    code: Word
+    about: Word
+    txn_id: Annotated[str | None, HEX32] = None
 
 
 def refs_from_obj(obj: Mapping[str, Any]) -> tuple[str, ...]:
@@ -148,66 +103,27 @@ class MailState(StrEnum):
     GAP = "gap"
 
 
-@dataclass(frozen=True, slots=True)
-class MailAck:
+class MailAck(WireObject):
     """The device's answer to a chunk; `code` says why a record was refused."""
 
-    seq: int
-    next_offset: int
+    constants: ClassVar = {"box": "in"}
+    seq: Seq
+    next_offset: Annotated[int, Between(0, MAX_RECORD_BYTES)]
     state: MailState
-    applied_seq: int
-    code: str | None = None
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "MailAck":
-        members.one_of(obj, "box", frozenset({Box.IN.value}))
-        return cls(
-            seq=members.integer(obj, "seq", 1),
-            next_offset=members.integer(obj, "next_offset", 0, MAX_RECORD_BYTES),
-            state=MailState(members.one_of(obj, "state", frozenset(MailState))),
-            applied_seq=members.integer(obj, "applied_seq"),
-            code=members.optional_text(obj, "code", WORD),
-        )
-
-    def to_obj(self) -> JsonObject:
-        obj: JsonObject = {
-            "box": Box.IN.value,
-            "seq": self.seq,
-            "next_offset": self.next_offset,
-            "state": self.state.value,
-            "applied_seq": self.applied_seq,
-        }
-        if self.code is not None:
-            obj["code"] = self.code
-        return obj
+    applied_seq: Count
+    code: Annotated[str | None, WORD] = None
 
 
-@dataclass(frozen=True, slots=True)
-class MailPull:
+class MailPull(WireObject):
     """The validator asks for the outbox record after `after_seq`, from `offset` on."""
 
-    after_seq: int
-    offset: int
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "MailPull":
-        members.one_of(obj, "box", frozenset({Box.OUT.value}))
-        return cls(members.integer(obj, "after_seq"), members.integer(obj, "offset", 0, MAX_RECORD_BYTES))
-
-    def to_obj(self) -> JsonObject:
-        return {"box": Box.OUT.value, "after_seq": self.after_seq, "offset": self.offset}
+    constants: ClassVar = {"box": "out"}
+    after_seq: Count
+    offset: Annotated[int, Between(0, MAX_RECORD_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
-class MailNone:
+class MailNone(WireObject):
     """The outbox holds nothing after `after_seq`."""
 
-    after_seq: int
-
-    @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> "MailNone":
-        members.one_of(obj, "box", frozenset({Box.OUT.value}))
-        return cls(members.integer(obj, "after_seq"))
-
-    def to_obj(self) -> JsonObject:
-        return {"box": Box.OUT.value, "after_seq": self.after_seq}
+    constants: ClassVar = {"box": "out"}
+    after_seq: Count

@@ -31,7 +31,7 @@ from device.values import report, status
 from device.vision.capture import CameraCondition, CaptureThread
 from device.vision.inference import InferenceThread
 from link1.device_end import DeviceEnd
-from link1.objects import DeviceStatus
+from link1.objects import AppVersion, DeviceStatus
 
 FPS_OVER_MS: Final = 1_000
 """Frames are counted over at least this time."""
@@ -75,8 +75,7 @@ class SelfDescription:
             nonce_b64="",  # the device's end inserts the nonce of its session
             serving=self.health.serving,
             health=tuple(str(word) for word in self.health.words),
-            app_pkg=APP_PACKAGE,
-            app_version=self.app_version,
+            app=AppVersion(APP_PACKAGE, self.app_version),
             model_id=self.model_id,
             thr_id=self.pinning.policy.thresholds.thr_id,
             gallery=self.gallery.mark(),

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from device.values.wire import Between, WireObject
+from link1.wire import Between, WireObject
 from models.crop import cut_palm
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder

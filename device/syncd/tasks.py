@@ -34,8 +34,8 @@ from device.syncd.policy import (
     next_cursor_of,
 )
 from device.values import carrier
-from device.values.wire import WireObject
 from link1.errors import FormatError
+from link1.wire import WireObject
 
 CORE_ANSWERS_S: Final = 60.0
 """For all requests but a snapshot page; a busy gate delays the core by seconds at most."""

@@ -33,10 +33,10 @@ from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
 from device.values.status import AppStatus, HealthNote
-from device.values.wire import WireObject
 from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
+from link1.wire import WireObject
 
 SERVICE_USER: Final = "palm-access"
 RESTART: Final = "systemctl restart palmd.service palm-syncd.service"

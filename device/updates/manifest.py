@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 
 from device.errors import Outdated, TrustError, UpdateRefused
 from device.trust.policy import certified
-from device.values.wire import Between, WireObject
 from gallery.freshness import is_newer
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
@@ -22,6 +21,7 @@ from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.members import HEX64, NAME
 from link1.signed import Kind, signer_kid_of, verify_object
+from link1.wire import Between, WireObject
 
 MAX_CHUNK_BYTES: Final = 384 * 1024
 """The most that a sealed record of 512 KiB carries in base64."""
@@ -50,7 +50,6 @@ class ReleaseKind(StrEnum):
         return {ReleaseKind.APP: 512, ReleaseKind.MODEL: 128}[self] * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
 class Manifest(WireObject):
     """A release that a pinned root vouches for. Sizes in bytes; `wrapper`: the signed object as received."""
 
@@ -91,7 +90,6 @@ class PayloadChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Offer(WireObject):
     """The releases that the service offers to this device, and when it said so (epoch ms)."""
 

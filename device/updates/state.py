@@ -20,8 +20,8 @@ from typing import Annotated, Final
 
 from device.errors import UpdateRefused
 from device.updates.manifest import Manifest, Offer, ReleaseKind, ReleaseSeq, Seq
-from device.values.wire import WireObject
 from link1.members import NAME
+from link1.wire import WireObject
 
 SHIPPED: Final = 0
 """Takes the place of a release_seq for the model that came with the software."""
@@ -33,7 +33,6 @@ OFFER_HOLDS_MS: Final = 24 * 3600 * 1000
 """How long a release that came by network may take effect after the offer that names it was issued."""
 
 
-@dataclass(frozen=True, slots=True)
 class ModelSlot(WireObject):
     """A model on the disk that has passed its self-test."""
 
@@ -43,7 +42,6 @@ class ModelSlot(WireObject):
     name: str = "model"
 
 
-@dataclass(frozen=True, slots=True)
 class ModelTrial(WireObject):
     """A model in force that has not proved itself; `starts` counts the program starts with it."""
 
@@ -52,7 +50,6 @@ class ModelTrial(WireObject):
     starts: Seq
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseNote(WireObject):
     """A release of which only its state is left to report; `code` says why it failed."""
 
@@ -71,7 +68,6 @@ class GalleryFacts:
     model_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateState(WireObject):
     """See the module. `receiving` and `app` are manifests; `model`, `previous` and `waiting` name slots by
     release_seq. `home_epoch`: the last gallery epoch known to fit the model in force. `app_seq`, `model_seq`:

@@ -8,8 +8,8 @@ with the body of POST /v1/devices/attest for the newest status.
 from typing import Annotated, Final
 
 from cloud_client.contract import MAX_BATCH_ITEMS
-from device.values.wire import Between, WireObject
 from link1.members import NAME
+from link1.wire import Between, WireObject
 
 WIPED_CODE: Final = "wiped"
 """With this code the core refuses to hand out the http key, because it is destroyed."""

@@ -6,9 +6,9 @@ from dataclasses import field
 from typing import Annotated, Final
 
 from device.values.status import EnrolmentShown, PadStatus, UpdatesStatus
-from device.values.wire import Between, WireObject
 from link1.canonical import JsonObject
 from link1.members import NAME
+from link1.wire import Between, WireObject
 
 LONGEST_WAIT_MS: Final = 30_000
 """A request that waits for an event is answered after at most this time."""

@@ -1,7 +1,7 @@
 """The report of a device to its service (device surface §3): by network and by mail the same members."""
 
 from device.values.status import AppStatus, ReportedRelease
-from device.values.wire import WireObject
+from link1.wire import WireObject
 
 
 class HeldGallery(WireObject):

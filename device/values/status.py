@@ -6,9 +6,9 @@ from pathlib import Path
 from device.errors import IpcRefused
 from device.platform.ipc import ask_core
 from device.values.carrier import CloudState
-from device.values.wire import WireObject
 from link1.canonical import JsonObject
 from link1.errors import FormatError
+from link1.wire import WireObject
 
 
 class AppStatus(WireObject):

@@ -21,7 +21,7 @@ Overwriting a file is a logical erasure: flash may keep an old copy of the page
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,11 +29,11 @@ from typing import Annotated, Final
 from device.errors import StateError
 from device.platform.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
 from device.trust.keystore import KeyPurpose
-from device.values.wire import WireObject
 from link1 import members
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
 from link1.members import NAME
+from link1.wire import WireObject
 
 FILE_NAME: Final = "wipe.json"
 SECRET_FOLDERS: Final = ("keys", "keys.partial", "credentials")
@@ -59,7 +59,6 @@ class WipeStage(StrEnum):
     CONFIRMED = "confirmed"
 
 
-@dataclass(frozen=True, slots=True)
 class Wipe(WireObject):
     """The progress of a wipe. `wipe_id` is the service's; None when a technician ordered the wipe.
 

@@ -13,10 +13,10 @@ from cloud_client.http_signature import sign_request
 from cloud_client.reference_server.contract import bodies
 from device.values.carrier import CloudState
 from device.values.control import DeviceNamed
-from device.values.wire import WireObject
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SigningKey
 from link1.validator.memory import DeskMemory
+from link1.wire import WireObject
 from tests.device.status_makers import some_report, some_status
 from tests.gallery.gallery_service import Service, entry
 from tools.kit.link_pcap import MAGIC_US

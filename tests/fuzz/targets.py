@@ -62,7 +62,6 @@ from device.updates.archive import Limits, unpack
 from device.updates.manifest import Offer, read_chunk, read_manifest
 from device.updates.state import UpdateState
 from device.values import carrier, control, report, status  # noqa: F401
-from device.values.wire import WireObject
 from device.wipe.wipe import read_wipe
 from gallery.errors import GalleryError, PageRefused
 from gallery.records import Held, Staging
@@ -74,6 +73,7 @@ from link1.frames import MAX_ENCODED_BYTES, Channel, FrameDecoder, encode_frame
 from link1.sealed import SignerCertificate, SignerPurpose, check_inbox_record
 from link1.signed import Kind, sign_object
 from link1.validator.memory import DeskMemory
+from link1.wire import WireObject
 from models.evaluation.groups import parse_groups
 from models.evaluation.sets import EvaluationSetError
 from models.frames import CameraFrame

@@ -23,6 +23,7 @@ from link1.frames import (
 )
 from link1.keys import PublicKey, SigningKey
 from link1.objects import (
+    AppVersion,
     Decision,
     DeviceStatus,
     GalleryMark,
@@ -367,8 +368,7 @@ def device_status(**changes: Any) -> DeviceStatus:
         "nonce_b64": "",
         "serving": True,
         "health": ("KEY_UNATTESTED",),
-        "app_pkg": "palm-access-device",
-        "app_version": "0.1.0",
+        "app": AppVersion("palm-access-device", "0.1.0"),
         "model_id": "palm-1",
         "thr_id": "thr-1",
         "gallery": GalleryMark("main", 1, 7, "0" * 16),

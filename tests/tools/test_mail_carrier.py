@@ -12,14 +12,14 @@ import pytest
 
 from link1.bodies import MailChunk, MailPull, MailState
 from link1.canonical import canonical_bytes
-from link1.objects import DeviceStatus, GalleryMark, MailMarks
+from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
 from link1.validator.events import DeviceProven, StatusReceived
 from link1.validator.mail import InboxSettled, OutboxCollected, ValidatorMail
 from tools.kit.simulate import mail_carrier
 from tools.kit.simulate.mail_carrier import MAX_WAITING, MailCarrier, OfficeAccess
 
 STATUS = DeviceStatus(
-    device_id="dev-1", nonce_b64="", serving=True, health=(), app_pkg="p", app_version="1", model_id="m",
+    device_id="dev-1", nonce_b64="", serving=True, health=(), app=AppVersion("p", "1"), model_id="m",
     thr_id="t", gallery=GalleryMark("s", 1, 0, "0" * 16), last=None, mail=MailMarks(0, 0, 0), at_ms=0,
 )  # fmt: skip
 

@@ -28,9 +28,9 @@ from device.values.status import (
     VerdictSummary,
     WipeStatus,
 )
-from device.values.wire import Between, WireObject
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
+from link1.wire import Between, WireObject
 from tests.device.status_makers import some_status
 
 

@@ -10,7 +10,7 @@ from link1.canonical import JsonObject, b64_encode
 from link1.envelope import ABOUT_MESSAGE, Role
 from link1.errors import FormatError, SignatureError, TransportError
 from link1.keys import PublicKey, SigningKey
-from link1.objects import DeviceStatus, GalleryMark, MailMarks
+from link1.objects import AppVersion, DeviceStatus, GalleryMark, MailMarks
 from link1.signed import Kind, sign_object, verify_object
 from tools.kit.conform.counters import Counters
 from tools.kit.conform.peer import ANSWER_MS, Broken, ConformancePeer, Heard, NotTried
@@ -202,8 +202,7 @@ class EndUnderTest:
             nonce_b64=str(self.hello.get("nonce_b64")),
             serving=True,
             health=(),
-            app_pkg="palm-access-device",
-            app_version="conform",
+            app=AppVersion("palm-access-device", "conform"),
             model_id="conform",
             thr_id="conform",
             gallery=GALLERY,

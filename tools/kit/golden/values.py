@@ -13,6 +13,7 @@ from link1.envelope import MessageType, Role
 from link1.keys import SigningKey
 from link1.objects import (
     PREV_REF_OF_FIRST,
+    AppVersion,
     Decision,
     DeviceStatus,
     GalleryMark,
@@ -72,8 +73,7 @@ def status_of(nonce_b64: str, at_ms: int, last: LastVerdict | None = None) -> De
         nonce_b64=nonce_b64,
         serving=True,
         health=("KEY_UNATTESTED",),
-        app_pkg="palm-access-device",
-        app_version="1.0.0",
+        app=AppVersion("palm-access-device", "1.0.0"),
         model_id="palm-1",
         thr_id="thr-1",
         gallery=GALLERY,

@@ -20,8 +20,8 @@ from device.values.control import (
     TermsAsked,
 )
 from device.values.status import StatusAnswer
-from device.values.wire import WireObject
 from link1.errors import FormatError
+from link1.wire import WireObject
 from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import LANGUAGES, WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply

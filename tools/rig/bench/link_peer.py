@@ -24,6 +24,7 @@ from link1.frames import Channel, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.keys import SigningKey
 from link1.objects import (
     PREV_REF_OF_FIRST,
+    AppVersion,
     DeviceStatus,
     GalleryMark,
     MailMarks,
@@ -105,8 +106,7 @@ def _status() -> DeviceStatus:
         nonce_b64="A" * 43 + "=",
         serving=True,
         health=(),
-        app_pkg="palm-access-device",
-        app_version="bench",
+        app=AppVersion("palm-access-device", "bench"),
         model_id="bench",
         thr_id="bench",
         gallery=MARK,

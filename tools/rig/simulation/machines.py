@@ -28,7 +28,6 @@ from device.platform.threads import StoreThread
 from device.syncd.main import carry, http_key_of
 from device.syncd.tasks import CoreLine
 from device.values.recognition import MatchedPerson, Sighting
-from device.values.wire import WireObject
 from device.vision.capture import CameraCondition, CameraState
 from device.vision.recognition import Interest, Look
 from device.wipe.wipe import finish_wipe
@@ -45,6 +44,7 @@ from link1.validator.end import ValidatorEnd
 from link1.validator.events import DeviceProven
 from link1.validator.mail import InboxSettled, MailUnsupported, OutboxCollected, ValidatorMail
 from link1.validator.memory import DeskMemory
+from link1.wire import WireObject
 from models.embedding import Embedder
 from tools.kit.simulate.files import load_memory, save_memory
 from tools.kit.simulate.mail_carrier import MailCarrier, OfficeAccess
