@@ -23,7 +23,7 @@ from device.values.status import StatusAnswer
 from link1.errors import FormatError
 from link1.wire import WireObject
 from tools.palmctl.control_sockets import Ask
-from tools.palmctl.enrolment_words import LANGUAGES, WORDS
+from tools.palmctl.enrolment_words import WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
 
 _STATIC: Final = Path(__file__).parent / "static"
@@ -48,7 +48,7 @@ def totem_routes(ask: Ask) -> dict[str, Answer]:
     """The screen of a totem: what to do, the terms, and the person's answers; never a picture."""
     asked = {"begin": CodeTyped, "accept": TermsAccepted, "refuse": None, "cancel": None}
     changes = {f"POST {op}": partial(_change, ask, op, request) for op, request in asked.items()}
-    words = json_reply({"languages": list(LANGUAGES), "words": WORDS})
+    words = json_reply({"languages": list(WORDS), "words": WORDS})
     return (
         _files("totem.html", "totem.css", "totem.js")
         | changes
