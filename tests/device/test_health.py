@@ -1,4 +1,4 @@
-from device.health import ADVICE, Health, HealthWord
+from device.health import Health, HealthWord
 
 
 def test_words_come_and_go_and_changes_are_told_once() -> None:
@@ -44,8 +44,3 @@ def test_a_word_can_be_cleared_from_within_the_notification() -> None:
     health = Health(changed)
     health.report(HealthWord.OFFLINE)
     assert seen == [(HealthWord.OFFLINE,), ()]
-
-
-def test_every_word_has_advice() -> None:
-    assert set(ADVICE) == set(HealthWord)
-    assert all(advice.means and advice.do for advice in ADVICE.values())

@@ -39,7 +39,7 @@ PROSE: Final = (
     "device/core/store_watch.py",
     "device/core/update_watch.py",
     "device/doctor",
-    "device/health.py",
+    "tools/rig/health_advice.py",
     "device/journal/opening.py",
     "device/provisioning",
     "device/syncd/policy.py",

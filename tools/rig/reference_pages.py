@@ -16,8 +16,9 @@ from typing import Any, Final
 import click
 
 from device.config.config import MEMBERS, ConfigMember, defaults_text
-from device.health import ADVICE, NOT_SERVING, HealthWord
+from device.health import NOT_SERVING, HealthWord
 from tools.palmctl.language import marked
+from tools.rig.health_advice import ADVICE
 from tools.rig.portuguese_pages import in_portuguese, with_blocks
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
