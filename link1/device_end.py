@@ -26,7 +26,6 @@ from link1.bodies import (
     refs_from_obj,
 )
 from link1.canonical import JsonObject
-from link1.driven_end import DrivenEnd
 from link1.envelope import RULES, Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import (
@@ -52,7 +51,7 @@ from link1.link import RandomSource
 from link1.link_states import MessageLeft
 from link1.members import HEX32
 from link1.objects import Decision, DeviceStatus, ErrorCode, GuideHint, LastVerdict, Passage, Request
-from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
+from link1.session import DrivenEnd, PeerProven, Served, Session, SessionEvent
 from link1.signed import Kind, object_ref, sign_object, signer_kid_of, verify_object
 
 MAX_REMEMBERED_EVIDENCE = 4096
@@ -221,13 +220,13 @@ class DeviceEnd(DrivenEnd[DeviceEvent]):
             match event:
                 case PeerProven(peer):
                     events.append(Proven(peer.kid, peer.nonce_b64))
-                case SessionEnded(reason, proven):
+                case Down():
                     self._held_verdicts.clear()
                     self._held_status = self._newest_status = None
                     self._held_resolve = []
-                    events.append(Down(reason, proven))
-                case PeerError(error):
-                    events.append(ErrorReceived(error.code, error.about, error.txn_id))
+                    events.append(event)
+                case ErrorReceived():
+                    events.append(event)
                 case MessageLeft(token):
                     events.append(VerdictLeft(token))
                 case Served(message):

@@ -1,13 +1,14 @@
 """What both ends have in common: a link, a handshake on it, and messages in their envelope.
 
-`Session` turns bytes into messages of a proven peer. `link1.device_end` and `link1.validator.end` say what
-those messages mean to their role. Errors that the contract wants answered here are answered here:
-unreadable messages, other versions, unknown types, and whatever comes before both proofs.
+`Session` turns bytes into messages of a proven peer. `link1.device_end` and `link1.validator.end` are each a
+`DrivenEnd`, and say what those messages mean to their role. Errors that the contract wants answered here are
+answered here: unreadable messages, other versions, unknown types, and whatever comes before both proofs.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from link1.bodies import ErrorBody
 from link1.canonical import JsonObject
@@ -22,6 +23,7 @@ from link1.envelope import (
     read_message,
 )
 from link1.errors import FormatError
+from link1.events import Down, ErrorReceived
 from link1.frames import Channel
 from link1.handshake import (
     Handshake,
@@ -51,26 +53,14 @@ class PeerProven:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
-    """`proven`: both ends had proven who they are."""
-
-    reason: DownReason
-    proven: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """A readable message of a type that the proven peer may send; its body is not parsed yet."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class PeerError:
-    error: ErrorBody
-
-
-SessionEvent = PeerProven | SessionEnded | Served | PeerError | MessageLeft
+SessionEvent = PeerProven | Down | Served | ErrorReceived | MessageLeft
+EventT = TypeVar("EventT")
 
 _DROPPABLE = frozenset({MessageType.STATUS, MessageType.ERROR})
 """Types of which only the newest matters when the channel is full."""
@@ -182,8 +172,7 @@ class Session:
                 case SessionUp():
                     events += self._shake(HandshakeInput.SESSION_UP, now_ms)
                 case SessionDown(reason):
-                    proven = self.peer is not None
-                    events.append(SessionEnded(reason, proven))
+                    events.append(Down(reason, proven=self.peer is not None))
                     events += self._shake(HandshakeInput.SESSION_DOWN, now_ms)
                 case MessageArrived(channel, data):
                     events += self._read(data, channel, now_ms)
@@ -247,9 +236,10 @@ class Session:
 
     def _read_error(self, body: JsonObject) -> list[SessionEvent]:
         try:
-            return [PeerError(ErrorBody.from_obj(body))]
+            error = ErrorBody.from_obj(body)
         except FormatError:
             return []
+        return [ErrorReceived(error.code, error.about, error.txn_id)]
 
     def _read_handshake(self, message: Message, now_ms: int) -> list[SessionEvent]:
         state = self._handshake.state
@@ -264,3 +254,51 @@ class Session:
         if state is HandshakeState.PROVEN:
             return []
         return self._shake(self._handshake.judge_proof(message.body), now_ms)
+
+
+class DrivenEnd(ABC, Generic[EventT]):
+    """Passes everything to the session and what the session says to `_follow`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def link(self) -> Link:
+        """State and counters of the cable."""
+        return self._session.link
+
+    @property
+    def proven(self) -> bool:
+        return self._session.peer is not None
+
+    def port_opened(self, now_ms: int) -> list[EventT]:
+        return self._follow(self._session.port_opened(now_ms))
+
+    def port_closed(self, now_ms: int) -> list[EventT]:
+        return self._follow(self._session.port_closed(now_ms))
+
+    def receive(self, data: bytes, now_ms: int) -> list[EventT]:
+        reported = self._session.receive(data, now_ms)
+        return self._follow(reported) if reported else []
+
+    def tick(self, now_ms: int) -> list[EventT]:
+        return self._follow(self._session.tick(now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        return self._session.next_deadline_ms()
+
+    @property
+    def waits_for_port(self) -> bool:
+        """True while the port should be asked again soon whether what it holds has left."""
+        return self._session.link.waits_for_port
+
+    def data_to_send(self, now_ms: int, max_bytes: int = 4096) -> bytes:
+        return self._session.link.data_to_send(now_ms, max_bytes)
+
+    def sent(self, count: int, now_ms: int, in_port: int = 0) -> list[EventT]:
+        reported = self._session.sent(count, now_ms, in_port)
+        return self._follow(reported) if reported else []
+
+    @abstractmethod
+    def _follow(self, session_events: Sequence[SessionEvent]) -> list[EventT]:
+        """What these events of the session mean to this end."""

@@ -18,7 +18,6 @@ from link1.bodies import (
     refs_from_obj,
 )
 from link1.canonical import JsonObject
-from link1.driven_end import DrivenEnd
 from link1.envelope import Message, MessageType, Role
 from link1.errors import FormatError, SignatureError
 from link1.events import Down, ErrorReceived
@@ -27,7 +26,7 @@ from link1.keys import SigningKey
 from link1.link import RandomSource
 from link1.link_states import DownReason
 from link1.objects import DeviceStatus, ErrorCode, Verdict
-from link1.session import PeerError, PeerProven, Served, Session, SessionEnded, SessionEvent
+from link1.session import DrivenEnd, PeerProven, Served, Session, SessionEvent
 from link1.signed import Kind, object_ref, verify_object
 from link1.validator.events import (
     DeviceProven,
@@ -106,10 +105,8 @@ class ValidatorEnd(DrivenEnd[ValidatorEvent]):
                 case PeerProven(peer):
                     self._session.send(MessageType.READY, {"passage_sensor": self._passage_sensor})
                     events.append(DeviceProven(peer.id, peer.kid))
-                case SessionEnded(reason, proven):
-                    events.append(Down(reason, proven))
-                case PeerError(error):
-                    events.append(ErrorReceived(error.code, error.about, error.txn_id))
+                case Down() | ErrorReceived():
+                    events.append(event)
                 case Served(message):
                     events += self._serve(message)
                 case _:

@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from device.config.config import load_config
 from device.values.status import read_status
 from link1.canonical import JsonObject, b64_encode
-from link1.driven_end import DrivenEnd
 from link1.envelope import Message, MessageType, Role
 from link1.handshake import Identity
 from link1.keys import PublicKey
 from link1.objects import Decision, Request, Verdict, VerdictDecision
-from link1.session import PeerProven, Served, Session, SessionEvent
+from link1.session import DrivenEnd, PeerProven, Served, Session, SessionEvent
 from link1.signed import Kind, object_ref, sign_object, verify_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, SerialPort
