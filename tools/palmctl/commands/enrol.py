@@ -2,9 +2,17 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
+
+from device.errors import IpcRefused
+from device.platform.ipc import ask_core
+from tools.palmctl.control_sockets import totem_socket_of
+from tools.palmctl.enrolment_terminal import EnrolmentEnd, EnrolmentTerminal
+from tools.palmctl.language import translated
+from tools.palmctl.live_terminal import is_live
 
 
 @click.command()
@@ -50,15 +58,6 @@ def enrol(
     Exit code 0: completed, or held for an operator's review. 1: failed or refused. 3: no daemon answers.
     4: this user may not ask it.
     """
-    from functools import partial
-
-    from device.errors import IpcRefused
-    from device.platform.ipc import ask_core
-    from tools.palmctl.control_sockets import totem_socket_of
-    from tools.palmctl.enrolment_terminal import EnrolmentEnd, EnrolmentTerminal
-    from tools.palmctl.language import translated
-    from tools.palmctl.live_terminal import is_live
-
     if accept_terms is None and not cancel and not sys.stdin.isatty():
         raise click.UsageError(
             "the person reads and accepts the terms on a terminal, and this is none; use palmctl totem, or, "

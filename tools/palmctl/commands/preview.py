@@ -1,11 +1,17 @@
 """`palmctl preview`: what the camera sees, for who mounts it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
 
+from device.platform.ipc import ask_core
+from device.values.status import read_status
+from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.language import translated as _
+from tools.palmctl.pages.core_pages import preview_routes
+from tools.palmctl.pages.server import LocalPage
 
 
 @click.command()
@@ -38,14 +44,6 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     Exit code 0: the page was closed or its time is over. 3: no daemon answers. 4: this user may not
     see it.
     """
-    from functools import partial
-
-    from device.platform.ipc import ask_core
-    from device.values.status import read_status
-    from tools.palmctl.control_sockets import control_socket_of
-    from tools.palmctl.pages.core_pages import preview_routes
-    from tools.palmctl.pages.server import LocalPage
-
     socket = control_socket_of(config)
     read_status(socket)
     page = LocalPage(preview_routes(partial(ask_core, socket)), port=port, lives_s=minutes * 60)

@@ -1,23 +1,47 @@
 """`palmctl provision`: make this board a device of a tenant."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloud_client.errors import CloudError, ServerAddressError
+from device import APP_PACKAGE
+from device.config import values
+from device.config.config import (
+    CameraSection,
+    CloudSection,
+    DeviceConfig,
+    DeviceSection,
+    EnrolmentSection,
+    LinkSection,
+    ModelSection,
+    config_path,
+    load_config,
+)
+from device.errors import ProvisioningError
+from device.platform.files import replace_synced
+from device.platform.ownership import hand_over
 from link1.errors import is_not_permitted
+from link1.plain_file import read_plain_file
+from tools.palmctl.errors import RegistrationUnanswered
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
+from tools.palmctl.live_terminal import is_live
+from tools.palmctl.standard_input import secret_line
+from tools.palmctl.stick import write_on_stick
+from tools.palmctl.terminal_qr import qr_lines
 
-if TYPE_CHECKING:
-    from device.config.config import DeviceConfig
-    from device.config.values import Parser
+if TYPE_CHECKING:  # what loads cryptography or HTTP is imported where it is used: --help stays quick
     from device.provisioning.invitation import Invitation
     from device.provisioning.online import Provisioned, RegistrationFacts
 
@@ -95,8 +119,6 @@ def provision(
     Exit code 0: provisioned, or the request is written. 1: refused or failed. 2: wrong usage. 3: the service
     cannot be reached. 4: this user may not write there.
     """
-    from device.config.config import config_path
-
     path = config_path(config).absolute()
     with _lossless():
         if string_stdin or string_camera:
@@ -121,9 +143,6 @@ def provision(
 @contextmanager
 def _lossless() -> Iterator[None]:
     """However the service fails a registration, it may be tried again."""
-    from cloud_client.errors import CloudError, ServerAddressError
-    from tools.palmctl.errors import RegistrationUnanswered
-
     try:
         yield
     except ServerAddressError as error:
@@ -144,9 +163,7 @@ def _need(given: dict[str, Any], option: str) -> None:
 def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitation | None" = None) -> None:
     import asyncio
     import random
-    from dataclasses import replace
 
-    from device.config.config import CloudSection
     from device.platform.clock import SystemClock
     from device.provisioning.online import Surroundings
     from device.provisioning.online import provision as carry_out
@@ -164,7 +181,6 @@ def _online(path: Path, given: dict[str, Any], as_json: bool, invited: "Invitati
 
 def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool) -> None:
     """As `_online`, with everything that the provisioning string says."""
-    from device.errors import ProvisioningError
     from device.provisioning.invitation import read_invitation
 
     for option in _IN_THE_STRING:
@@ -205,7 +221,6 @@ def _by_string(path: Path, given: dict[str, Any], *, camera: bool, as_json: bool
 
 
 def _camera_string(path: Path, given: dict[str, Any]) -> str:
-    from device.config import values
     from tools.palmctl.camera_string import WAIT_S, camera_string
 
     camera = _base(path, given).camera
@@ -216,14 +231,10 @@ def _camera_string(path: Path, given: dict[str, Any]) -> str:
 
 def _authority_file(path: Path, packed: bytes) -> Path | None:
     """Where the authority's certificate goes, next to the configuration; each authority has its own file."""
-    import hashlib
-
     return path.with_name(f"service-ca-{hashlib.sha256(packed).hexdigest()[:16]}.pem") if packed else None
 
 
 def _write_authority(file: Path, packed: bytes) -> None:
-    from device.errors import ProvisioningError
-    from device.platform.files import replace_synced
     from device.provisioning.invitation import authority_pem
 
     try:
@@ -235,7 +246,7 @@ def _write_authority(file: Path, packed: bytes) -> None:
         ) from error
 
 
-def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_json: bool) -> None:
+def _print_done(done: "Provisioned", settings: DeviceConfig, path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_told(done, settings, path)))
         return
@@ -244,20 +255,15 @@ def _print_done(done: "Provisioned", settings: "DeviceConfig", path: Path, as_js
 
 def _fingerprint(kid: str) -> list[str]:
     """The verdict key's id for an operator to read or to photograph; the code only on a terminal."""
-    from tools.palmctl.live_terminal import is_live
-
     grouped = " ".join(kid[start : start + 4] for start in range(0, len(kid), 4))
     lines = [_row(marked("fingerprint"), grouped)]
     if is_live(sys.stdout):
-        from tools.palmctl.terminal_qr import qr_lines
-
         lines += qr_lines(f"palm-access:verdict-key:{kid}")
     return lines
 
 
 def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
     """Step 1 or step 3 of `device.provisioning.offline`, by what FILE holds."""
-    from device.errors import ProvisioningError
     from device.provisioning.offline import (
         ANSWER_TYPE,
         MAX_FILE_BYTES,
@@ -266,7 +272,6 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
         read_root_kid,
         take_answer,
     )
-    from link1.plain_file import read_plain_file
 
     content = b""
     if file.exists():
@@ -295,9 +300,8 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
     _request(settings, path, file, registration, as_json)
 
 
-def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
+def _same_request(settings: DeviceConfig, file: Path, held: bytes) -> None:
     """FILE may be written over only if it holds what was asked for here before."""
-    from device.errors import ProvisioningError
     from device.provisioning.offline import PENDING_NAME
 
     kept = settings.device.state_dir / PENDING_NAME
@@ -308,10 +312,9 @@ def _same_request(settings: "DeviceConfig", file: Path, held: bytes) -> None:
 
 
 def _request(
-    settings: "DeviceConfig", path: Path, file: Path, registration: "RegistrationFacts", as_json: bool
+    settings: DeviceConfig, path: Path, file: Path, registration: "RegistrationFacts", as_json: bool
 ) -> None:
     from device.provisioning.offline import request_registration
-    from tools.palmctl.stick import write_on_stick
 
     requested = request_registration(settings, path, registration)
     write_on_stick(file, requested.content)
@@ -348,8 +351,6 @@ def _asked_root() -> str:
 
 def _secret(what: str) -> str:
     """The token or the string, never shown and never kept."""
-    from tools.palmctl.standard_input import secret_line
-
     if sys.stdin.isatty():
         return str(click.prompt(_(what).capitalize(), hide_input=True, err=True)).strip()
     secret = secret_line(what)
@@ -359,14 +360,8 @@ def _secret(what: str) -> str:
     return secret
 
 
-def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
+def _settings(path: Path, given: dict[str, Any]) -> DeviceConfig:
     """The configuration to write: the existing file's or the defaults, with the options put in."""
-    from dataclasses import replace
-
-    from device.config import values
-    from device.config.config import CloudSection, DeviceSection, ModelSection
-    from device.platform.ownership import hand_over
-
     found = _base(path, given)
     # However this ends: what root has made by then is the daemons'.
     click.get_current_context().call_on_close(partial(hand_over, found.device.state_dir))
@@ -403,20 +398,8 @@ def _settings(path: Path, given: dict[str, Any]) -> "DeviceConfig":
     )
 
 
-def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
+def _base(path: Path, given: dict[str, Any]) -> DeviceConfig:
     """The existing file, else the defaults; with the state directory that the options name."""
-    from dataclasses import replace
-
-    from device.config.config import (
-        CameraSection,
-        DeviceConfig,
-        DeviceSection,
-        EnrolmentSection,
-        LinkSection,
-        ModelSection,
-        load_config,
-    )
-
     if path.exists():
         found = load_config(path)
     else:
@@ -432,20 +415,15 @@ def _base(path: Path, given: dict[str, Any]) -> "DeviceConfig":
     return replace(found, device=replace(found.device, state_dir=state_dir))
 
 
-def _checked(option: str, parser: "Parser", value: str) -> Any:
+def _checked(option: str, parser: values.Parser, value: str) -> Any:
     """The option's value as the configuration takes it."""
-    from device.config.values import WrongValue
-
     try:
         return parser(value, Path.cwd())
-    except WrongValue as error:
+    except values.WrongValue as error:
         raise click.UsageError(f"{option}: expected {parser.expected}, found {error}") from None
 
 
-def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "RegistrationFacts":
-    from importlib.metadata import version
-
-    from device import APP_PACKAGE
+def _registration(settings: DeviceConfig, *, passage_sensor: bool) -> "RegistrationFacts":
     from device.provisioning.online import RegistrationFacts
     from models.manifest import load_manifest, shipped_model_dir
 
@@ -459,7 +437,7 @@ def _registration(settings: "DeviceConfig", *, passage_sensor: bool) -> "Registr
     )
 
 
-def _told(done: "Provisioned", settings: "DeviceConfig", path: Path) -> dict[str, Any]:
+def _told(done: "Provisioned", settings: DeviceConfig, path: Path) -> dict[str, Any]:
     """The result for programs. The verdict key is what a validator pins."""
     trust, verdict = done.trust, done.keys.verdict.public
     stream, epoch = trust.gallery or ("", 0)
@@ -478,7 +456,7 @@ def _told(done: "Provisioned", settings: "DeviceConfig", path: Path) -> dict[str
     }
 
 
-def _lines(done: "Provisioned", settings: "DeviceConfig", path: Path) -> str:
+def _lines(done: "Provisioned", settings: DeviceConfig, path: Path) -> str:
     """The result for a person."""
     told = _told(done, settings, path)
     validators = ", ".join(told["dbd_kids"]) or _("none yet; add one at the service and it comes by itself")

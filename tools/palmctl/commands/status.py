@@ -3,18 +3,23 @@
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
+from device.errors import IpcError, IpcNotPermitted
+from device.values.status import CoreStatus, MailStatus, UpdatesStatus, read_status
+from tools.palmctl.commands.update import under_way
+from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
-
-if TYPE_CHECKING:
-    from device.values.status import CoreStatus, MailStatus, UpdatesStatus
+from tools.palmctl.live_status import Recent, plain_line, screen, summary
+from tools.palmctl.live_terminal import is_live
 
 
 @click.command()
@@ -34,9 +39,6 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers. 4: this user
     may not ask it.
     """
-    from device.values.status import read_status
-    from tools.palmctl.control_sockets import control_socket_of
-
     socket = control_socket_of(config)
     if watch:
         _watch(socket, every, as_json=as_json)
@@ -47,14 +49,6 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
 
 def _watch(socket: Path, every_s: float, *, as_json: bool) -> NoReturn:
     """Show it again and again until interrupted; a daemon that goes away is waited for."""
-    import time
-    from datetime import datetime
-
-    from device.errors import IpcError, IpcNotPermitted
-    from device.values.status import read_status
-    from tools.palmctl.live_status import Recent, plain_line, screen, summary
-    from tools.palmctl.live_terminal import is_live
-
     recent, live = Recent(), is_live(sys.stdout) and not as_json
     with _whole_screen(live):
         while True:
@@ -107,7 +101,7 @@ def _redrawn(shown: list[str]) -> str:
     return "\x1b[H" + "".join(f"{line}\x1b[0m\x1b[K\n" for line in fitting) + "\x1b[J"
 
 
-def lines(told: "CoreStatus") -> list[str]:
+def lines(told: CoreStatus) -> list[str]:
     """The status for a person, a fact a line."""
     camera, cable, gallery = told.camera, told.cable, told.gallery
     head = _(
@@ -138,10 +132,8 @@ def lines(told: "CoreStatus") -> list[str]:
     return [head, *(f"  {_(name):<10}{text}" for name, text in rows)]
 
 
-def _updates(updates: "UpdatesStatus") -> str:
+def _updates(updates: UpdatesStatus) -> str:
     """What is under way, in one line; `palmctl update status` has the rest."""
-    from tools.palmctl.commands.update import under_way
-
     state = updates.state
     if state is None:
         return _(f"none is taken: {updates.fault}")
@@ -150,7 +142,7 @@ def _updates(updates: "UpdatesStatus") -> str:
     return "; ".join(said) or _(f"nothing under way, newest release {state.release_seq or _('none')}")
 
 
-def _mail(mail: "MailStatus") -> str:
+def _mail(mail: MailStatus) -> str:
     refused = mail.refused
     stopped = "" if refused is None else _(f", stopped at {refused.seq} ({refused.code})")
     waiting = mail.out_seq - mail.out_acked_seq

@@ -1,13 +1,19 @@
 """`palmctl totem`: the enrolment screen of a totem."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from tools.palmctl.pages.server import Answer, Reply
+from device.errors import IpcError, IpcNotPermitted
+from device.platform import sd_notify
+from device.platform.files import replace_synced
+from device.platform.ipc import ask_core
+from tools.palmctl.control_sockets import totem_socket_of
+from tools.palmctl.pages.core_pages import totem_routes
+from tools.palmctl.pages.server import Answer, LocalPage, Reply
 
 
 @click.command()
@@ -30,16 +36,6 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
 
     Exit code 0 or 130: ended. 1: the port or the file cannot be used. 4: this user may not ask the core.
     """
-    from functools import partial
-
-    from device.errors import IpcError, IpcNotPermitted
-    from device.platform import sd_notify
-    from device.platform.files import replace_synced
-    from device.platform.ipc import ask_core
-    from tools.palmctl.control_sockets import totem_socket_of
-    from tools.palmctl.pages.core_pages import totem_routes
-    from tools.palmctl.pages.server import LocalPage
-
     ask = partial(ask_core, totem_socket_of(config))
     try:
         ask("enrolment.state", after=0, wait_ms=0)
@@ -60,11 +56,10 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
             url_file.unlink(missing_ok=True)
 
 
-def _feeding(state: "Answer") -> "Answer":
+def _feeding(state: Answer) -> Answer:
     """The page asks for the state every ten seconds at least: while it does, browser and script are alive."""
-    from device.platform import sd_notify
 
-    def answer(members: dict[str, Any]) -> "Reply":
+    def answer(members: dict[str, Any]) -> Reply:
         sd_notify.watchdog()
         return state(members)
 

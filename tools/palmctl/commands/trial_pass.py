@@ -1,19 +1,18 @@
 """`palmctl pass`: one passage under a technician's eyes."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from device.platform.ipc import ask_core
+from device.values.control import NextAsked, PassAnswer, TrialPassage
+from device.values.status import CoreStatus, read_status
+from tools.palmctl.control_sockets import control_socket_of
+from tools.palmctl.errors import NoPassage
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from device.values.control import TrialPassage
-    from device.values.status import CoreStatus
 
 _ABOUT = {
     "MATCH": marked("a known person"),
@@ -58,12 +57,6 @@ def trial_pass(
     Exit code 0: a passage was seen, with any result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
-    from device.platform.ipc import ask_core
-    from device.values.control import NextAsked, PassAnswer, TrialPassage
-    from device.values.status import read_status
-    from tools.palmctl.control_sockets import control_socket_of
-    from tools.palmctl.errors import NoPassage
-
     socket = control_socket_of(config)
     status = read_status(socket)
     rehearsal = dry_run or status.cable.state != "up"
@@ -87,7 +80,7 @@ def trial_pass(
     click.echo(json.dumps(passage.to_obj(), sort_keys=True) if as_json else "\n".join(lines(passage)))
 
 
-def _waited(ask: "Callable[[int], TrialPassage | None]", wait_s: float) -> "TrialPassage | None":
+def _waited(ask: Callable[[int], TrialPassage | None], wait_s: float) -> TrialPassage | None:
     """Ask as often as one question may not wait for all of the time."""
     left_ms = round(wait_s * 1000)
     while left_ms > 0:
@@ -99,7 +92,7 @@ def _waited(ask: "Callable[[int], TrialPassage | None]", wait_s: float) -> "Tria
     return None
 
 
-def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
+def _nothing_came(status: CoreStatus, *, rehearsal: bool) -> str:
     if rehearsal:
         return marked("no hand came in this time; see with palmctl preview whether the camera shows one")
     if status.txn_id:
@@ -110,7 +103,7 @@ def _nothing_came(status: "CoreStatus", *, rehearsal: bool) -> str:
     )
 
 
-def lines(passage: "TrialPassage") -> list[str]:
+def lines(passage: TrialPassage) -> list[str]:
     """The passage for a person."""
     result, decision = passage.result, passage.decision
     colour = {"accept": "green", "reject": "red"}.get(decision, "yellow")
@@ -141,7 +134,7 @@ def lines(passage: "TrialPassage") -> list[str]:
     return [head, *(f"  {_(name):<10}{text}" for name, text in rows), *_stages(passage)]
 
 
-def trace_of(stages_us: "Sequence[tuple[str, int]]") -> dict[str, object]:
+def trace_of(stages_us: Sequence[tuple[str, int]]) -> dict[str, object]:
     """The stages one after the other, a lane for each thread, in Chrome's Trace Event Format."""
     lanes = ["waits", "recogniser", "journal", "loop"]
     events: list[dict[str, object]] = [
@@ -157,7 +150,7 @@ def trace_of(stages_us: "Sequence[tuple[str, int]]") -> dict[str, object]:
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
-def _stages(passage: "TrialPassage") -> list[str]:
+def _stages(passage: TrialPassage) -> list[str]:
     """A line for each stage, with a bar from its beginning to its end."""
     total_us = sum(us for _, us in passage.stages_us)
     if not total_us:

@@ -1,5 +1,6 @@
 """`palmctl update`: the state of releases on this device, a release from a stick, the way back."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -7,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from device.config.config import config_path, load_config
+from device.platform.ipc import IpcClient, Packet, ask_core
+from device.values.control import ChunkGiven, DeviceNamed, UpdatesAnswer
+from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
+from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
+from tools.palmctl.live_terminal import is_live
 from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
-    from device.platform.ipc import Packet
-    from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
     from tools.palmctl.release_file import ReleaseFile
 
 _CHUNK_WITHIN_S = 60.0
@@ -70,14 +75,11 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     """
     if software:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
-    from device.config.config import config_path, load_config
-    from device.values.control import DeviceNamed
-
     device_id = load_config(config_path(config)).device.id
     show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
 
 
-def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
+def take(release: "ReleaseFile", config: Path | None) -> UpdatesStatus:
     """Hand a release to the daemon; how updates are then."""
     payload = json.dumps(release.manifest.wrapper, ensure_ascii=False).encode("utf-8")
     told = _read(_ask(config, "update.manifest", payload=payload))
@@ -89,7 +91,7 @@ def take(release: "ReleaseFile", config: Path | None) -> "UpdatesStatus":
     return told
 
 
-def lines(told: "UpdatesStatus") -> list[str]:
+def lines(told: UpdatesStatus) -> list[str]:
     """The state of updates for a person, a fact a line."""
     state = told.state
     if state is None:
@@ -112,7 +114,7 @@ def lines(told: "UpdatesStatus") -> list[str]:
     return [f"{_(name):<10}{text}" for name, text in rows]
 
 
-def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
+def under_way(state: UpdatesInForce) -> list[tuple[str, str]]:
     """What is coming, or failed: a word and its text each."""
     waits, receiving, app, failed = state.model.waiting, state.receiving, state.app_waiting, state.failed
     rows = []
@@ -139,30 +141,21 @@ def under_way(state: "UpdatesInForce") -> list[tuple[str, str]]:
     return rows
 
 
-def _named(release: "ReportedRelease") -> str:
+def _named(release: ReportedRelease) -> str:
     return f"release {release.release_seq} {release.kind}"
 
 
-def show(told: "UpdatesStatus", *, as_json: bool) -> None:
+def show(told: UpdatesStatus, *, as_json: bool) -> None:
     """Print how updates are, for people or as JSON."""
     click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
 
 
-def _read(answer: "Packet") -> "UpdatesStatus":
-    from device.values.control import UpdatesAnswer
-
+def _read(answer: Packet) -> UpdatesStatus:
     return UpdatesAnswer.from_obj(answer.header).updates
 
 
 def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     """Every chunk in turn; those that are there already cost the daemon nothing."""
-    import asyncio
-
-    from device.platform.ipc import IpcClient
-    from device.values.control import ChunkGiven
-    from tools.palmctl.control_sockets import control_socket_of
-    from tools.palmctl.live_terminal import is_live
-
     socket = control_socket_of(config)
     seq, count = release.manifest.release_seq, release.manifest.chunk_count
 
@@ -185,8 +178,5 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     asyncio.run(send())
 
 
-def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> "Packet":
-    from device.platform.ipc import ask_core
-    from tools.palmctl.control_sockets import control_socket_of
-
+def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Packet:
     return ask_core(control_socket_of(config), op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)
