@@ -76,23 +76,15 @@ def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> J
     """
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
-    value = _read(data, max_depth, _INTEGERS)
+    value = read_value(data, _INTEGERS, max_depth=max_depth)
     if not isinstance(value, dict):
         raise FormatError("message is not a JSON object")
     return value
 
 
-def read_any_number(data: bytes, *, max_depth: int = MAX_DEPTH) -> object:
-    """Parse one JSON value as strictly as `read_strict`, but with every number that JSON has.
-
-    A number is an int when its value is an integer within ±(2^53 − 1), however it is written (300, 300.0,
-    3e2), as in RFC 8785 and JSON Schema; any other is a float. The caller bounds the size of `data`.
-    Raises FormatError.
-    """
-    return _read(data, max_depth, _NUMBERS)
-
-
-def _read(data: bytes, max_depth: int, decoder: json.JSONDecoder) -> object:
+def read_value(data: bytes, decoder: json.JSONDecoder, *, max_depth: int = MAX_DEPTH) -> object:
+    """Parse one JSON value as strictly as `read_strict`, with the numbers that `decoder` takes. The caller
+    bounds the size of `data`. Raises FormatError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -126,7 +118,8 @@ def _check_depth(data: bytes, max_depth: int) -> None:
         raise FormatError(f"message is nested deeper than {max_depth}, or its brackets do not match")
 
 
-def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
+def object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """For a decoder: an object whose members all have different names. Raises FormatError."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise FormatError("an object has the same member twice")
@@ -143,26 +136,16 @@ def _integer(text: str) -> int:
     return value
 
 
-def _number(text: str) -> int | float:
-    value = float(text)
-    return int(value) if abs(value) <= MAX_INTEGER and value.is_integer() else value
-
-
-def _refuse_number(_text: str) -> NoReturn:
+def refuse_number(_text: str) -> NoReturn:
+    """For a decoder: raises FormatError for a number of a kind that is not taken."""
     raise FormatError("a number is not a plain integer")
 
 
 _INTEGERS = json.JSONDecoder(
-    object_pairs_hook=_object_without_duplicates,
+    object_pairs_hook=object_without_duplicates,
     parse_int=_integer,
-    parse_float=_refuse_number,
-    parse_constant=_refuse_number,
-)
-_NUMBERS = json.JSONDecoder(
-    object_pairs_hook=_object_without_duplicates,
-    parse_int=_number,
-    parse_float=_number,
-    parse_constant=_refuse_number,
+    parse_float=refuse_number,
+    parse_constant=refuse_number,
 )
 
 
