@@ -31,6 +31,7 @@ from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 from models.liveness_cues import (
     Spectrum,
+    corners_around,
     glare_across,
     missing_in_nir,
     moved_along,
@@ -39,7 +40,6 @@ from models.liveness_cues import (
     valleys_in_mask,
 )
 from models.pad_network import PadNetwork
-from models.picture_edges import corners_around
 from models.quality import sharpness
 
 VERSION: Final = "passive3"
