@@ -20,6 +20,8 @@ from typing import NoReturn
 
 import click
 
+from cloud_client.errors import CloudUnreachable
+from device.errors import ConfigError, IpcNotPermitted, IpcUnreachable, NotProvisioned
 from link1.errors import is_not_permitted, reason_of
 from tools.palmctl.language import marked, translated
 
@@ -33,7 +35,6 @@ EXIT_CLOSED_PIPE = 141
 TRACEBACK_VARIABLE = "PALMCTL_TRACEBACK"
 
 _PACKAGES = frozenset({"cloud_client", "device", "gallery", "link1", "models", "tools"})
-_NOT_REACHABLE = frozenset({"CloudUnreachable", "IpcUnreachable", "NotProvisioned"})
 _AS_ROOT = marked("run it as root: sudo palmctl …")
 _ALLOWED = marked("run it as root (sudo) or as the user of palmd, or name a place that you may use")
 _START_PALMD = marked(
@@ -164,10 +165,9 @@ def _told_by_system(error: OSError, code: int, word: str) -> _Told:
 
 def _hint(error: Exception, exit_code: int) -> str:
     """The next step, where the error's own text has none."""
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if "IpcNotPermitted" in names:
+    if isinstance(error, IpcNotPermitted):
         return _AS_ROOT
-    if "IpcUnreachable" in names:
+    if isinstance(error, IpcUnreachable):
         return _START_PALMD
     return _AS_ROOT if exit_code == EXIT_NOT_PERMITTED and "root" not in str(error) else ""
 
@@ -186,9 +186,10 @@ def _exit_code(error: BaseException) -> int:
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         return code
-    names = {cls.__name__ for cls in type(error).__mro__}
-    absent = "ConfigError" in names and isinstance(error.__cause__, FileNotFoundError)
-    return EXIT_NOT_REACHABLE if absent or names & _NOT_REACHABLE else EXIT_FAILED
+    if isinstance(error, ConfigError) and isinstance(error.__cause__, FileNotFoundError):
+        return EXIT_NOT_REACHABLE
+    unreachable = isinstance(error, CloudUnreachable | IpcUnreachable | NotProvisioned)
+    return EXIT_NOT_REACHABLE if unreachable else EXIT_FAILED
 
 
 def _word(error: BaseException) -> str:
@@ -196,12 +197,11 @@ def _word(error: BaseException) -> str:
     own = getattr(error, "code", None)
     if isinstance(own, str) and own:
         return own
-    names = {cls.__name__ for cls in type(error).__mro__}
     if is_not_permitted(error):
         return "not_permitted"
-    if "NotProvisioned" in names:
+    if isinstance(error, NotProvisioned):
         return "not_provisioned"
-    if names & {"CloudUnreachable", "IpcUnreachable"}:
+    if isinstance(error, CloudUnreachable | IpcUnreachable):
         return "not_reachable"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
 
