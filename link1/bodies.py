@@ -25,6 +25,8 @@ MAX_CHUNK_BYTES = 2880
 MAX_RECORD_BYTES = 4 * -(-512 * 1024 // 3) + 4096
 """A sealed record: 512 KiB of ciphertext in base64, and 4 KiB for everything around it."""
 
+HelloNonce = Annotated[str, Base64Bytes(NONCE_BYTES, NONCE_BYTES)]
+
 
 class Hello(WireObject):
     """Who an end says it is; `prove` shows whether that is so."""
@@ -33,7 +35,7 @@ class Hello(WireObject):
     id: Name
     gate_id: Name
     kid: Id32
-    nonce_b64: Annotated[str, Base64Bytes(NONCE_BYTES, NONCE_BYTES)]
+    nonce_b64: HelloNonce
 
 
 class Guide(WireObject):

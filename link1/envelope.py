@@ -9,7 +9,7 @@ b'{"body":{"txn_id":"00000000000000000000000000000001"},"type":"cancel","v":1}'
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 from link1.canonical import JsonObject, canonical_bytes, read_strict
@@ -52,27 +52,12 @@ ABOUT_MESSAGE = "message"
 """What an error is about when no type of the contract could be made out."""
 
 
-class Carrier(Enum):
-    """What a type travels on."""
-
-    CONTROL = "control"
-    MAIL = "mail"
-    HINT = "hint"
-
-    @property
-    def channel(self) -> Channel | None:
-        return _CHANNEL_OF[self]
-
-
-_CHANNEL_OF = {Carrier.CONTROL: Channel.CONTROL, Carrier.MAIL: Channel.MAIL, Carrier.HINT: None}
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the contract says of one type."""
+    """What the contract says of one type. `channel`: None for a HINT, which travels on none."""
 
     senders: frozenset[Role]
-    carrier: Carrier = Carrier.CONTROL
+    channel: Channel | None = Channel.CONTROL
     signed: Kind | None = None
 
 
@@ -86,7 +71,7 @@ RULES: dict[MessageType, Rule] = {
     MessageType.STATUS: Rule(_DEVICE, signed=Kind.STATUS),
     MessageType.READY: Rule(_VALIDATOR),
     MessageType.REQUEST: Rule(_VALIDATOR, signed=Kind.REQUEST),
-    MessageType.GUIDE: Rule(_DEVICE, Carrier.HINT),
+    MessageType.GUIDE: Rule(_DEVICE, None),
     MessageType.CANCEL: Rule(_VALIDATOR),
     MessageType.VERDICT: Rule(_DEVICE, signed=Kind.VERDICT),
     MessageType.DECISION: Rule(_VALIDATOR, signed=Kind.DECISION),
@@ -94,10 +79,10 @@ RULES: dict[MessageType, Rule] = {
     MessageType.RESOLVE: Rule(_DEVICE),
     MessageType.UNKNOWN: Rule(_VALIDATOR),
     MessageType.ERROR: Rule(_EITHER),
-    MessageType.MAIL: Rule(_EITHER, Carrier.MAIL),
-    MessageType.MAIL_ACK: Rule(_DEVICE, Carrier.MAIL),
-    MessageType.MAIL_PULL: Rule(_VALIDATOR, Carrier.MAIL),
-    MessageType.MAIL_NONE: Rule(_DEVICE, Carrier.MAIL),
+    MessageType.MAIL: Rule(_EITHER, Channel.MAIL),
+    MessageType.MAIL_ACK: Rule(_DEVICE, Channel.MAIL),
+    MessageType.MAIL_PULL: Rule(_VALIDATOR, Channel.MAIL),
+    MessageType.MAIL_NONE: Rule(_DEVICE, Channel.MAIL),
 }
 
 BEFORE_PROOF = frozenset({MessageType.HELLO, MessageType.PROVE, MessageType.ERROR})
@@ -152,6 +137,6 @@ def read_message(data: bytes, sender: Role, channel: Channel | None) -> Message:
     rule = RULES[type_]
     if sender not in rule.senders:
         raise MessageRefused(ErrorCode.UNSUPPORTED_TYPE, type_, f"{type_} is not sent by the {sender}")
-    if rule.carrier.channel != channel:
+    if rule.channel != channel:
         raise MessageRefused(ErrorCode.MALFORMED, type_, f"{type_} does not travel on this channel")
     return Message(type_, body)

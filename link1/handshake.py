@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from link1 import members
-from link1.bodies import NONCE_BYTES, Hello
+from link1.bodies import NONCE_BYTES, Hello, HelloNonce
 from link1.canonical import JsonObject, b64_encode
 from link1.envelope import Role
 from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey, SigningKey
 from link1.link import RandomSource
-from link1.members import HEX32, NAME
+from link1.objects import Name, SignedObject
 from link1.signed import Kind, sign_object, verify_object
 
 HANDSHAKE_MS = 5_000
@@ -89,6 +88,18 @@ HANDSHAKE_TABLE: dict[
 
 STATE_LASTS_MS = {_S.GREETED: HANDSHAKE_MS, _S.PROVING: None, _S.REFUSED: REFUSAL_MS}
 """How long a state may last from its beginning; the time of `proof sent` runs on from the hello."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelloProof(SignedObject):
+    """hello_obj: what the body of `prove` signs."""
+
+    role: Role
+    id: Name
+    gate_id: Name
+    peer_id: Name
+    own_nonce_b64: HelloNonce
+    peer_nonce_b64: HelloNonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,47 +180,22 @@ class Handshake:
         """The signed answer to the peer's hello; only after `judge_hello` took one."""
         if self._hello is None:
             raise FormatError("there is no hello to answer")
-        me = self._identity
-        hello_obj = {
-            "v": 1,
-            "role": me.role.value,
-            "id": me.id,
-            "gate_id": me.gate_id,
-            "peer_id": self._hello.id,
-            "own_nonce_b64": self.nonce_b64,
-            "peer_nonce_b64": self._hello.nonce_b64,
-        }
-        return sign_object(Kind.HELLO, hello_obj, me.key)
+        me, peer = self._identity, self._hello
+        proof = HelloProof(me.role, me.id, me.gate_id, peer.id, self.nonce_b64, peer.nonce_b64)
+        return sign_object(Kind.HELLO, proof.to_obj(), me.key)
 
     def judge_proof(self, body: JsonObject) -> HandshakeInput:
         """Check the peer's proof against its hello, our nonce and the pinned key."""
         hello, key = self._hello, self._hello_key
         if hello is None or key is None:
             return HandshakeInput.PROOF_BAD
+        me = self._identity
+        expected = HelloProof(hello.role, hello.id, me.gate_id, me.id, hello.nonce_b64, self.nonce_b64)
         try:
-            obj = verify_object(Kind.HELLO, body, key)
-            members.version_1(obj)
-            said = {
-                "role": members.one_of(obj, "role", frozenset(Role)),
-                "id": members.text(obj, "id", NAME),
-                "gate_id": members.text(obj, "gate_id", NAME),
-                "peer_id": members.text(obj, "peer_id", NAME),
-                "own_nonce_b64": members.base64_text(obj, "own_nonce_b64", NONCE_BYTES, NONCE_BYTES),
-                "peer_nonce_b64": members.base64_text(obj, "peer_nonce_b64", NONCE_BYTES, NONCE_BYTES),
-                "kid": members.text(body, "signer_kid", HEX32),
-            }
+            said = HelloProof.from_obj(verify_object(Kind.HELLO, body, key))
         except (FormatError, SignatureError):
             return HandshakeInput.PROOF_BAD
-        true = {
-            "role": hello.role.value,
-            "id": hello.id,
-            "gate_id": self._identity.gate_id,
-            "peer_id": self._identity.id,
-            "own_nonce_b64": hello.nonce_b64,
-            "peer_nonce_b64": self.nonce_b64,
-            "kid": hello.kid,
-        }
-        if said != true:
+        if said != expected or body["signer_kid"] != hello.kid:
             return HandshakeInput.PROOF_BAD
         self.peer = Peer(hello.id, hello.kid, key, hello.nonce_b64)
         return HandshakeInput.PROOF_GOOD

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from link1.canonical import MAX_INTEGER, JsonObject, b64_decode
+from link1.canonical import MAX_INTEGER, JsonObject
 from link1.errors import FormatError
 
 NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -79,18 +79,6 @@ def one_of(obj: Mapping[str, Any], name: str, words: frozenset[str]) -> str:
     if not isinstance(value, str) or value not in words:
         raise FormatError(f"member {name} is not one of {', '.join(sorted(words))}")
     return value
-
-
-def base64_text(obj: Mapping[str, Any], name: str, low: int, high: int) -> str:
-    """A required strict base64 string of `low` to `high` decoded bytes, returned as it is written."""
-    value = member(obj, name)
-    try:
-        data = b64_decode(value, max_length=high)
-    except FormatError as error:
-        raise FormatError(f"member {name}: {error}") from None
-    if len(data) < low:
-        raise FormatError(f"member {name} holds fewer than {low} bytes")
-    return str(value)
 
 
 def version_1(obj: Mapping[str, Any]) -> None:

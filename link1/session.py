@@ -142,8 +142,7 @@ class Session:
 
     def _send(self, type_: MessageType, body: Mapping[str, Any], token: str | None) -> bool:
         data = encode_message(type_, body)
-        carrier = RULES[type_].carrier
-        channel = carrier.channel
+        channel = RULES[type_].channel
         if channel is None:
             self.link.send_hint(data)
             return True

@@ -90,7 +90,7 @@ def make_validator(seed: int = 2, **changes: Any) -> ValidatorEnd:
 
 def send_as(end: DeviceEnd, type_: MessageType, body: JsonObject) -> None:
     """Let a device's end say a message that it would not say itself."""
-    data, channel = encode_message(type_, body), RULES[type_].carrier.channel
+    data, channel = encode_message(type_, body), RULES[type_].channel
     if channel is None:
         end.link.send_hint(data)
     else:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from link1.bodies import MAX_CHUNK_BYTES, MAX_RECORD_BYTES, Box, MailChunk
-from link1.envelope import RULES, Carrier, MessageRefused, MessageType, Role, encode_message, read_message
+from link1.envelope import RULES, MessageRefused, MessageType, Role, encode_message, read_message
 from link1.errors import FormatError
 from link1.frames import MAX_MESSAGE_BYTES, Channel
 
@@ -89,9 +89,9 @@ def test_no_bytes_upset_the_reader(data: bytes) -> None:
 
 def test_every_type_has_a_rule_and_mail_travels_on_its_own_channel() -> None:
     assert set(RULES) == set(MessageType)
-    mail = {type_ for type_, rule in RULES.items() if rule.carrier is Carrier.MAIL}
+    mail = {type_ for type_, rule in RULES.items() if rule.channel is Channel.MAIL}
     assert mail == {type_ for type_ in MessageType if type_.startswith("mail")}
-    assert [t for t, rule in RULES.items() if rule.carrier is Carrier.HINT] == [MessageType.GUIDE]
+    assert [t for t, rule in RULES.items() if rule.channel is None] == [MessageType.GUIDE]
 
 
 def test_the_largest_mail_chunk_fits_in_a_message() -> None:

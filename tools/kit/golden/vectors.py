@@ -114,7 +114,7 @@ def _signed(item: GoldenObject) -> JsonObject:
 def _message(type_: MessageType, sender: Role, body: JsonObject) -> JsonObject:
     data = encode_message(type_, body)
     sess = TAGS[sender.peer][0]
-    channel = RULES[type_].carrier.channel
+    channel = RULES[type_].channel
     if channel is None:
         frames = [Frame(FrameKind.HINT, sess=sess, payload=data)]
     else:
@@ -126,7 +126,7 @@ def _message(type_: MessageType, sender: Role, body: JsonObject) -> JsonObject:
     return {
         "type": type_.value,
         "from": sender.value,
-        "carrier": RULES[type_].carrier.value,
+        "carrier": "hint" if channel is None else channel.name.lower(),
         "text": data.decode("utf-8"),
         "mid": 0,
         "frames": [encode_frame(frame).hex() for frame in frames],
