@@ -90,7 +90,6 @@ STATE_LASTS_MS = {_S.GREETED: HANDSHAKE_MS, _S.PROVING: None, _S.REFUSED: REFUSA
 """How long a state may last from its beginning; the time of `proof sent` runs on from the hello."""
 
 
-@dataclass(frozen=True, slots=True)
 class HelloProof(SignedObject):
     """hello_obj: what the body of `prove` signs."""
 

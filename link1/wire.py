@@ -8,17 +8,18 @@
 
 A field is the member of the same name, or of the name in its metadata (`member`). Its type says what is read:
 int, str, bool, a StrEnum, a JSON object, another WireObject, a tuple of one type, a mapping from names to one
-type; each of these or None. Rules narrow a type: `Annotated[int, Between(1, 9)]`, a pattern or a set of words
-for a str, a range of decoded bytes for base64, a range of lengths for a tuple. A field with a default is
-omitted while it has that default; `Annotated[str, …] | None` may be null, `Annotated[str | None, …]` may be
-absent and never null. A field with `flat` in its metadata adds the members of another object to this one; it
-is None where they are not all present. Unknown members are ignored: a newer program may send more.
+type; each of these or None. A rule narrows it: a range for an int, for the length of a tuple or for the bytes
+of base64; a pattern or a set of words for a str. A field with a default is omitted while it has that default;
+`Annotated[str, …] | None` may be null, `Annotated[str | None, …]` may be absent and is never null. A field
+with `flat` in its metadata adds the members of another object to this one; it is None where they are not all
+present. Unknown members are ignored: a newer program may send more.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -27,7 +28,6 @@ from typing import (
     Final,
     Self,
     Union,
-    cast,
     dataclass_transform,
     get_args,
     get_origin,
@@ -36,8 +36,6 @@ from typing import (
 
 from link1.canonical import MAX_INTEGER, JsonObject, b64_decode
 from link1.errors import FormatError
-
-_Reader = Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,8 @@ _Rule = Between | Base64Bytes | frozenset[str] | re.Pattern[str]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class WireObject:
-    """Base of the objects that cross a cable or a socket. Every class made from it is a frozen dataclass.
-
-    `constants`: members that every object of the class has, with one value.
-    """
+    """Base of these objects. Every class made from it is a frozen dataclass. `constants`: members that every
+    object of the class has, with one value."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     constants: ClassVar[Mapping[str, int | str]] = {}
@@ -104,7 +100,10 @@ class WireObject:
                 if member.flat.lies_in(obj):
                     given[member.field] = member.flat.from_obj(obj)
             elif member.name in obj:
-                given[member.field] = _read(member, obj[member.name])
+                try:
+                    given[member.field] = _read(member.kind, obj[member.name])
+                except _NotTaken as error:
+                    raise FormatError(f"member {member.name} is not {error}") from None
             elif member.default is MISSING:
                 raise FormatError(f"member {member.name} is missing")
         return cls(**given)
@@ -126,8 +125,8 @@ class _WireMember:
     name: str
     field: str
     default: object
-    read: _Reader
-    flat: type[WireObject] | None = None
+    kind: Any
+    flat: type[WireObject] | None
 
 
 _KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
@@ -136,29 +135,18 @@ _KNOWN: Final[dict[type, tuple[_WireMember, ...]]] = {}
 def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
     """Computed once for each class."""
     if cls not in _KNOWN:
-        _KNOWN[cls] = _read_fields(cls)
-    return _KNOWN[cls]
-
-
-def _read_fields(cls: type[WireObject]) -> tuple[_WireMember, ...]:
-    hints = get_type_hints(cls, include_extras=True)
-    return tuple(
-        _WireMember(
-            one.metadata.get("member", one.name),
-            one.name,
-            one.default,
-            _reader(hints[one.name]),
-            flat=one.metadata.get("flat"),
+        hints = get_type_hints(cls, include_extras=True)
+        _KNOWN[cls] = tuple(
+            _WireMember(
+                one.metadata.get("member", one.name),
+                one.name,
+                one.default,
+                hints[one.name],
+                one.metadata.get("flat"),
+            )
+            for one in fields(cls)
         )
-        for one in fields(cls)
-    )
-
-
-def _read(member: _WireMember, value: object) -> object:
-    try:
-        return member.read(value)
-    except _NotTaken as error:
-        raise FormatError(f"member {member.name} is not {error}") from None
+    return _KNOWN[cls]
 
 
 class _NotTaken(Exception):
@@ -173,108 +161,78 @@ def _written(value: object) -> object:
     return str(value) if isinstance(value, StrEnum) else value
 
 
-def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
-    """The function that reads a value of this type; it raises _NotTaken or FormatError."""
-    origin, arguments = get_origin(kind), get_args(kind)
+def _read(kind: Any, value: object) -> object:
+    """`value` as one of the type `kind`. Raises _NotTaken, or FormatError from an object in it."""
+    origin, arguments = _parts(kind)
     if origin is Annotated:
-        return _ruled(_reader(_without_none(arguments[0])), arguments[1])
+        return _ruled(arguments[1], _read(_without_none(arguments[0]), value))
     if origin in (Union, UnionType):
-        some = _reader(_without_none(kind))
-        return lambda value: None if value is None else some(value)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return _array(_reader(arguments[0]))
+        return None if value is None else _read(_without_none(kind), value)
     if origin is tuple:
-        return _row([_reader(kind) for kind in arguments])
-    if origin is dict and arguments[1] is not Any:
-        return _mapping(_reader(arguments[1]))
+        return _read_tuple(arguments, value)
     if origin is dict:
-        return _plain(dict, "an object")
-    if isinstance(kind, type) and issubclass(kind, WireObject):
-        return _nested(kind)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _word(kind)
-    return _plain(kind, _WORDS[kind])
+        obj: JsonObject = _plain(dict, value)
+        item = arguments[1]
+        return obj if item is Any else {name: _read(item, member) for name, member in obj.items()}
+    if issubclass(kind, WireObject):
+        return kind.from_obj(_plain(dict, value))
+    return _word(kind, value) if issubclass(kind, StrEnum) else _plain(kind, value)
 
 
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(kind), get_args(kind)
+
+
+@cache
 def _without_none(kind: Any) -> Any:
     """The X of `X | None`; another type as it is."""
-    if get_origin(kind) not in (Union, UnionType):
-        return kind
-    return next(one for one in get_args(kind) if one is not NoneType)
+    some = [each for each in get_args(kind) if each is not NoneType]
+    return some[0] if get_origin(kind) in (Union, UnionType) else kind
 
 
-_WORDS: Final = {int: "an integer", str: "a string", bool: "true or false"}
+def _read_tuple(kinds: tuple[Any, ...], value: object) -> tuple[object, ...]:
+    """An array of one kind, or a row with a kind for each item."""
+    if kinds[-1] is Ellipsis:
+        items: list[object] = _plain(list, value)
+        return tuple(_read(kinds[0], item) for item in items)
+    if not isinstance(value, list) or len(value) != len(kinds):
+        raise _NotTaken(f"an array of {len(kinds)}")
+    return tuple(_read(kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
-def _plain(kind: type, what: str) -> _Reader:
-    def read(value: object) -> object:
-        if type(value) is not kind:  # True is not an integer here
-            raise _NotTaken(what)
-        return value
-
-    return read
-
-
-def _word(kind: type[StrEnum]) -> _Reader:
-    def read(value: object) -> object:
-        try:
-            return kind(cast("str", value))
-        except ValueError:
-            raise _NotTaken(f"one of {', '.join(sorted(kind))}") from None
-
-    return read
+_WORDS: Final = {
+    int: "an integer",
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "an array",
+}
 
 
-def _nested(kind: type[WireObject]) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, dict):
-            raise _NotTaken("an object")
-        return kind.from_obj(value)
-
-    return read
+def _plain(kind: type, value: object) -> Any:
+    if type(value) is not kind:  # True is not an integer here
+        raise _NotTaken(_WORDS[kind])
+    return value
 
 
-def _array(item: _Reader) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, list):
-            raise _NotTaken("an array")
-        return tuple(item(entry) for entry in value)
-
-    return read
+def _word(kind: type[StrEnum], value: Any) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _NotTaken(f"one of {', '.join(sorted(kind))}") from None
 
 
-def _row(items: list[_Reader]) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, list) or len(value) != len(items):
-            raise _NotTaken(f"an array of {len(items)}")
-        return tuple(item(entry) for item, entry in zip(items, value, strict=True))
-
-    return read
-
-
-def _mapping(item: _Reader) -> _Reader:
-    def read(value: object) -> object:
-        if not isinstance(value, dict):
-            raise _NotTaken("an object")
-        return {name: item(entry) for name, entry in value.items()}
-
-    return read
-
-
-def _ruled(read_any: _Reader, rule: _Rule) -> _Reader:
-    def read(value: object) -> object:
-        found = read_any(value)
-        match found, rule:
-            case int(), Between() if not rule.low <= found <= rule.high:
-                raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
-            case tuple(), Between() if not rule.low <= len(found) <= rule.high:
-                raise _NotTaken(f"an array of {rule.low} to {rule.high} items")
-            case str(), re.Pattern() if rule.fullmatch(found) is None:
-                raise _NotTaken(f"a string of the form {rule.pattern}")
-            case str(), frozenset() if found not in rule:
-                raise _NotTaken(f"one of {', '.join(sorted(rule))}")
-            case str(), Base64Bytes() if not rule.holds(found):
-                raise _NotTaken(f"base64 of {rule.low} to {rule.high} bytes")
-        return found
-
-    return read
+def _ruled(rule: _Rule, value: Any) -> object:
+    match rule:
+        case Between() if isinstance(value, tuple) and not rule.low <= len(value) <= rule.high:
+            raise _NotTaken(f"an array of {rule.low} to {rule.high} items")
+        case Between() if isinstance(value, int) and not rule.low <= value <= rule.high:
+            raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
+        case Base64Bytes() if not rule.holds(value):
+            raise _NotTaken(f"base64 of {rule.low} to {rule.high} bytes")
+        case frozenset() if value not in rule:
+            raise _NotTaken(f"one of {', '.join(sorted(rule))}")
+        case re.Pattern() if rule.fullmatch(value) is None:
+            raise _NotTaken(f"a string of the form {rule.pattern}")
+    return value

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -128,9 +128,7 @@ def test_what_waits_in_the_inbox_is_offered_from_where_the_device_stands() -> No
     asyncio.run(story())
 
 
-STATUS_AT_8 = DeviceStatus(
-    **{name: getattr(STATUS, name) for name in STATUS.__slots__} | {"mail": MailMarks(8, 0, 0)}
-)
+STATUS_AT_8 = replace(STATUS, mail=MailMarks(8, 0, 0))
 
 
 def test_a_refused_record_is_looked_up_again_until_there_is_another() -> None:

@@ -366,7 +366,7 @@ def _answered_request(bench: EndUnderTest) -> None:
     _needs_opening(bench)
     wrapper, _, _ = _opened(bench)
     verdict = wrapper["verdict"]
-    asked = Request.from_obj({name: verdict[name] for name in ("v", *Request.__slots__)})
+    asked = Request.from_obj(verdict)
     second = verdict_for(bench, asked)
     mark = bench.peer.say("verdict", second)
     not_opened(bench, second, mark, answered=True)
