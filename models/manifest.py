@@ -5,8 +5,6 @@ compared when the manifest is loaded, and ``open_embedder`` runs one fixed crop 
 the vector.
 """
 
-import base64
-import binascii
 import hashlib
 import json
 import re
@@ -19,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from link1.errors import reason_of
+from link1.canonical import b64_decode
+from link1.errors import FormatError, reason_of
 from link1.plain_file import read_plain_file
 from models.crop_geometry import CROP_SIZE
 from models.embedding import EMBEDDING_SIZE, Embedder
@@ -195,14 +194,10 @@ def _thresholds(path: Path, raw: object) -> Thresholds:
 def _known_answer(path: Path, raw: object) -> NDArray[np.float32]:
     expected = f"{path}: self_test.vector_b64 must be {EMBEDDING_SIZE} little-endian float32 of length 1"
     text = raw.get("vector_b64") if isinstance(raw, dict) else None
-    if not isinstance(text, str):
-        raise ManifestError(expected)
     try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as e:
+        data = b64_decode(text, length=4 * EMBEDDING_SIZE)
+    except FormatError as e:
         raise ManifestError(expected) from e
-    if len(data) != 4 * EMBEDDING_SIZE:
-        raise ManifestError(expected)
     vector = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if not abs(float(np.linalg.norm(vector)) - 1.0) < 1e-3:
         raise ManifestError(expected)

@@ -126,11 +126,10 @@ def no_hand(at_ms: int = 0) -> Sighting:
 
 
 def config_obj(**changes: Any) -> JsonObject:
-    thresholds = {name: getattr(THRESHOLDS, name) for name in THRESHOLDS.__slots__}
     return {
         "v": 1,
         "config_seq": 1,
-        "thresholds": thresholds,
+        "thresholds": THRESHOLDS.to_obj(),
         "attempts": 3,
         "decision_timeout_ms": 5_000,
         "passage_timeout_ms": 10_000,

@@ -17,9 +17,8 @@ import pytest
 
 from link1.errors import TransportError
 from link1.events import Proven
-from link1.transport.discovery import find_serial
 from link1.transport.pump import CablePump, monotonic_ms
-from link1.transport.serial_port import Port, open_port
+from link1.transport.serial_port import Port, find_serial, open_port
 from link1.transport.usb_bulk import open_usb
 from link1.transport.usbfs import Interface
 from tests.link1.cable import make_device, make_validator

@@ -207,7 +207,7 @@ def test_a_verdict_names_the_gallery_that_was_searched() -> None:
 
 @pytest.mark.parametrize("change", [{"accept_q": 10_001}, {"quality_q": True}, {"thr_id": ""}, {"pad_q": -1}])
 def test_thresholds_outside_the_contract(change: dict[str, Any]) -> None:
-    members = {name: getattr(THRESHOLDS, name) for name in THRESHOLDS.__slots__}
+    members = THRESHOLDS.to_obj()
     assert Thresholds.from_obj(members) == THRESHOLDS
     with pytest.raises(FormatError):
         Thresholds.from_obj(members | change)
