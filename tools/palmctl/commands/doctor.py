@@ -64,20 +64,14 @@ def doctor(checks: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     from device.doctor.case import take_case
     from device.doctor.examine import CHECKS, examine
     from device.platform.clock import SystemClock
-    from tools.palmctl.live_terminal import is_live
+    from tools.palmctl.live_terminal import live_line
 
     unknown = [name for name in checks if name not in CHECKS]
     if unknown:
         raise click.UsageError(f"no check is called {unknown[0]}; there are {', '.join(CHECKS)}")
-    live = is_live(sys.stderr) and not as_json
-
-    def tell(name: str) -> None:
-        if live:
-            click.echo("\r\x1b[2K  " + _(f"looking at {name} …"), nl=False, err=True)
-
-    findings = examine(take_case(config_path(config), SystemClock()), checks, tell)
-    if live:
-        click.echo("\r\x1b[2K", nl=False, err=True)
+    with live_line(hidden=as_json) as tell:
+        case = take_case(config_path(config), SystemClock())
+        findings = examine(case, checks, lambda name: tell("  " + _(f"looking at {name} …")))
     counts = {word: sum(finding.result == word for finding in findings.values()) for word in _MARKS}
     if as_json:
         items = [finding.to_obj(name) for name, finding in findings.items()]

@@ -264,24 +264,15 @@ def _fingerprint(kid: str) -> list[str]:
 
 def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None, as_json: bool) -> None:
     """Step 1 or step 3 of `device.provisioning.offline`, by what FILE holds."""
-    from device.provisioning.offline import (
-        ANSWER_TYPE,
-        MAX_FILE_BYTES,
-        file_type,
-        pending_registration,
-        read_root_kid,
-        take_answer,
-    )
+    from device.provisioning import offline
 
-    content = b""
-    if file.exists():
-        content = read_plain_file(file, MAX_FILE_BYTES)
-    pending = pending_registration(_base(path, given))
+    content = read_plain_file(file, offline.MAX_FILE_BYTES) if file.exists() else b""
+    pending = offline.pending_registration(_base(path, given))
     if pending is not None:
         for option in ("device_id", "gate_id", "dbd_id"):
             given[option] = given[option] or getattr(pending, option)
         given["passage_sensor"] = given["passage_sensor"] or pending.passage_sensor
-    answered = bool(content) and file_type(content) == ANSWER_TYPE
+    answered = bool(content) and offline.file_type(content) == offline.ANSWER_TYPE
     if answered and pending is None:
         raise ProvisioningError(
             "no registration waits for an answer here: it is finished, or was never begun; "
@@ -291,24 +282,16 @@ def _offline(path: Path, given: dict[str, Any], file: Path, root_kid: str | None
         _need(given, option)
     settings = _settings(path, given)
     if answered:
-        kid = read_root_kid(root_kid or _asked_root())
-        _print_done(take_answer(settings, path, content, kid), settings, path, as_json)
+        kid = offline.read_root_kid(root_kid or _asked_root())
+        _print_done(offline.take_answer(settings, path, content, kid), settings, path, as_json)
         return
-    if content:
-        _same_request(settings, file, content)
-    registration = _registration(settings, passage_sensor=given["passage_sensor"])
-    _request(settings, path, file, registration, as_json)
-
-
-def _same_request(settings: DeviceConfig, file: Path, held: bytes) -> None:
-    """FILE may be written over only if it holds what was asked for here before."""
-    from device.provisioning.offline import PENDING_NAME
-
-    kept = settings.device.state_dir / PENDING_NAME
-    if not kept.exists() or kept.read_bytes() != held:
+    kept = settings.device.state_dir / offline.PENDING_NAME
+    if content and not (kept.exists() and kept.read_bytes() == content):
         raise ProvisioningError(
             f"{file} holds another request and is left alone; name a FILE that is not there"
         )
+    registration = _registration(settings, passage_sensor=given["passage_sensor"])
+    _request(settings, path, file, registration, as_json)
 
 
 def _request(

@@ -1,7 +1,6 @@
 """`palmctl support-bundle`: what helps from afar, without secrets and without people."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -25,22 +24,15 @@ def support_bundle(*, file: Path, config: Path | None, as_json: bool) -> None:
     from device.config.config import config_path
     from device.doctor.case import take_case
     from device.platform.clock import SystemClock
-    from tools.palmctl.live_terminal import is_live
+    from tools.palmctl.live_terminal import live_line
     from tools.palmctl.support_bundle import check_target, collect, write_bundle
 
     path = file.absolute()
     check_target(path)
-    live = is_live(sys.stderr) and not as_json
-
-    def tell(what: str) -> None:
-        if live:
-            click.echo("\r\x1b[2K  " + _(f"gathering {what} …"), nl=False, err=True)
-
-    case = take_case(config_path(config), SystemClock())
-    files = collect(case, tell)
-    write_bundle(path, files)
-    if live:
-        click.echo("\r\x1b[2K", nl=False, err=True)
+    with live_line(hidden=as_json) as tell:
+        case = take_case(config_path(config), SystemClock())
+        files = collect(case, lambda what: tell("  " + _(f"gathering {what} …")))
+        write_bundle(path, files)
     if as_json:
         told = {"file": str(path), "bytes": path.stat().st_size, "holds": sorted(files)}
         click.echo(json.dumps(told | {"not_readable": sorted(case.closed)}))
