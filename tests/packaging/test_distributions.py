@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.palmctl.added_commands import ExtendedGroup
 from tools.palmctl.commands.bench import bench
+from tools.palmctl.groups import ExtendedGroup
 from tools.palmctl.main import main
 from tools.rig.packaging.deb import SOURCE
 from tools.rig.packaging.documents import locked_names

@@ -8,7 +8,7 @@ import pytest
 from click import Group
 
 from models.hand_landmarks import WEIGHTS_FOLDER, installed_landmarks, open_landmarks, weights_folder
-from tools.palmctl.added_commands import ExtendedGroup
+from tools.palmctl.groups import ExtendedGroup
 from tools.rig.packaging import documents
 from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, SYSTEM_FILES, Build, build
 from tools.rig.packaging.debian_package import RELEASES

@@ -24,7 +24,7 @@ from tools.cloud.store import (
     on_store,
     reported,
 )
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 
 @click.group(cls=WholeHelpGroup)

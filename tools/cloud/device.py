@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_data, on_store, on_this_store, reported
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.store.base import Tx

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tools.cloud.store import Work, environment_of, of_environment, on_store
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 _Q = click.IntRange(0, 10_000)
 _QUALITY = click.IntRange(0, 100)

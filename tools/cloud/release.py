@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.cloud.store import Command, Work, environment_of, of_environment, on_store
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.domain.tenancy.callers import Environment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tools.cloud.store import echo, on_data, reported
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
     from cloud_client.reference_server.ops.key_rotation import SecretRotation

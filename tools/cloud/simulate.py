@@ -20,7 +20,7 @@ from tools.cloud.store import (
     on_this_store,
     reported,
 )
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
     from device.enrolment.session import EnrolmentSession

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from tools.palmctl.added_commands import KIT, RIG, SERVER, ExtendedGroup
 from tools.palmctl.command_errors import reported
+from tools.palmctl.groups import KIT, RIG, SERVER, ExtendedGroup, in_language
 from tools.palmctl.language import LANGUAGES, choose_language, translated
 from tools.palmctl.live_terminal import is_plain
-from tools.palmctl.translated_help import in_language
 
 # name: (module of tools.palmctl.commands, one line of help). The line is here so that --help imports nothing.
 COMMANDS = {

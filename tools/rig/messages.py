@@ -18,9 +18,9 @@ from typing import Final
 
 import click
 
+from tools.palmctl.groups import paragraphs
 from tools.palmctl.language import DOMAIN, FOLDER
 from tools.palmctl.main import ADDED_COMMANDS, COMMANDS, main
-from tools.palmctl.translated_help import paragraphs
 
 ROOT: Final = Path(__file__).parents[2]
 PO: Final = FOLDER / "pt_BR/LC_MESSAGES" / f"{DOMAIN}.po"
@@ -47,7 +47,7 @@ PROSE: Final = (
     "device/vision/hand_weights.py",
     "device/wipe",
     "link1/transport",
-    "tools/palmctl/enrolment_terminal.py",
+    "tools/palmctl/commands/enrol.py",
 )
 """Here every string of several words is a message: findings, details, what to do."""
 

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 
-from device.platform.control import ask_core
+from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed, ResetDone
 from device.wipe.factory_reset import RESET_WITHIN_S, reset_device
 from link1.canonical import canonical_bytes

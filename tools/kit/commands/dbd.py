@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 if TYPE_CHECKING:
     from link1.keys import SigningKey

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.groups import WholeHelpGroup
 
 
 @click.group(cls=WholeHelpGroup)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.added_commands import RIG, ExtendedGroup
+from tools.palmctl.groups import RIG, ExtendedGroup
 
 Command = Callable[..., Any]
 Measure = Callable[[Path, Callable[[str], None]], tuple[dict[str, Any], list[str]]]

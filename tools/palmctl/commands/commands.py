@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tools.palmctl.whole_help import first_sentence
+from tools.palmctl.groups import first_sentence
 
 _EXIT_CODES = re.compile(r"^Exit codes? (?P<codes>.*?)(?:\n\n|\Z)", re.DOTALL | re.MULTILINE)
 _ONE_CODE = re.compile(

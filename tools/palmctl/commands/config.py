@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import translated as _
-from tools.palmctl.whole_help import WholeHelpGroup
 
 _CONFIG = click.option(
     "--config", type=click.Path(path_type=Path), help="Configuration file; default as for palmd."

@@ -1,18 +1,42 @@
-"""`palmctl enrol`: a person enrols before this device, and this terminal is the screen."""
+"""`palmctl enrol`: a person enrols before this device, and this terminal is the screen.
+
+The terms are read and accepted here; the guidance is one line that changes.
+"""
 
 import json
+import shutil
 import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
 from device.errors import IpcRefused
 from device.platform.ipc import ask_core
-from tools.palmctl.control_sockets import totem_socket_of
-from tools.palmctl.enrolment_terminal import EnrolmentEnd, EnrolmentTerminal
-from tools.palmctl.language import translated
+from device.values.control import (
+    CodeTyped,
+    ScreenAnswer,
+    ScreenAsked,
+    TermsAccepted,
+    TermsAnswer,
+    TermsAsked,
+    TermsShown,
+)
+from device.values.status import EnrolmentShown
+from tools.palmctl.control_sockets import Ask, totem_socket_of
+from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
+from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
+
+_ASK_EVERY_S: Final = 5.0
+_OVER = frozenset({"idle", "done", "review", "failed"})
+_YES: Final = {"pt-BR": "aceito", "en": "accept"}
+_WIDEST: Final = 88
 
 
 @click.command()
@@ -73,8 +97,169 @@ def enrol(
     try:
         ended = terminal.cancel() if cancel else terminal.run(code, wait_s)
     except IpcRefused as error:
-        ended = EnrolmentEnd("refused", error.code, translated(str(error)))
+        ended = EnrolmentEnd("refused", error.code, _(str(error)))
     if as_json:
         click.echo(json.dumps({"status": ended.status, "code": ended.code}))
     click.echo(ended.text, err=True)
     sys.exit(0 if ended.good else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentEnd:
+    """How it ended. `status`: completed, review, failed, refused, cancelled; `code`: why, if it failed."""
+
+    status: str
+    code: str | None
+    text: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the service has taken it, or what was asked is done."""
+        return self.status in ("completed", "review", "cancelled")
+
+
+class EnrolmentTerminal:
+    """One enrolment. `accept_unread`: terms of this version are accepted without being shown."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        *,
+        language: str,
+        accept_unread: str | None,
+        tell: Callable[[str], None],
+        live: bool,
+    ) -> None:
+        self._ask = ask
+        self._language = language
+        self._words = WORDS[language]
+        self._accept_unread = accept_unread
+        self._tell = tell
+        self._live = live
+        self._line = ""
+        self._typed = False
+
+    def cancel(self) -> EnrolmentEnd:
+        """Cancel what is in progress."""
+        self._ask("enrolment.cancel")
+        return EnrolmentEnd(
+            "cancelled", None, _("cancelled; what was captured is overwritten, its code stays valid")
+        )
+
+    def run(self, code: str | None, wait_s: float) -> EnrolmentEnd:
+        """From the code to the end. Raises IpcRefused and IpcUnreachable; Ctrl-C cancels and is raised on."""
+        told = self._state(after=0, wait_ms=0)
+        if told.unready:
+            raise IpcRefused("not_ready", f"no palm can be captured now: {told.unready}")
+        if told.state.step not in _OVER:
+            raise IpcRefused(
+                "busy", "another enrolment is in progress; see it with palmctl status, end it with --cancel"
+            )
+        seq, self._typed = told.seq, code is not None
+        if code is None:
+            self._tell(self._words["welcome_how"])
+        else:
+            self._ask("enrolment.begin", **CodeTyped(code).to_obj())
+        try:
+            return self._follow(seq, time.monotonic() + wait_s)
+        except BaseException:
+            self._ask("enrolment.cancel")
+            raise
+        finally:
+            self._close_line()
+
+    def _follow(self, seq: int, until_s: float) -> EnrolmentEnd:
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                self._ask("enrolment.cancel")
+                return EnrolmentEnd(
+                    "failed", "no_answer", _("nothing more happened in this time; it is cancelled")
+                )
+            wait_ms = round(1000 * min(_ASK_EVERY_S, left_s))
+            told = self._state(after=seq, wait_ms=wait_ms)
+            if told.seq == seq:
+                continue
+            seq = told.seq
+            ended = self._step(told.state, online=told.online)
+            if ended is not None:
+                return ended
+
+    def _state(self, *, after: int, wait_ms: int) -> ScreenAnswer:
+        asked = ScreenAsked(after, wait_ms).to_obj()
+        return ScreenAnswer.from_obj(self._ask("enrolment.state", timeout_s=_ASK_EVERY_S + 5, **asked).header)
+
+    def _step(self, state: EnrolmentShown, *, online: bool) -> EnrolmentEnd | None:
+        words, step = self._words, state.step
+        if state.consent is not None:
+            return self._consent(state.consent.terms_version, list(state.consent.optional))
+        if step in ("done", "review"):
+            self._show(words[step])
+            return EnrolmentEnd("completed" if step == "done" else "review", None, words[f"{step}_how"])
+        if step == "failed":
+            code = state.code or ""
+            return EnrolmentEnd("failed", code, failure_word(self._language, code, typed=self._typed))
+        capture = state.capture
+        if step == "show_hand" and capture is not None:
+            marks = "●" * capture.captured + "○" * (capture.wanted - capture.captured)
+            hint = hint_word(self._language, capture.hint)
+            self._show(f"{words[f'show_{capture.hand}']}  {marks}  {hint}")
+        elif step == "sending" and not online:
+            self._show(words["sending_offline"])
+        else:
+            self._show(words[step])
+        return None
+
+    def _consent(self, version: str, optional: list[str]) -> EnrolmentEnd | None:
+        """Show the terms and ask; None when they were accepted."""
+        if self._accept_unread is not None and self._accept_unread != version:
+            self._ask("enrolment.cancel")
+            return EnrolmentEnd(
+                "refused",
+                "other_terms",
+                _(f"--accept-terms names other terms than the session, {version}"),
+            )
+        asked = TermsAsked(version, self._language).to_obj()
+        answer = TermsAnswer.from_obj(self._ask("enrolment.terms", **asked).header)
+        purposes = list(answer.required)
+        if self._accept_unread is None:
+            chosen = self._read_and_ask(answer.terms, purposes, optional)
+            if chosen is None:
+                self._ask("enrolment.refuse")
+                return EnrolmentEnd(
+                    "failed", "consent_refused", failure_word(self._language, "consent_refused")
+                )
+            purposes = chosen
+        self._ask("enrolment.accept", **TermsAccepted(version, tuple(purposes)).to_obj())
+        return None
+
+    def _read_and_ask(self, terms: TermsShown, required: list[str], optional: list[str]) -> list[str] | None:
+        words, width = self._words, min(_WIDEST, shutil.get_terminal_size().columns)
+        self._close_line()
+        self._tell("\n" + click.style(terms.title, bold=True) + f"  ({terms.terms_version})\n")
+        for paragraph in terms.paragraphs:
+            self._tell("\n".join(textwrap.fill(line, width) for line in paragraph.splitlines()) + "\n")
+        self._tell(words["you_agree"])
+        for purpose in required:
+            self._tell(f"  • {words[purpose]}")
+        yes = _YES[self._language]
+        said = click.prompt(f"\n«{yes}»?", default="", show_default=False, err=True)
+        if str(said).strip().lower() != yes:
+            return None
+        more = [purpose for purpose in optional if click.confirm(words[purpose], default=False, err=True)]
+        return [*required, *more]
+
+    def _show(self, text: str) -> None:
+        """One line: on a terminal it replaces the line before, elsewhere it is printed when it changes."""
+        if text == self._line:
+            return
+        if self._live:
+            click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+        else:
+            self._tell(text)
+        self._line = text
+
+    def _close_line(self) -> None:
+        if self._live and self._line:
+            click.echo("", err=True)
+        self._line = ""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import translated as _
-from tools.palmctl.whole_help import WholeHelpGroup
 
 
 @click.group(cls=WholeHelpGroup)

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from tools.palmctl.commands.update import in_json, show, take, with_config
+from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import translated as _
-from tools.palmctl.whole_help import WholeHelpGroup
 
 
 @click.group(cls=WholeHelpGroup)

@@ -13,10 +13,10 @@ from device.platform.ipc import IpcClient, Packet, ask_core
 from device.values.control import ChunkGiven, DeviceNamed, UpdatesAnswer
 from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
 from tools.palmctl.control_sockets import control_socket_of
+from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
-from tools.palmctl.whole_help import WholeHelpGroup
 
 if TYPE_CHECKING:
     from tools.palmctl.release_file import ReleaseFile

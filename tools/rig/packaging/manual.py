@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 
 import click
 
-from tools.palmctl.added_commands import ExtendedGroup
+from tools.palmctl.groups import ExtendedGroup, in_language
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
-from tools.palmctl.translated_help import in_language
 
 _EXIT_STATUS = (
     ("0", marked("done")),

@@ -1,20 +1,35 @@
-"""Commands that other distributions of this repository add to `palmctl`.
+"""Groups of commands: their help, in the language of the process, and the commands that others add to them.
 
 The package of a device holds what a gate needs. The reference server, the kit and the rig belong to other
 distributions (tools/rig/packaging), which name their commands as entry points.
 """
 
+import copy
+import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
-from tools.palmctl.language import marked
-from tools.palmctl.whole_help import WholeHelpGroup
+from tools.palmctl.language import is_english, marked, translated
 
 SERVER, KIT, RIG = marked("the reference server"), marked("the validator kit"), marked("the test rig")
 """The parts of the project that a device's package leaves out."""
+
+
+class WholeHelpGroup(click.Group):
+    """A group, and those below it, whose list shows the first sentence of every command whole: it is wrapped,
+    where click cuts it at the line's end."""
+
+    group_class = type
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        children = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, first_sentence(child)) for name, child in children if child and not child.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 class ExtendedGroup(WholeHelpGroup):
@@ -55,3 +70,35 @@ class ExtendedGroup(WholeHelpGroup):
             "out; run the command from a checkout of the project, where `make demo` installs all of it from "
             "the lock"
         )
+
+
+def first_sentence(command: click.Command) -> str:
+    """The first sentence of a command's help, on one line."""
+    return command.get_short_help_str(limit=10_000)
+
+
+def paragraphs(text: str) -> list[str]:
+    r"""The paragraphs of a help text, each in one line but for those that click's \b keeps as they are."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return [part if part.startswith("\b") else " ".join(part.split()) for part in parts if part]
+
+
+def in_language(command: click.Command) -> click.Command:
+    """A copy of `command` and all below it, with translated help texts; in English `command` itself."""
+    if is_english():
+        return command
+    shown = copy.copy(command)
+    if command.help:
+        shown.help = "\n\n".join(translated(part) for part in paragraphs(command.help))
+    shown.params = [_parameter(parameter) for parameter in command.params]
+    if isinstance(command, click.Group) and isinstance(shown, click.Group):
+        shown.commands = {name: in_language(child) for name, child in command.commands.items()}
+    return shown
+
+
+def _parameter(parameter: click.Parameter) -> click.Parameter:
+    if not isinstance(parameter, click.Option) or not parameter.help:
+        return parameter
+    shown = copy.copy(parameter)
+    shown.help = translated(parameter.help)
+    return shown
