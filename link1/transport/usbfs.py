@@ -77,35 +77,18 @@ class Ended:
 
 
 class Endpoints(Protocol):
-    """A claimed interface. Every method but `close` may raise OSError, ENODEV where the device is gone."""
+    """A claimed interface, as `Usbfs` is one."""
 
-    def fileno(self) -> int:
-        """Polls as writable, or as readable, when `ended` has something to say; as hung up when unplugged."""
-        ...
-
-    def receive(self) -> None:
-        """Let the device send one packet more."""
-        ...
-
-    def send(self, data: bytes) -> None:
-        """Hand over one transfer, 1 to 16,384 bytes; after a full last packet an empty one ends it."""
-        ...
-
-    def ended(self) -> list[Ended]:
-        """What has ended since, in order."""
-        ...
-
-    def clear_halt(self, endpoint: int) -> None:
-        """End a stall."""
-        ...
-
-    def close(self) -> None:
-        """Give the interface back; transfers under way are given up."""
-        ...
+    def fileno(self) -> int: ...
+    def receive(self) -> None: ...
+    def send(self, data: bytes) -> None: ...
+    def ended(self) -> list[Ended]: ...
+    def clear_halt(self, endpoint: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class Usbfs:
-    """See `Endpoints`."""
+    """A claimed interface. Every method but `close` may raise OSError, ENODEV where the device is gone."""
 
     def __init__(self, interface: Interface) -> None:
         """Open the device and claim the interface. Raises OSError: EBUSY when something else holds it."""
@@ -119,18 +102,22 @@ class Usbfs:
             raise
 
     def fileno(self) -> int:
+        """Polls as writable, or as readable, when `ended` has something to say; as hung up when unplugged."""
         return self._fd
 
     def receive(self) -> None:
+        """Let the device send one packet more."""
         # A transfer ends with a short packet or a full buffer: one of a single packet never waits for more.
         size = self._interface.packet_bytes
         self._submit(self._interface.read_from, ctypes.create_string_buffer(size), size, 0)
 
     def send(self, data: bytes) -> None:
+        """Hand over one transfer, 1 to 16,384 bytes; after a full last packet an empty one ends it."""
         buffer = ctypes.create_string_buffer(data, len(data))
         self._submit(self._interface.write_to, buffer, len(data), _ZERO_PACKET)
 
     def ended(self) -> list[Ended]:
+        """What has ended since, in order."""
         ended: list[Ended] = []
         address = ctypes.c_void_p()
         while True:
@@ -152,9 +139,11 @@ class Usbfs:
             )
 
     def clear_halt(self, endpoint: int) -> None:
+        """End a stall."""
         self._call(_CLEAR_HALT, ctypes.c_uint(endpoint))
 
     def close(self) -> None:
+        """Give the interface back; transfers under way are given up."""
         os.close(self._fd)  # the kernel ends every transfer and releases the interface
         self._under_way.clear()
 

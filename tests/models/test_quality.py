@@ -21,10 +21,10 @@ from models.quality import (
     Component,
     Quality,
     assess,
+    foreign_share,
     read_calibration,
     shipped_calibration,
 )
-from models.quality_occlusion import foreign_share
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.render import Setting, render_frame

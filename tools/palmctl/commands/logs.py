@@ -1,11 +1,13 @@
 """`palmctl logs`: what the daemons have said."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
 
 from tools.palmctl.language import translated as _
+from tools.palmctl.unit_logs import UNITS, following, journalctl
 
 _COLOURS = {"emerg": "red", "alert": "red", "crit": "red", "err": "red", "warning": "yellow"}
 
@@ -21,10 +23,6 @@ def logs(*, follow: bool, since: str | None, unit: str | None, lines: int | None
 
     Exit code 0: shown. 1: journald refused. 3: there is no journald here.
     """
-    from dataclasses import asdict
-
-    from tools.palmctl.unit_logs import UNITS, following, journalctl
-
     options = ["--output=json"]
     if since is not None:
         options.append(f"--since={since}")
