@@ -29,16 +29,6 @@ MAX_BATCH_ITEMS: Final = 100
 DEFAULT_DELTA_PAGE: Final = 200
 MAX_WAIT_S: Final = 55
 
-QR_PREFIX: Final = "SVC"
-
-
-class Purpose(StrEnum):
-    """What a consent is for."""
-
-    ENROLLMENT = "enrollment"
-    IDENTIFICATION = "identification"
-    DATASET_COLLECTION = "dataset_collection"
-
 
 class ProblemCode(StrEnum):
     """Stable error codes (partner API, Errors) and the two of the transport itself."""

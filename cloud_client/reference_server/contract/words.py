@@ -4,8 +4,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from cloud_client.contract import QR_PREFIX
-
+QR_PREFIX: Final = "SVC"
 API_VERSION: Final = "v1"
 CONTRACT_VERSION: Final = "1.0.0"
 DEFAULT_PORT: Final = 8710
@@ -32,6 +31,14 @@ GALLERY_TTL_MS: Final = 6 * 3600 * 1000
 MAX_JSON_BYTES: Final = 64 * 1024
 MAX_REPORT_BYTES: Final = 8 * 1024
 MAX_BULK_JSON_BYTES: Final = 4 * 1024 * 1024
+
+
+class Purpose(StrEnum):
+    """What a consent is for."""
+
+    ENROLLMENT = "enrollment"
+    IDENTIFICATION = "identification"
+    DATASET_COLLECTION = "dataset_collection"
 
 
 def session_qr_payload(session_id: str, token: str) -> str:
