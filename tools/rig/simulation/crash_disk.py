@@ -74,8 +74,10 @@ Tree = dict[str, bytes | None]
 
 @dataclass(eq=False)
 class _File:
+    """`now` is `durable` with the `pending` changes."""
+
     now: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
     pending: list[Write | Cut] = field(default_factory=list)
 
 
@@ -113,16 +115,29 @@ class CrashDisk:
     def __init__(self, state: Path, start: Tree | None = None) -> None:
         self._state = str(state.resolve())
         self._root = _Folder()
+        self._found: dict[str, _File | _Folder] = {}
+        """By path, until a name changes."""
         self.marks: list[dict[str, Any]] = []
         for path, data in sorted((start or {}).items()):
             folder, name = self._place(f"{self._state}/{path}")
-            node = _Folder() if data is None else _File(bytearray(data), data)
+            node = _Folder() if data is None else _File(bytearray(data), bytearray(data))
             folder.now[name] = folder.durable[name] = node
 
     def follow(self, change: Change) -> None:
         """One more thing has happened."""
-        if isinstance(change, Write | Cut | Sync) and not self._exists(change.path):
-            return  # a file that was removed and is still open
+        match change:
+            case Write() | Cut():
+                if (node := self._node(change.path)) is not None:
+                    self._change_file(node, change)
+                return
+            case Sync(path):
+                if (node := self._node(path)) is not None:
+                    self._sync(node)
+                return
+            case Mark(said):
+                self.marks.append(said)
+                return
+        self._found.clear()
         match change:
             case Make(path, is_folder):
                 folder, name = self._place(path)
@@ -136,12 +151,6 @@ class CrashDisk:
                 if folder is not other:
                     raise TypeError("renaming across folders is not modelled")
                 folder.change(_Named(gone=(name,), come=((new_name, folder.now[name]),)))
-            case Write() | Cut():
-                self._change_file(change)
-            case Sync(path):
-                self._sync(self._node(path))
-            case Mark(said):
-                self.marks.append(said)
 
     def whole(self) -> Tree:
         """What a reader sees while the power is on."""
@@ -163,8 +172,7 @@ class CrashDisk:
         """Whether anything may be lost."""
         return any(node.pending for node in _nodes(self._root))
 
-    def _change_file(self, change: Write | Cut) -> None:
-        file = self._node(change.path)
+    def _change_file(self, file: _File | _Folder, change: Write | Cut) -> None:
         if not isinstance(file, _File):
             raise TypeError(f"{change.path} is no file")
         if isinstance(change, Write) and change.offset is None:
@@ -174,7 +182,8 @@ class CrashDisk:
 
     def _sync(self, node: _File | _Folder) -> None:
         if isinstance(node, _File):
-            node.durable = bytes(node.now)
+            for change in node.pending:
+                _apply(change, node.durable)
         else:
             node.durable = dict(node.now)
         node.pending.clear()
@@ -189,17 +198,16 @@ class CrashDisk:
             folder = inner
         return folder, parts[-1]
 
-    def _exists(self, path: str) -> bool:
-        node: _File | _Folder | None = self._root
-        for part in path[len(self._state) + 1 :].split("/") if path != self._state else ():
-            node = node.now.get(part) if isinstance(node, _Folder) else None
-        return node is not None
-
-    def _node(self, path: str) -> _File | _Folder:
-        if path == self._state:
-            return self._root
-        folder, name = self._place(path)
-        return folder.now[name]
+    def _node(self, path: str) -> _File | _Folder | None:
+        """None: a file that was removed and is still open."""
+        node: _File | _Folder | None = self._found.get(path)
+        if node is None:
+            node = self._root
+            for part in path[len(self._state) + 1 :].split("/") if path != self._state else ():
+                node = node.now.get(part) if isinstance(node, _Folder) else None
+            if node is not None:
+                self._found[path] = node
+        return node
 
 
 def fingerprint(tree: Tree) -> bytes:
@@ -257,7 +265,7 @@ def _names_kept(pending: list[_Named], rng: random.Random | None, *, keep_all: b
 
 def _content(file: _File, rng: random.Random | None, *, keep_all: bool) -> bytes:
     if rng is None:
-        return bytes(file.now) if keep_all else file.durable
+        return bytes(file.now if keep_all else file.durable)
     data = bytearray(file.durable)
     how = rng.choice(("none", "all", "first", "first", "any", "torn", "torn", "grown"))
     if how == "grown":

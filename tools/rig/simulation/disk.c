@@ -1,10 +1,10 @@
 /* Follows what one program does to the files below some folders, in order, and fails calls there on demand.
  *
  * Loaded with LD_PRELOAD. The record of a change is
- *     u8 kind, u32 length and path, u32 length and second path, i64 offset or size, u32 length and bytes
+ *     u8 kind, u32 lengths of path, second path and bytes, i64 offset or size, path, second path, bytes
  * in the machine's byte order; `sim_take` hands over what has gathered. Calls that the model of a disk does not
  * have (link, shared mappings) are not made there by the programs under test: SQLite keeps its index of the
- * log in heap memory with an exclusive lock. posix_fallocate is let through and not recorded.
+ * log in heap memory with an exclusive lock. posix_fallocate reserves nothing: no file is that large.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,18 +46,13 @@ static void put(const void *data, size_t size) {
     used += size;
 }
 
-static void put_bytes(const void *data, uint32_t size) {
-    put(&size, sizeof size);
-    put(data, size);
-}
-
 static void note(enum kind kind, const char *path, const char *to, int64_t at, const void *data, size_t size) {
-    unsigned char byte = kind;
-    put(&byte, 1);
-    put_bytes(path, strlen(path));
-    put_bytes(to, strlen(to));
-    put(&at, sizeof at);
-    put_bytes(data, size);
+    struct __attribute__((packed)) { uint8_t kind; uint32_t path, to, data; int64_t at; } head =
+        { kind, strlen(path), strlen(to), size, at };
+    put(&head, sizeof head);
+    put(path, head.path);
+    put(to, head.to);
+    put(data, size);
 }
 
 static const char *path_of(int descriptor) {
@@ -178,6 +173,16 @@ PWRITE(pwrite64)
     }
 FTRUNCATE(ftruncate)
 FTRUNCATE(ftruncate64)
+
+#define FALLOCATE(name) \
+    int name(int descriptor, off_t at, off_t size) { \
+        REAL(int, name, int, off_t, off_t); \
+        const char *path = path_of(descriptor); \
+        if (refused(path, failing.write_errno)) return failing.write_errno; \
+        return path && follows(path) ? 0 : real(descriptor, at, size); \
+    }
+FALLOCATE(posix_fallocate)
+FALLOCATE(posix_fallocate64)
 
 #define FSYNC(name) \
     int name(int descriptor) { \

@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from tools.rig.simulation.crash_disk import (
-    Change,
     CrashDisk,
     Cut,
     Make,
-    Mark,
     Remove,
     Rename,
     Sync,
@@ -35,8 +33,7 @@ from tools.rig.simulation.crash_disk import (
 
 SOURCE: Final = Path(__file__).with_name("disk.c")
 TMPFS: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
-_LENGTH: Final = struct.Struct("=I")
-_PLACE: Final = struct.Struct("=q")
+_HEAD: Final = struct.Struct("=BIIIq")
 _MAKE_FILE, _MAKE_FOLDER, _WRITE, _CUT, _RENAME, _REMOVE, _SYNC = range(1, 8)
 
 
@@ -80,23 +77,23 @@ class Follower:
         return ctypes.string_at(place, size) if size else b""
 
 
-def changes_of(record: bytes) -> Iterator[Change]:
+def changes_of(record: bytes) -> Iterator[Make | Write | Cut | Rename | Remove | Sync]:
     """Read what `disk.c` wrote."""
-    at = 0
+    at, paths = 0, dict[bytes, str]()
 
-    def piece() -> bytes:
-        nonlocal at
-        (length,) = _LENGTH.unpack_from(record, at)
-        at += _LENGTH.size + length
-        return record[at - length : at]
+    def decoded(path: bytes) -> str:
+        known = paths.get(path)
+        if known is None:
+            known = paths[path] = os.fsdecode(path)
+        return known
 
     while at < len(record):
-        kind = record[at]
-        at += 1
-        path, to = os.fsdecode(piece()), os.fsdecode(piece())
-        (place,) = _PLACE.unpack_from(record, at)
-        at += _PLACE.size
-        data = piece()
+        kind, path_size, to_size, data_size, place = _HEAD.unpack_from(record, at)
+        to_at = at + _HEAD.size + path_size
+        data_at = to_at + to_size
+        path, to = decoded(record[at + _HEAD.size : to_at]), decoded(record[to_at:data_at])
+        at = data_at + data_size
+        data = record[data_at:at]
         match kind:
             case 1 | 2:
                 yield Make(path, kind == _MAKE_FOLDER)
@@ -133,7 +130,7 @@ class Disks:
         """Take over what has happened."""
         for change in changes_of(self.follower.take()):
             for disk in self.disks:
-                if not isinstance(change, Mark) and disk.holds(change.path):
+                if disk.holds(change.path):
                     disk.model.follow(change)
                     break
 
@@ -144,10 +141,10 @@ class Disk:
     def __init__(self, disks: Disks, name: str, slot: int, start: Tree) -> None:
         self._disks, self._name, self._slot = disks, name, slot
         self._turn = 0
-        self.state, self.model = self._laid_out(start)
+        self._begin_on(start)
 
     def holds(self, path: str) -> bool:
-        return path.startswith(f"{self.state}/") or path == str(self.state)
+        return path.startswith(self._inside) or path == self._inside[:-1]
 
     def killed(self) -> None:
         """Its programs died, the kernel lives: everything written is there. In a new folder all the same, so
@@ -189,12 +186,13 @@ class Disk:
 
     def _begin_with(self, tree: Tree) -> None:
         self._disks.follower.fail(None)
-        self.state, self.model = self._laid_out(tree)
+        self._begin_on(tree)
 
-    def _laid_out(self, tree: Tree) -> tuple[Path, CrashDisk]:
+    def _begin_on(self, tree: Tree) -> None:
         self._turn += 1
-        state = self._disks.folder / f"{self._name}-{self._turn}"
-        state.mkdir(mode=0o700)
-        lay_out(tree, state)
-        self._disks.follower.watch(self._slot, state)
-        return state, CrashDisk(state, tree)
+        self.state = self._disks.folder / f"{self._name}-{self._turn}"
+        self._inside = f"{self.state}/"
+        self.state.mkdir(mode=0o700)
+        lay_out(tree, self.state)
+        self._disks.follower.watch(self._slot, self.state)
+        self.model = CrashDisk(self.state, tree)

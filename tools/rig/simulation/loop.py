@@ -95,15 +95,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process = _process_in(context)
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._numbers += 1
-        heapq.heappush(self._due, (when / (process.rate if process else 1.0), self._numbers, timer))
-        return timer
+        return self._set(when, process.rate if process else 1.0, callback, args, context)
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process = _process_in(context)
-        now = self._global_s * (process.rate if process else 1.0)
-        return self.call_at(now + delay, callback, *args, context=context)
+        rate = process.rate if process else 1.0
+        return self._set(self._global_s * rate + delay, rate, callback, args, context)
+
+    def _set(self, when: float, rate: float, callback: Any, args: Any, context: Any) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._due, (when / rate, self._numbers, timer))
+        return timer
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         handle = asyncio.Handle(callback, args, self, context)
@@ -116,12 +119,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # ---- steps
 
     def _run_once(self) -> None:
-        ready: Any = self._ready  # type: ignore[attr-defined]
-        self._take_due(ready)
+        ready, due = self._ready, self._due  # type: ignore[attr-defined]
+        if due and due[0][0] <= self._global_s:
+            self._take_due(ready)
         if not ready:
-            if not self._due:
+            while due and due[0][2]._cancelled:  # noqa: SLF001
+                heapq.heappop(due)
+            if not due:
                 raise StuckSimulation("nothing is left to run")
-            self._global_s = max(self._global_s, min(self._due[0][0], self._global_s + self.stride_s))
+            self._global_s = max(self._global_s, min(due[0][0], self._global_s + self.stride_s))
             self._take_due(ready)
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -129,9 +135,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._step(handle)
 
     def _take_due(self, ready: Any) -> None:
-        """What is due by now; and what was cancelled, as far as it stands first."""
-        due = self._due
-        while due and (due[0][0] <= self._global_s or due[0][2]._cancelled):  # noqa: SLF001
+        """What is due by now."""
+        due, now_s = self._due, self._global_s
+        while due and due[0][0] <= now_s:
             timer = heapq.heappop(due)[2]
             if not timer._cancelled:  # noqa: SLF001
                 ready.append(timer)

@@ -11,16 +11,16 @@ from nacl import bindings
 
 
 @contextmanager
-def replaced(values: Sequence[tuple[ModuleType, str, Any]]) -> Iterator[None]:
-    """Inside, these names of modules have other values."""
-    before = [(module, name, getattr(module, name)) for module, name, _ in values]
-    for module, name, value in values:
-        setattr(module, name, value)
+def replaced(values: Sequence[tuple[ModuleType | type, str, Any]]) -> Iterator[None]:
+    """Inside, these names of modules and classes have other values."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in values]
+    for owner, name, value in values:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        for module, name, value in before:
-            setattr(module, name, value)
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 @contextmanager

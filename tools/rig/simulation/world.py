@@ -31,7 +31,10 @@ from device.journal import reserve
 from device.journal.journal import Journal
 from device.platform.clock import Clock
 from device.updates.models import NO_MODEL_ID
+from device.values.status import VerdictSummary
+from gallery.records import Position
 from link1.canonical import JsonObject
+from link1.objects import LastVerdict
 from link1.signed import object_ref
 from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.mail import OutboxCollected
@@ -45,6 +48,7 @@ from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimu
 from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
 from tools.rig.simulation.network import Network, NetworkTroubles
 from tools.rig.simulation.plan import TROUBLES, Act, Plan, PlannedAct
+from tools.rig.simulation.remembered import remembered
 from tools.rig.simulation.seeded import replaced, seeded
 from tools.rig.simulation.service import (
     DEVICE_ID,
@@ -130,7 +134,7 @@ def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
         with (
             tempfile.TemporaryDirectory(dir=TMPFS, prefix="palm-sim-") as folder,
             seeded(plan.seed),
-            replaced(_SURROUNDINGS),
+            replaced([*_SURROUNDINGS, *remembered()]),
         ):
             world = SimulatedWorld(plan, start, Path(folder))
             world.loop.stride_s = stride_s
@@ -208,6 +212,8 @@ class SimulatedWorld:
         self._left_at_s = 0.0
         self._under_way: list[asyncio.Task[None]] = []
         self._opened_last: bool | None = None
+        self._last_noted: LastVerdict | None = None
+        self._position_noted: Position | None = None
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
@@ -662,20 +668,19 @@ class SimulatedWorld:
     # ---- what is seen
 
     def _after_step(self, process: SimulatedProcess | None) -> None:
-        history = self.history
-        history.now_s = self.loop.now_s
+        self.history.now_s = self.loop.now_s
         if process is not None and process.name == "device":
             self._note_device()
         if self.server is not None and self.server[1].store.written:
             self.server[1].store.written = False
             self._note_stream()
-        for failure in (self.device.failure, self.validator.failure):
-            if failure is not None:
-                self.checks.broken(
-                    "no program ends by itself",
-                    "A missing cable, an unreachable server … is a degraded state, never a restart loop.",
-                    repr(failure),
-                )
+        failure = self.device.failure or self.validator.failure
+        if failure is not None:
+            self.checks.broken(
+                "no program ends by itself",
+                "A missing cable, an unreachable server … is a degraded state, never a restart loop.",
+                repr(failure),
+            )
         if self.checks.violation is not None:
             raise _Stopped
 
@@ -683,17 +688,14 @@ class SimulatedWorld:
         history, palmd, opened = self.history, self.device.palmd, self.device.opened
         if palmd is None or opened is None:
             return
-        last, said = palmd.gate.last, palmd.gate.last_said
-        if last is not None and last.verdict_seq > history.durable_last and said is not None:
-            made = MadeVerdict(last.verdict_seq, said.decision)
-            self.checks.check(On.VERDICT_DURABLE, made)
-            history.durable_last = last.verdict_seq
-            history.durable_refs.add(last.verdict_ref)
-            if made.decision != "abstain":
-                history.visits.setdefault((history.visit, history.incarnation), []).append(made.seq)
-            history.say("device", f"verdict {made.seq} is durable: {said.decision} {said.result}")
+        last = palmd.gate.last
+        if last is not None and last is not self._last_noted and (said := palmd.gate.last_said) is not None:
+            self._last_noted = last
+            if last.verdict_seq > history.durable_last:
+                self._note_verdict(last, said)
         gallery = opened.gallery
-        if gallery is not None and not palmd.wipe.begun:
+        if gallery is not None and gallery.position is not self._position_noted and not palmd.wipe.begun:
+            self._position_noted = gallery.position
             at = (gallery.position.epoch, gallery.position.seq)
             if at != history.position:
                 self.checks.check(On.STEP, at)
@@ -702,6 +704,15 @@ class SimulatedWorld:
         if palmd.wipe.begun:
             history.wiped = True
             history.wiped_unkept = history.wiped_unkept or self.disk_trouble
+
+    def _note_verdict(self, last: LastVerdict, said: VerdictSummary) -> None:
+        history, made = self.history, MadeVerdict(last.verdict_seq, said.decision)
+        self.checks.check(On.VERDICT_DURABLE, made)
+        history.durable_last = last.verdict_seq
+        history.durable_refs.add(last.verdict_ref)
+        if made.decision != "abstain":
+            history.visits.setdefault((history.visit, history.incarnation), []).append(made.seq)
+        history.say("device", f"verdict {made.seq} is durable: {said.decision} {said.result}")
 
     def _core_started(self) -> None:
         self.loop.within_world(self._examine_start)
