@@ -126,18 +126,21 @@ class CrashDisk:
     def follow(self, change: Change) -> None:
         """One more thing has happened."""
         match change:
-            case Write() | Cut():
-                if (node := self._node(change.path)) is not None:
-                    self._change_file(node, change)
-                return
-            case Sync(path):
-                if (node := self._node(path)) is not None:
+            case Write() | Cut() | Sync():
+                node = self._node(change.path)
+                if node is None:
+                    pass  # a file that was removed and is still open
+                elif isinstance(change, Sync):
                     self._sync(node)
-                return
+                else:
+                    self._change_file(node, change)
             case Mark(said):
                 self.marks.append(said)
-                return
-        self._found.clear()
+            case Make() | Remove() | Rename():
+                self._found.clear()
+                self._change_names(change)
+
+    def _change_names(self, change: Make | Remove | Rename) -> None:
         match change:
             case Make(path, is_folder):
                 folder, name = self._place(path)

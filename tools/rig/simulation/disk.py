@@ -162,12 +162,15 @@ class Disk:
         lay_out({path: data for path, data in left.items() if path.startswith(only)}, folder)
 
     def leave(self, closing: Sequence[Callable[[], None]]) -> None:
-        """Let dead programs' files be closed in the folder that is left: nothing of that counts."""
+        """Let dead programs' files be closed in the folder that is left, where nothing is written any more:
+        SQLite would tidy up."""
         self._disks.follow()
         self._disks.follower.watch(self._slot, None)
+        self._disks.follower.fail(self.state, write_errno=errno.EIO)
         for close in closing:
             with contextlib.suppress(Exception):
                 close()
+        self._disks.follower.fail(None)
 
     def break_writes(self, *, sync_only: bool = False) -> None:
         """Refuse what programs write (no space), or only syncs (input/output error)."""

@@ -2,6 +2,7 @@
 invariants."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -212,6 +213,8 @@ class SimulatedWorld:
         self._left_at_s = 0.0
         self._under_way: list[asyncio.Task[None]] = []
         self._opened_last: bool | None = None
+        self._undecided: list[asyncio.Future[None]] = []
+        """Of passages that wait until the device has decided."""
         self._last_noted: LastVerdict | None = None
         self._position_noted: Position | None = None
 
@@ -501,12 +504,10 @@ class SimulatedWorld:
 
     async def _wait_for_outcome(self, most_s: float) -> None:
         """Until the device has decided and nobody knows: then a cancel crosses the verdict."""
-        until_s = self.loop.now_s + most_s
-        while self.loop.now_s < until_s:
-            palmd = self.device.palmd
-            if palmd is None or palmd.gate.open_txn_id is None:
-                return
-            await asyncio.sleep(0.002)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                self._undecided.append(self.loop.create_future())
+                await self._undecided[-1]
 
     async def _show(self, person: int | None, chance: random.Random) -> bool:
         """A hand comes, some time after the last one left; False where another one is there."""
@@ -671,6 +672,11 @@ class SimulatedWorld:
         self.history.now_s = self.loop.now_s
         if process is not None and process.name == "device":
             self._note_device()
+        if self._undecided and not self._waits_for_hand():
+            for waiting in self._undecided:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._undecided.clear()
         if self.server is not None and self.server[1].store.written:
             self.server[1].store.written = False
             self._note_stream()
@@ -683,6 +689,10 @@ class SimulatedWorld:
             )
         if self.checks.violation is not None:
             raise _Stopped
+
+    def _waits_for_hand(self) -> bool:
+        palmd = self.device.palmd
+        return palmd is not None and palmd.gate.open_txn_id is not None
 
     def _note_device(self) -> None:
         history, palmd, opened = self.history, self.device.palmd, self.device.opened
