@@ -37,6 +37,8 @@ from gallery.records import Position
 from link1.canonical import JsonObject
 from link1.objects import LastVerdict
 from link1.signed import object_ref
+from link1.transport import pump
+from link1.validator import mail
 from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.mail import OutboxCollected
 from link1.validator.memory import DeskMemory
@@ -121,9 +123,12 @@ _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
     (store_watch, "free_bytes", lambda _folder: 8 << 30),
     (reserve, "free_bytes", lambda _folder: 8 << 30),
     (housekeeping, "hottest_c", lambda: 41),
-    (mail_carrier, "POLL_S", 3.0),
+    (mail_carrier, "POLL_S", 6.0),
+    (mail, "PULL_EVERY_MS", 2_500),
+    (pump, "DRAIN_POLL_MS", 6),
 ]
-"""What programs measure of the machine at hand is always the same here; an office asks less often."""
+"""What programs measure of the machine at hand is always the same here; who has nothing to do asks less
+often."""
 
 
 def run(plan: Plan, *, stride_s: float = math.inf) -> RunResult:
