@@ -73,6 +73,9 @@ REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
 _APART_S: Final = 0.4
 """Between two hands; until then a verdict is about the one before."""
+_IN_LINE: Final = 0.85
+"""The share of people who wait until the one before has gone; the others' requests replace each other."""
+_PATIENCE_S: Final = 3.0
 _WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 _DISK_TROUBLE: Final = (Act.DISK_FULL, Act.SYNC_FAILS)
@@ -349,7 +352,8 @@ class SimulatedWorld:
         cable, net, device = self.cable.troubles, self.network.troubles, self.device
         match act.act:
             case Act.PASSAGE | Act.HAND_FIRST | Act.CANCELLED | Act.REPLACED:
-                self._under_way.append(self.loop.create_task(self._passage(act)))
+                before = self._under_way[-1:]
+                self._under_way.append(self.loop.create_task(self._passage(act, before)))
             case Act.ENROL:
                 self.loop.create_task(self._enrol(act.extra))
             case Act.ERASE | Act.BLOCK | Act.UNBLOCK | Act.EPOCH | Act.REVOKE:
@@ -479,9 +483,11 @@ class SimulatedWorld:
 
     # ---- people
 
-    async def _passage(self, act: PlannedAct) -> None:
+    async def _passage(self, act: PlannedAct, before: list[asyncio.Task[None]]) -> None:
         chance = random.Random(f"passage {act.at_s}")  # noqa: S311
         person = None if act.extra < 0 else act.extra
+        if before and chance.random() < _IN_LINE:
+            await asyncio.wait(before, timeout=_PATIENCE_S)
         if act.act is Act.HAND_FIRST:
             if not await self._show(person, chance):
                 return
