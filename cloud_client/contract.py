@@ -29,6 +29,8 @@ MAX_BATCH_ITEMS: Final = 100
 DEFAULT_DELTA_PAGE: Final = 200
 MAX_WAIT_S: Final = 55
 
+QR_PREFIX: Final = "SVC"
+
 
 class ProblemCode(StrEnum):
     """Stable error codes (partner API, Errors) and the two of the transport itself."""

@@ -4,7 +4,8 @@ import re
 from enum import StrEnum
 from typing import Final
 
-QR_PREFIX: Final = "SVC"
+from cloud_client.contract import QR_PREFIX
+
 API_VERSION: Final = "v1"
 CONTRACT_VERSION: Final = "1.0.0"
 DEFAULT_PORT: Final = 8710
