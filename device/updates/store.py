@@ -24,9 +24,9 @@ from device.errors import StateError, UpdateRefused
 from device.platform.files import replace_synced, sync_folder, with_checksum, without_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Manifest, PayloadChunk
-from device.updates.state import UpdateState
+from device.updates.state import SHIPPED, UpdateState
 from link1 import members
-from link1.canonical import canonical_bytes, read_strict
+from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
 
 MAX_STATE_BYTES: Final = 64 * 1024
@@ -35,6 +35,13 @@ KEEP_FREE_BYTES: Final = 96 * 1024 * 1024
 HASH_PIECE_BYTES: Final = 1024 * 1024
 PAUSE_S: Final = 0.004
 """Between pieces, so that writing and hashing never occupy the disk or a core for long."""
+_REQUIRED_BEFORE: Final[JsonObject] = {
+    **dict.fromkeys(("receiving", "app", "previous", "waiting", "trial", "failed")),
+    "slots": [],
+    "model": SHIPPED,
+    "home_epoch": 0,
+}
+"""Members that earlier software, to which a device may return, wants in every state.json."""
 
 _NOTE = struct.Struct(">II")
 
@@ -74,7 +81,9 @@ class UpdateStore:
         try:
             obj = without_checksum(read_strict(data, max_bytes=MAX_STATE_BYTES))
             members.version_1(obj)
-            return UpdateState.from_obj(obj)
+            # Earlier software wrote one release_seq for both kinds.
+            both = members.integer(obj, "release_seq")
+            return UpdateState.from_obj({"app_seq": both, "model_seq": both} | obj)
         except (FormatError, UpdateRefused) as error:
             raise StateError(
                 f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "
@@ -86,7 +95,9 @@ class UpdateStore:
         path = self._updates / "state.json"
         try:
             self._folder(self._updates)
-            replace_synced(path, canonical_bytes(with_checksum({"v": 1} | state.to_obj())), mode=0o600)
+            seqs = {"release_seq": state.release_seq, "app_seq": state.app_seq, "model_seq": state.model_seq}
+            obj = {"v": 1} | _REQUIRED_BEFORE | seqs | state.to_obj()
+            replace_synced(path, canonical_bytes(with_checksum(obj)), mode=0o600)
         except OSError as error:
             raise StateError(f"{path} cannot be written ({error.strerror}); check the disk") from error
 

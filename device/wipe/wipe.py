@@ -145,7 +145,8 @@ def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> 
 
 
 def _save(state_dir: Path, wipe: Wipe) -> None:
-    text = json.dumps(with_checksum({"v": 1} | wipe.to_obj()))
+    # Earlier software, to which a device may return, wants every member.
+    text = json.dumps(with_checksum({"v": 1, "record": None} | wipe.to_obj()))
     replace_synced(state_dir / FILE_NAME, text.encode("utf-8"), mode=0o600)
 
 

@@ -1,6 +1,7 @@
 """Releases by network: taken in order, switched only while an offer of the last day names them, withdrawn
 when the service says so, and taken again."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from device.core.device_operations import release_states
 from device.errors import Outdated, TrustError
+from device.platform.files import with_checksum
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import Offer
 from device.updates.state import OFFER_HOLDS_MS, SHIPPED, GalleryFacts, starting
@@ -283,3 +285,23 @@ def test_an_answer_outside_the_contract_is_refused_as_a_whole(spoil: Callable[[J
     spoil(answer)
     with pytest.raises((FormatError, SignatureError)):
         OFFERS.read(answer, None)
+
+
+def test_a_state_of_earlier_software_is_read_and_earlier_software_reads_this_one(tmp_path: Path) -> None:
+    async def taken(desk: UpdateDesk) -> None:
+        await desk.take_offer(read_offer(model_release(7)))
+        await fetched(desk, MODEL)
+
+    state = run(tmp_path, taken).state
+    assert state is not None
+    store, path = UpdateStore(tmp_path), tmp_path / "updates/state.json"
+    assert store.load(1) == state and state.model == SHIPPED
+    obj = json.loads(path.read_text())
+    required = ("receiving", "app", "slots", "model", "previous", "waiting", "home_epoch", "trial", "failed")
+    assert obj["release_seq"] == 7 and obj.keys() >= set(required)
+    for later in ("app_seq", "model_seq", "installed", "withdrawn", "offer", "by_network"):
+        obj.pop(later, None)
+    del obj["sha256"]
+    path.write_text(json.dumps(with_checksum(obj)))
+    of_earlier = store.load(1)
+    assert (of_earlier.app_seq, of_earlier.model_seq, of_earlier.slots) == (7, 7, state.slots)
