@@ -257,11 +257,7 @@ def _opened(folder: Path) -> Database:
     sync_names(folder.parent)  # else a power cut takes the folder, and with it every page that was applied
     connection = connected(path)
     try:
-        for pragma in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "secure_delete = ON",
-        ):
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
         database = Database(connection)
         version = database.execute("PRAGMA user_version").fetchone()[0]

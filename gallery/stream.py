@@ -66,7 +66,6 @@ class Op(StrEnum):
     NOOP = "noop"
 
 
-_OPS: Final = frozenset(op.value for op in Op)
 _HANDS: Final = frozenset({"L", "R"})
 _NOT_IN_DIGEST: Final = frozenset({"salt_b64", "digest"})
 
@@ -137,7 +136,7 @@ class Delta:
         Raises FormatError, or PageRefused(bad_chain) when the digest is not that of the contents.
         """
         seq = members.integer(obj, "seq", 1)
-        op = Op(members.one_of(obj, "op", _OPS))
+        op = Op(members.one_of(obj, "op", frozenset(Op)))
         digest = bytes.fromhex(members.text(obj, "digest", members.HEX64))
         salt = None
         if op is not Op.NOOP or "salt_b64" in obj:

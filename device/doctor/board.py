@@ -143,7 +143,9 @@ def temperature(case: Case) -> Finding:
         return fail(
             f"{detail}; the board slows itself down", "shade it, clear its air way, fit a heat sink or fan"
         )
-    if flags >> _SINCE_START_SHIFT & (_UNDER_VOLTAGE | _THROTTLED) or _slowed(case.root):
+    counts = case.system("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+    slowed = any((number_of(path) or 0) > 0 for path in counts)
+    if slowed or flags >> _SINCE_START_SHIFT & (_UNDER_VOLTAGE | _THROTTLED):
         return warn(
             f"{detail}; since the start it was too hot or its supply too low at times",
             "look at it at the hottest hour of the day; check supply and air way",
@@ -151,11 +153,6 @@ def temperature(case: Case) -> Finding:
     if hottest >= WARM_C:
         return warn(detail, "check its air way before summer")
     return ok(detail)
-
-
-def _slowed(root: Path) -> bool:
-    counts = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-    return any((number_of(path) or 0) > 0 for path in counts)
 
 
 _LEAST_MIB = 64

@@ -16,7 +16,9 @@ def cable(case: Case) -> Finding:  # noqa: PLR0911 (one return a finding)
     try:
         found = Path(port).stat()
     except FileNotFoundError:
-        there = ", ".join(sorted(str(path) for path in _ports(case))) or "none at all"
+        kinds = ("ttyACM*", "ttyUSB*", "ttyGS*", "ttyAMA*")
+        ports = sorted(str(path) for kind in kinds for path in case.system("/dev").glob(kind))
+        there = ", ".join(ports) or "none at all"
         return fail(f"{port} is absent; ports here: {there}", "plug the cable in, or correct [link] port")
     except NotADirectoryError:
         return fail(f"{port}: a part of this path is not a folder", "check it: palmctl config show")
@@ -51,11 +53,6 @@ def _of_daemon(case: Case, port: str) -> Finding:
         what = message if port in message else f"{port}: {message}"
         return fail(what, "plug the cable in, or correct [link] port")
     return ok(f"palmd holds {port}")
-
-
-def _ports(case: Case) -> list[Path]:
-    folder = case.system("/dev")
-    return [path for pattern in ("ttyACM*", "ttyUSB*", "ttyGS*", "ttyAMA*") for path in folder.glob(pattern)]
 
 
 def _holders(case: Case, port: str) -> set[str]:

@@ -52,21 +52,18 @@ def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], take
     `taken_at_ms`: epoch milliseconds at which the device accepted it. Raises TrustError.
     """
     try:
-        return _read(certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms))
+        obj = certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms)
+        members.version_1(obj)
+        return Policy(
+            config_seq=members.integer(obj, "config_seq"),
+            thresholds=Thresholds.from_obj(members.nested(obj, "thresholds")),
+            attempts=members.integer(obj, "attempts", 1, 100),
+            decision_timeout_ms=members.integer(obj, "decision_timeout_ms", 1, _MAX_WAIT_MS),
+            passage_timeout_ms=members.integer(obj, "passage_timeout_ms", 1, _MAX_WAIT_MS),
+            gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, MAX_TTL_MS),
+        )
     except (FormatError, SignatureError) as error:
         raise TrustError(
             f"the signed configuration is refused: {error}; "
             "the service has to send one that a pinned root vouches for"
         ) from error
-
-
-def _read(obj: Mapping[str, Any]) -> Policy:
-    members.version_1(obj)
-    return Policy(
-        config_seq=members.integer(obj, "config_seq"),
-        thresholds=Thresholds.from_obj(members.nested(obj, "thresholds")),
-        attempts=members.integer(obj, "attempts", 1, 100),
-        decision_timeout_ms=members.integer(obj, "decision_timeout_ms", 1, _MAX_WAIT_MS),
-        passage_timeout_ms=members.integer(obj, "passage_timeout_ms", 1, _MAX_WAIT_MS),
-        gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, MAX_TTL_MS),
-    )
