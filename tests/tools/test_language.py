@@ -67,7 +67,7 @@ def test_values_and_sentences_are_translated_too() -> None:
     assert told == "/dev/ttyACM0 não existe; portas nesta placa: nenhuma"
     assert CATALOGUE.translated(
         "/etc/d.toml:4: [camera] fps: expected a whole number from 1 to 240, found a string"
-    ) == ("/etc/d.toml:4: [camera] fps: esperado um número inteiro de 1 a 120, encontrado um texto")
+    ) == ("/etc/d.toml:4: [camera] fps: esperado um número inteiro de 1 a 240, encontrado um texto")
 
 
 @pytest.mark.parametrize(
