@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import length_hint
 from typing import Any, Final
 
 import faiss
@@ -32,8 +31,11 @@ from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
 from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.records import Position
-from gallery.seal import Template
+from gallery.seal import Template, coarse_codes
 from gallery.stream import VECTOR_LENGTH
+
+CoarseRows = tuple[NDArray[np.int64], NDArray[np.uint8]]
+"""Row numbers (n,), each once, with their coarse codes (n, 512)."""
 
 ReadRows = Callable[[NDArray[np.int64]], Sequence[Template]]
 """From row numbers, each once, to the templates of all of them in any order; raises where one is missing."""
@@ -163,8 +165,15 @@ class Index:
 
     def with_templates(self, templates: Iterable[tuple[int, Template]]) -> Index:
         """The index with these (row number, template) as well; the numbers must not be in it yet."""
+        added = list(templates)
+        numbers = np.array([number for number, _ in added], dtype=np.int64)
+        rows = [(numbers, coarse_codes([template.code for _, template in added]))] if added else []
+        return self.with_rows(rows)
+
+    def with_rows(self, rows: Iterable[CoarseRows]) -> Index:
+        """The same for rows as they come from the store."""
         added, population = [], self.population
-        for segment in _segments(templates):
+        for segment in _segments(rows):
             added.append(segment)
             population = population.with_rows(segment.numbers, segment.coarse)
         _ = population.likeness  # worked out by who changes the index, and not by who searches it first
@@ -257,25 +266,28 @@ def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: L
     return NearestPerson(candidate, score, max(others, default=None), probe)
 
 
-def _segments(templates: Iterable[tuple[int, Template]]) -> Iterator[Segment]:
-    """Full segments, and what is left; each template is held only while its coarse code is copied."""
-    # One buffer for all segments: a buffer for each would fragment the heap.
-    codes = bytearray(min(length_hint(templates, SEGMENT_ROWS), SEGMENT_ROWS) * VECTOR_LENGTH)
-    numbers: list[int] = []
-    for number, template in templates:
-        at = len(numbers) * VECTOR_LENGTH
-        codes[at : at + VECTOR_LENGTH] = memoryview(template.code)[:VECTOR_LENGTH]
-        numbers.append(number)
-        if len(numbers) == SEGMENT_ROWS:
-            yield _segment(numbers, codes)
-            numbers.clear()
-    if numbers:
-        yield _segment(numbers, codes)
+def _segments(rows: Iterable[CoarseRows]) -> Iterator[Segment]:
+    """Full segments, and what is left."""
+    held: list[CoarseRows] = []
+    room = SEGMENT_ROWS
+    for piece in rows:
+        numbers, coarse = piece
+        while len(numbers) >= room:
+            yield _segment([*held, (numbers[:room], coarse[:room])])
+            numbers, coarse = numbers[room:], coarse[room:]
+            held, room = [], SEGMENT_ROWS
+        if len(numbers):
+            held.append((numbers, coarse))
+            room -= len(numbers)
+    if held:
+        yield _segment(held)
 
 
-def _segment(numbers: Sequence[int], codes: bytearray) -> Segment:
-    coarse = np.frombuffer(codes, dtype=np.uint8, count=len(numbers) * VECTOR_LENGTH)
-    return Segment(np.array(numbers, dtype=np.int64), coarse.reshape(-1, VECTOR_LENGTH))
+def _segment(pieces: Sequence[CoarseRows]) -> Segment:
+    numbers = np.concatenate([numbers for numbers, _ in pieces])
+    if len(pieces) == 1:  # not copied: NumPy would keep the copy of a single row
+        return Segment(numbers, pieces[0][1])
+    return Segment(numbers, np.concatenate([coarse for _, coarse in pieces]))
 
 
 def _tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
-from gallery.changes import is_matchable
+import numpy as np
+
 from gallery.errors import StoreError
 from gallery.freshness import GalleryNow, HeldTime
-from gallery.index import Index
+from gallery.index import CoarseRows, Index
 from gallery.pace import Pause, at_once, paced
 from gallery.records import Held, Position, Staging
-from gallery.seal import Sealer, Template
+from gallery.seal import Sealer, coarse_codes, is_suspended, model_of
 from gallery.store import FILE_NAME, Store
-
-ROWS_A_PIECE: Final = 256
-"""Rows read from the store between two pauses: about two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +52,22 @@ def resumed(
 
 def built(store: Store, held: Held, index: Index, model_id: str, pause: Pause = at_once) -> View:
     """The match set of a generation, out of its rows."""
-    count = 0
-    foreign = False
+    count, models, own = 0, set[bytes](), model_id.encode("ascii")
 
-    def matchable() -> Iterator[tuple[int, Template]]:
-        nonlocal count, foreign
-        for number, template in paced(store.templates(held.generation), pause, ROWS_A_PIECE):
-            count += 1
-            foreign = foreign or template.model_id != model_id
-            if is_matchable(template, model_id):
-                yield number, template
+    def matchable() -> Iterator[CoarseRows]:
+        nonlocal count
+        for numbers, plains in paced(store.packed(held.generation), pause, 1):
+            count += len(plains)
+            models.update(map(model_of, plains))
+            live = [place for place, plain in enumerate(plains) if not is_suspended(plain)]
+            if live:
+                yield (
+                    np.array([numbers[place] for place in live], dtype=np.int64),
+                    coarse_codes([plains[place] for place in live]),
+                )
 
-    index = index.with_templates(matchable())
+    index = index.with_rows(matchable())
+    foreign = bool(models - {own})
     if count != held.count:
         raise StoreError(
             f"the gallery store should hold {held.count} templates and holds {count}; "
