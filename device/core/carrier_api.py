@@ -29,7 +29,7 @@ from device.errors import DeviceError, IpcRefused, TrustError
 from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Handler, Packet, reply
 from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
@@ -131,13 +131,13 @@ class CarrierApi:
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._reported: tuple[object, ...] = ()
-        self._waiting_ops: dict[str, _Op] = {
+        self._waiting_ops: dict[str, Handler] = {
             "verdicts.next": self._verdicts_next,
             "enrolment.next": partial(self._errand_next, self.enrolments),
             "redeem.next": partial(self._errand_next, self.redeems),
             "report.next": self._report_next,
         }
-        self._shielded_ops: dict[str, _Op] = {
+        self._shielded_ops: dict[str, Handler] = {
             "hello": self._hello,
             "http_key": self._http_key,
             "gallery.deltas": self._gallery_deltas,
@@ -371,9 +371,6 @@ class CarrierApi:
         if gallery is None:
             raise IpcRefused("no_gallery", "this device serves no gallery now; palmctl status says why")
         return gallery
-
-
-_Op = Callable[[Packet], Awaitable[Packet]]
 
 
 def _heed(work: asyncio.Future[Packet]) -> None:

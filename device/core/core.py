@@ -36,36 +36,6 @@ _UNUSABLE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class Signal:
-    """A report to the core from a part made before it: calls every subscriber, in order."""
-
-    def __init__(self) -> None:
-        self._subscribers: list[Callable[[], None]] = []
-
-    def subscribe(self, call: Callable[[], None]) -> None:
-        self._subscribers.append(call)
-
-    def __call__(self) -> None:
-        for call in self._subscribers:
-            call()
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSignals:
-    """The parts call them; the core subscribes when it is made."""
-
-    health_changed: Signal = field(default_factory=Signal)
-    """The set of health words has changed."""
-    validator_keys_changed: Signal = field(default_factory=Signal)
-    """The validator keys that count have changed."""
-    policy_changed: Signal = field(default_factory=Signal)
-    """Another configuration is in force."""
-    interest_changed: Signal = field(default_factory=Signal)
-    """Another part needs the camera, or none does."""
-    cable_queued: Signal = field(default_factory=Signal)
-    """Something was queued for the cable, or a deadline has changed."""
-
-
 @dataclass(eq=False)
 class Core:
     """Passes reports of the other threads and of the carriers to the parts concerned, and decides which part
@@ -89,17 +59,8 @@ class Core:
     recognises: bool
     want: Callable[[Interest, bool], None]
     kick: Callable[[], None]
-    signals: CoreSignals
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _capture_wanted: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        signals = self.signals
-        signals.health_changed.subscribe(self.health_changed)
-        signals.validator_keys_changed.subscribe(self.validator_keys_changed)
-        signals.policy_changed.subscribe(self.policy_changed)
-        signals.interest_changed.subscribe(self.choose_interest)
-        signals.cable_queued.subscribe(self.kick_cable)
 
     async def start(self) -> None:
         """Start: from here on there may be events."""

@@ -6,24 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
 from device.errors import IpcRefused
-from device.platform.control import Operation, refusing
-from device.platform.ipc import Packet
+from device.platform.ipc import Handler, Packet
+from device.platform.roles import refusing
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
 from device.updates.state import SHIPPED, GalleryFacts, ModelSlot, ReleaseNote, UpdateState
+from device.values import status
 from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
-from device.values.status import (
-    CoreStatus,
-    FailedRelease,
-    ModelOnDisk,
-    ModelStatus,
-    ReceivingStatus,
-    ReleaseStatus,
-    ReportedRelease,
-    StatusAnswer,
-    UpdatesInForce,
-    UpdatesStatus,
-)
 from device.values.wire import reply_with
 from device.vision.capture import FrameSlot
 from link1.canonical import b64_encode, read_strict
@@ -31,19 +20,19 @@ from models.hand_landmarks import HandLandmarks
 
 
 def device_operations(
-    status: Callable[[], CoreStatus],
-    factory_reset: Operation,
+    whole_status: Callable[[], status.CoreStatus],
+    factory_reset: Handler,
     slot: FrameSlot,
     landmarks: HandLandmarks | None,
     *,
     desk: UpdateDesk,
     facts: Callable[[], Awaitable[GalleryFacts | None]],
-) -> dict[str, Operation]:
+) -> dict[str, Handler]:
     """The operations by name. `slot`: holds the camera's newest picture. `landmarks`: find the hand in it.
     `facts`: epoch and model of the gallery."""
 
     async def answer_status(_request: Packet) -> Packet:
-        return reply_with(StatusAnswer(status()))
+        return reply_with(status.StatusAnswer(whole_status()))
 
     async def measure_picture(_request: Packet) -> Packet:
         frame = slot.latest
@@ -83,17 +72,17 @@ def device_operations(
     }
 
 
-def updates_status(desk: UpdateDesk) -> UpdatesStatus:
+def updates_status(desk: UpdateDesk) -> status.UpdatesStatus:
     """The state of updates for the status."""
     state = desk.state
     if state is None:
-        return UpdatesStatus(usable=False, software=desk.software, fault=desk.fault)
+        return status.UpdatesStatus(usable=False, software=desk.software, fault=desk.fault)
     receiving, app, failed = state.receiving, state.app, state.failed
-    in_force = UpdatesInForce(
+    in_force = status.UpdatesInForce(
         release_seq=state.release_seq,
         receiving=None
         if receiving is None
-        else ReceivingStatus(
+        else status.ReceivingStatus(
             receiving.release_seq,
             str(receiving.kind),
             receiving.name,
@@ -104,8 +93,8 @@ def updates_status(desk: UpdateDesk) -> UpdatesStatus:
         ),
         app_waiting=None
         if app is None
-        else ReleaseStatus(app.release_seq, str(app.kind), app.name, app.version),
-        model=ModelStatus(
+        else status.ReleaseStatus(app.release_seq, str(app.kind), app.name, app.version),
+        model=status.ModelStatus(
             desk.model_id,
             release_seq=state.model,
             on_trial=state.trial is not None,
@@ -114,13 +103,13 @@ def updates_status(desk: UpdateDesk) -> UpdatesStatus:
         ),
         failed=None
         if failed is None
-        else FailedRelease(failed.release_seq, str(failed.kind), failed.version, failed.code),
+        else status.FailedRelease(failed.release_seq, str(failed.kind), failed.version, failed.code),
         releases=release_states(desk),
     )
-    return UpdatesStatus(usable=True, software=desk.software, state=in_force)
+    return status.UpdatesStatus(usable=True, software=desk.software, state=in_force)
 
 
-def release_states(desk: UpdateDesk) -> tuple[ReportedRelease, ...]:
+def release_states(desk: UpdateDesk) -> tuple[status.ReportedRelease, ...]:
     """The releases that this device holds, runs, or has given up, as it reports them."""
     state = desk.state
     if state is None:
@@ -142,18 +131,18 @@ def release_states(desk: UpdateDesk) -> tuple[ReportedRelease, ...]:
     return tuple(found)
 
 
-def _reported(release: Manifest | ReleaseNote, state: str, code: str = "") -> ReportedRelease:
-    return ReportedRelease(str(release.kind), release.name, release.release_seq, state, code)
+def _reported(release: Manifest | ReleaseNote, state: str, code: str = "") -> status.ReportedRelease:
+    return status.ReportedRelease(str(release.kind), release.name, release.release_seq, state, code)
 
 
-def _reported_model(slot: ModelSlot, state: str) -> ReportedRelease:
-    return ReportedRelease(str(ReleaseKind.MODEL), slot.name, slot.release_seq, state)
+def _reported_model(slot: ModelSlot, state: str) -> status.ReportedRelease:
+    return status.ReportedRelease(str(ReleaseKind.MODEL), slot.name, slot.release_seq, state)
 
 
-def _slot(state: UpdateState, release_seq: int | None) -> ModelOnDisk | None:
+def _slot(state: UpdateState, release_seq: int | None) -> status.ModelOnDisk | None:
     if release_seq is None:
         return None
     slot = state.slot(release_seq)
     if slot is None or release_seq == SHIPPED:
-        return ModelOnDisk(SHIPPED, "shipped", None)
-    return ModelOnDisk(slot.release_seq, slot.version, slot.model_id)
+        return status.ModelOnDisk(SHIPPED, "shipped", None)
+    return status.ModelOnDisk(slot.release_seq, slot.version, slot.model_id)

@@ -23,7 +23,7 @@ from device.camera import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
-from device.core.core import Core, CoreSignals
+from device.core.core import Core
 from device.core.device_operations import device_operations
 from device.core.gate import Gate, device_end
 from device.core.hardware import Hardware
@@ -52,10 +52,9 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, SystemClock
-from device.platform.control import control_handler
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
-from device.platform.roles import serve_roles
+from device.platform.roles import control_handler, serve_roles
 from device.platform.threads import StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
@@ -238,8 +237,9 @@ class Palmd:
         *,
         open_cable: Callable[[], Port],
     ) -> None:
-        config, loop, signals = opened.config, asyncio.get_running_loop(), CoreSignals()
+        config, loop = opened.config, asyncio.get_running_loop()
         self.broken: asyncio.Future[None] = loop.create_future()
+        """Gets an exception when the program cannot go on."""
 
         def now_ms() -> int:
             return known_time_ms(opened.gallery, clock)
@@ -250,21 +250,17 @@ class Palmd:
         def updates() -> UpdateDesk | None:
             return None if self.wipe.begun else opened.updates
 
-        def cannot_go_on(error: BaseException) -> None:
-            if not self.broken.done():
-                self.broken.set_exception(error)
-
         # The device and its state
 
-        self.health = Health(lambda _words: signals.health_changed(), first_words(opened, clock.wall_ms()))
+        self.health = Health(self._health_changed, first_words(opened, clock.wall_ms()))
         pinning = Pinning(
             opened.pinned,
             opened.policy,
             path=config.trust_path,
             thread=journal_thread,
             now_ms=now_ms,
-            validator_keys_changed=signals.validator_keys_changed,
-            policy_changed=signals.policy_changed,
+            validator_keys_changed=self._validator_keys_changed,
+            policy_changed=self._policy_changed,
         )
         gallery = ServedGallery(
             store=opened.gallery,
@@ -312,11 +308,11 @@ class Palmd:
             enrolments.outbox,
             redeems.outbox,
             clock,
-            on_change=signals.interest_changed,
+            on_change=self._interest_changed,
             unready=lambda: why_not_captured(self.health),
         )
-        preview = Preview(loop, clock.monotonic_ms, signals.interest_changed)
-        passes = TrialPasses(lambda: pinning.policy, signals.interest_changed)
+        preview = Preview(loop, clock.monotonic_ms, self._interest_changed)
+        passes = TrialPasses(lambda: pinning.policy, self._interest_changed)
 
         # What the device says of itself
 
@@ -343,15 +339,9 @@ class Palmd:
             carrier=lambda: self.carrier,
             store_watch=lambda: self.store_watch,
         )
-        validator_status = ValidatorStatus(end, described.for_validator, signals.cable_queued)
+        validator_status = ValidatorStatus(end, described.for_validator, self._cable_queued)
 
         # The service's orders, by the network or by the validator's mail
-
-        async def seal_wiped(wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
-            await self.mail.wiped(wipe_id, destroy)
-
-        def store_failed(error: JournalError) -> None:
-            self.health.report(HealthWord.STORE_FAULT, str(error))
 
         self.wipe = RunningWipe(
             state_dir=config.device.state_dir,
@@ -361,10 +351,10 @@ class Palmd:
             gallery_thread=gallery_thread,
             journal=opened.journal,
             journal_thread=journal_thread,
-            seal_record=seal_wiped,
+            seal_record=self._seal_wiped,
             online=lambda: link.online,
             releases=(pinning.stop, self.enrolment.forget, opened.updates.abandon),
-            failed=cannot_go_on,
+            failed=self._cannot_go_on,
         )
         news = ServiceNews(
             pinning=pinning,
@@ -406,8 +396,8 @@ class Palmd:
             clock=clock,
             online=lambda: link.online,
             report=lambda position: ReportedState(described.for_service(), position.refused),
-            kick=signals.cable_queued,
-            store_failed=store_failed,
+            kick=self._cable_queued,
+            store_failed=self._store_failed,
             wipe_collected=self.wipe.collected,
             rolled_back=news.rolled_back,
         )
@@ -438,8 +428,6 @@ class Palmd:
                 config.attest, config.device.state_dir, opened.keys, self.health, clock
             ),
         )
-        # The cable's state changes with a health word.
-        signals.health_changed.subscribe(self.carrier.report_due.set)
         opened.updates.when_changed(self.carrier.report_due.set)
 
         # The passage: camera, recognition, gate, cable
@@ -460,12 +448,12 @@ class Palmd:
             gallery_mark=gallery.mark,
             health=self.health,
             clock=clock,
-            capture_wanted=lambda wanted: self.core.capture_wanted(wanted),  # noqa: PLW0108 - made later
+            capture_wanted=self._capture_wanted,
             validator_proven=validator_proven,
             news_for_upload=self.carrier.verdict_waiting.set,
             passed=passes.passed,
-            kick_cable=signals.cable_queued,
-            cannot_go_on=cannot_go_on,
+            kick_cable=self._cable_queued,
+            cannot_go_on=self._cannot_go_on,
         )
         self.pump = CablePump(
             end,
@@ -489,7 +477,6 @@ class Palmd:
             recognises=opened.embedder is not None,
             want=lambda interest, codes: self.inference.set_interest(interest, codes=codes),
             kick=self.pump.kick,
-            signals=signals,
         )
         self.inference = InferenceThread(
             slot,
@@ -560,6 +547,37 @@ class Palmd:
         self.housekeeping = Housekeeping(
             store=self.store_watch, gallery=gallery, health=self.health, clock=clock, stages=stages
         )
+
+    # Reports from parts to others that are made after them
+
+    def _health_changed(self, _words: tuple[HealthWord, ...]) -> None:
+        self.core.health_changed()
+        self.carrier.report_due.set()  # the cable's state changes with a health word
+
+    def _validator_keys_changed(self) -> None:
+        self.core.validator_keys_changed()
+
+    def _policy_changed(self) -> None:
+        self.core.policy_changed()
+
+    def _interest_changed(self) -> None:
+        self.core.choose_interest()
+
+    def _capture_wanted(self, wanted: bool) -> None:
+        self.core.capture_wanted(wanted)
+
+    def _cable_queued(self) -> None:
+        self.core.kick_cable()
+
+    def _store_failed(self, error: JournalError) -> None:
+        self.health.report(HealthWord.STORE_FAULT, str(error))
+
+    async def _seal_wiped(self, wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
+        await self.mail.wiped(wipe_id, destroy)
+
+    def _cannot_go_on(self, error: BaseException) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(error)
 
 
 if __name__ == "__main__":

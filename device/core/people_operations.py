@@ -1,4 +1,4 @@
-"""Operations of the technician's socket for enrolment, preview and passages (`device.platform.control`).
+"""Operations of the technician's socket for enrolment, preview and passages (`device.platform.roles`).
 
 Pictures leave the core only here. The socket belongs to the group that maintains the device.
 """
@@ -12,8 +12,8 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import IpcRefused
 from device.health import Health, HealthWord
-from device.platform.control import Operation, refusing
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Handler, Packet, reply
+from device.platform.roles import refusing
 from device.values import control
 from device.values.wire import reply_with
 from link1.errors import FormatError
@@ -43,7 +43,7 @@ def people_operations(  # noqa: C901 - one function an operation
     online: Callable[[], bool],
     health: Health,
     thresholds: Callable[[], Thresholds],
-) -> dict[str, Operation]:
+) -> dict[str, Handler]:
     """The operations by name."""
 
     async def state(request: Packet) -> Packet:

@@ -7,7 +7,6 @@ device. It can no longer prove itself on the cable, because the verdict key is d
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Final
@@ -17,9 +16,8 @@ from device.config.config import DeviceConfig
 from device.errors import IpcRefused, KeyStoreError
 from device.health import HealthWord
 from device.platform import sd_notify
-from device.platform.control import control_handler
-from device.platform.ipc import Packet, reply
-from device.platform.roles import serve_roles
+from device.platform.ipc import Handler, Packet, reply
+from device.platform.roles import control_handler, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
@@ -44,7 +42,7 @@ class WipedDevice:
         self._config = config
         self._wipe = wipe
         self.reset_done = asyncio.Event()
-        self._operations: dict[str, Callable[[Packet], Awaitable[Packet]]] = {
+        self._operations: dict[str, Handler] = {
             "hello": self._hello,
             "http_key": self._http_key,
             "status": self._order,
@@ -54,10 +52,6 @@ class WipedDevice:
             "redeem.next": _no_errand,
             "link_state": _heard,
         }
-
-    @property
-    def status_line(self) -> str:
-        return f"not serving: {HealthWord.REVOKED}, wiped"
 
     async def answer_carrier(self, request: Packet) -> Packet:
         """The carrier's socket, with the operations of `device.core.carrier_api` that a wiped device has."""
@@ -124,7 +118,7 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
             technician=technician,
         )
         _log.warning("%s", WIPED)
-        sd_notify.ready(core.status_line)
+        sd_notify.ready(f"not serving: {HealthWord.REVOKED}, wiped")
         interval_s = sd_notify.watchdog_interval_s()
         while not core.reset_done.is_set():
             sd_notify.watchdog()

@@ -21,8 +21,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from device.errors import IpcError, IpcRefused
+from device.errors import IpcError, IpcRefused, Refused, StateError, TrustError
 from device.platform.ipc import Handler, IpcServer, Packet
+from link1.errors import FormatError
 
 
 class SocketRole(StrEnum):
@@ -115,6 +116,40 @@ async def serve_roles(
             _make_folder(path.parent)
         server = await IpcServer.start(path, admitting(role, answer, device_id))
         stack.push_async_callback(server.close)
+
+
+def refusing(operations: Mapping[str, Handler]) -> dict[str, Handler]:
+    """`operations`, with their errors as refusals."""
+
+    def guarded(operation: Handler) -> Handler:
+        async def answer(request: Packet) -> Packet:
+            try:
+                return await operation(request)
+            except Refused as error:
+                raise IpcRefused(error.code, str(error)) from error
+            except TrustError as error:
+                raise IpcRefused("untrusted", str(error)) from error
+            except StateError as error:
+                raise IpcRefused("store", str(error)) from error
+            except FormatError as error:
+                raise IpcRefused("malformed", str(error)) from error
+
+        return answer
+
+    return {name: guarded(operation) for name, operation in operations.items()}
+
+
+def control_handler(operations: Mapping[str, Handler]) -> Handler:
+    """The core's side: each operation under the name by which it is asked for."""
+
+    async def handle(request: Packet) -> Packet:
+        operation = operations.get(str(request.header.get("op")))
+        if operation is None:
+            known = ", ".join(sorted(operations))
+            raise IpcRefused("unknown_op", f"the operation is not one of: {known}")
+        return await operation(request)
+
+    return handle
 
 
 def admitting(

@@ -10,14 +10,7 @@ from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import retry_after_s
 from device.errors import IpcRefused
 from device.syncd.tasks import CORE_ANSWERS_S, CoreLine, SyncContext, SyncTask, read_answer
-from device.values.carrier import (
-    MAX_WAIT_MS,
-    ChunkWanted,
-    OfferTaken,
-    ReleaseGone,
-    ReportAsked,
-    UpdateChunkTaken,
-)
+from device.values import carrier
 
 REPORT_EVERY_S: Final = 60.0
 REPORTS_APART_S: Final = 5.0
@@ -41,7 +34,7 @@ class ReportTask(SyncTask):
     async def step(self, core: CoreLine) -> float:
         if (rest_s := _left_s(self._context, self._not_before_ms)) > 0:
             return rest_s
-        asked = ReportAsked(min(MAX_WAIT_MS, round(self._wait_s * 1000)))
+        asked = carrier.ReportAsked(min(carrier.MAX_WAIT_MS, round(self._wait_s * 1000)))
         try:
             report = await core.call("report.next", asked, timeout_s=self._wait_s + CORE_ANSWERS_S)
         except IpcRefused as error:
@@ -74,7 +67,7 @@ class UpdatesTask(SyncTask):
 
     def core_lost(self) -> None:
         """A core that has restarted knows what it lacks once it has an offer."""
-        self._wanted: ChunkWanted | None = None
+        self._wanted: carrier.ChunkWanted | None = None
         self._ask_at_ms = self._absent_until_ms
         self._core_takes = False
 
@@ -103,7 +96,7 @@ class UpdatesTask(SyncTask):
         self.backoff.succeeded()
         self._wanted = None
         try:
-            taken = read_answer(OfferTaken, await core.call("updates", payload=answer.body))
+            taken = read_answer(carrier.OfferTaken, await core.call("updates", payload=answer.body))
         except IpcRefused as error:
             _log.warning("updates: the core refuses the offer: %s", error)
             self._ask_at_ms = _in_ms(self._context, CORE_REFUSES_S)
@@ -112,7 +105,7 @@ class UpdatesTask(SyncTask):
         self._wanted = taken.chunk
         return 0.0
 
-    async def _fetch(self, core: CoreLine, wanted: ChunkWanted) -> float:
+    async def _fetch(self, core: CoreLine, wanted: carrier.ChunkWanted) -> float:
         op, request, body = "updates.chunk", None, b""
         try:
             chunk = await self._context.ask(self._cloud.update_chunk(wanted.release_seq, wanted.index))
@@ -120,7 +113,7 @@ class UpdatesTask(SyncTask):
         except CloudProblem as error:
             if error.status != 404 or error.code != ProblemCode.UPDATE_NOT_FOUND:
                 raise
-            op, request = "updates.gone", ReleaseGone(wanted.release_seq)
+            op, request = "updates.gone", carrier.ReleaseGone(wanted.release_seq)
         self.backoff.succeeded()
         try:
             taken = await core.call(op, request, body)
@@ -128,7 +121,7 @@ class UpdatesTask(SyncTask):
             _log.warning("%s: the core refuses it: %s", op, error)
             self._wanted = None
         else:
-            self._wanted = read_answer(UpdateChunkTaken, taken).chunk
+            self._wanted = read_answer(carrier.UpdateChunkTaken, taken).chunk
             if self._wanted == wanted:
                 _log.warning("updates: the service answered with another chunk than the one asked for")
                 self._wanted = None

@@ -26,19 +26,9 @@ from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
 from device.platform.logs import limit_repeats
 from device.platform.memory import guard_memory
+from device.syncd import tasks
 from device.syncd.enrolment_tasks import EnrolmentTask, RedeemTask
 from device.syncd.fleet_tasks import ReportTask, UpdatesTask
-from device.syncd.tasks import (
-    CoreLine,
-    DeviceWiped,
-    GalleryTask,
-    KeysTask,
-    LinkStateTask,
-    StatusTask,
-    SyncContext,
-    SyncTask,
-    VerdictTask,
-)
 from device.values.carrier import WIPED_CODE, CloudState
 from link1.keys import SigningKey
 
@@ -52,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 async def carry(
     cloud: CloudClient,
-    connect: Callable[[], CoreLine],
+    connect: Callable[[], tasks.CoreLine],
     clock: Clock,
     chance: Random,
     tell: Callable[[str], object],
@@ -64,29 +54,29 @@ async def carry(
         _log.info("service: %s", state.detail)
         tell(f"service {'reachable' if state.online else 'unreachable'}: {state.detail}")
 
-    context = SyncContext(cloud, clock, chance, on_link_change)
-    tasks: list[SyncTask] = [
-        GalleryTask(context),
-        VerdictTask(context),
+    context = tasks.SyncContext(cloud, clock, chance, on_link_change)
+    carried: list[tasks.SyncTask] = [
+        tasks.GalleryTask(context),
+        tasks.VerdictTask(context),
         EnrolmentTask(context),
         RedeemTask(context),
-        StatusTask(context),
-        KeysTask(context),
-        LinkStateTask(context),
+        tasks.StatusTask(context),
+        tasks.KeysTask(context),
+        tasks.LinkStateTask(context),
         ReportTask(context),
         UpdatesTask(context),
     ]
     try:
         async with asyncio.TaskGroup() as group:
-            for task in tasks:
+            for task in carried:
                 group.create_task(_run(task, context, connect()), name=task.name)
-    except* DeviceWiped:
+    except* tasks.DeviceWiped:
         # The end of the process removes the http key and every page it carried from memory.
         _log.info("this device is wiped and the service knows it: nothing is left to carry")
         tell("wiped: nothing is left to carry")
 
 
-async def _run(task: SyncTask, context: SyncContext, core: CoreLine) -> None:
+async def _run(task: tasks.SyncTask, context: tasks.SyncContext, core: tasks.CoreLine) -> None:
     backoff = Backoff(context.random, CORE_FIRST_RETRY_S, CORE_LONGEST_RETRY_S)
     try:
         while True:
@@ -110,7 +100,7 @@ async def _run(task: SyncTask, context: SyncContext, core: CoreLine) -> None:
         core.close()
 
 
-async def http_key_of(core: CoreLine, chance: Random) -> SigningKey:
+async def http_key_of(core: tasks.CoreLine, chance: Random) -> SigningKey:
     """The key with which this device signs its requests, from the core; waits for a core.
 
     Raises IpcRefused when the key is destroyed.
@@ -149,10 +139,10 @@ async def _serve(address: ServerAddress, core_socket: Path) -> None:
 
 async def _carry_with_key(address: ServerAddress, core_socket: Path) -> None:
     clock = SystemClock()
-    http_key = await http_key_of(CoreLine(core_socket), random.random)
+    http_key = await http_key_of(tasks.CoreLine(core_socket), random.random)
     sd_notify.status(f"carrying between {core_socket} and {address.origin}")
     async with CloudClient(address, http_key, clock.wall_ms) as cloud:
-        await carry(cloud, lambda: CoreLine(core_socket), clock, random.random, sd_notify.status)
+        await carry(cloud, lambda: tasks.CoreLine(core_socket), clock, random.random, sd_notify.status)
 
 
 async def _feed_watchdog() -> None:

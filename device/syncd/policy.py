@@ -174,17 +174,9 @@ class Reachability:
     """Derives from all requests whether the service is reachable, and reports changes."""
 
     def __init__(self) -> None:
-        self._state: CloudState | None = None
-
-    @property
-    def known(self) -> bool:
+        self.known = False
         """Whether any request has ended yet."""
-        return self._state is not None
-
-    @property
-    def state(self) -> CloudState:
-        """The present state."""
-        return self._state or CloudState(online=False, detail="no request has been answered yet")
+        self.state = CloudState(online=False, detail="no request has been answered yet")
 
     def answered(self) -> CloudState | None:
         """A request was answered; the new state if it changed."""
@@ -212,7 +204,7 @@ class Reachability:
         return self._change(CloudState(online=False, detail=str(error)))
 
     def _change(self, state: CloudState) -> CloudState | None:
-        if state == self._state:
+        if self.known and state == self.state:
             return None
-        self._state = state
+        self.known, self.state = True, state
         return state

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from device.errors import IpcRefused
-from device.platform.control import control_handler
 from device.platform.ipc import IpcClient, Packet, reply
-from device.platform.roles import DESTRUCTIVE, OPERATIONS, SocketRole, admitting, serve_roles, socket_path
+from device.platform.roles import (
+    DESTRUCTIVE,
+    OPERATIONS,
+    SocketRole,
+    admitting,
+    control_handler,
+    serve_roles,
+    socket_path,
+)
 
 EVERY_OPERATION = sorted(frozenset[str]().union(*OPERATIONS.values()))
 ROOT = 0
