@@ -131,13 +131,11 @@ class CarrierApi:
         self._last_ticket = 0
         self._batch: tuple[int, UploadBatch] | None = None
         self._reported: tuple[object, ...] = ()
-        self._waiting_ops: dict[str, Handler] = {
+        self._operations: dict[str, Handler] = {
             "verdicts.next": self._verdicts_next,
             "enrolment.next": partial(self._errand_next, self.enrolments),
             "redeem.next": partial(self._errand_next, self.redeems),
             "report.next": self._report_next,
-        }
-        self._shielded_ops: dict[str, Handler] = {
             "hello": self._hello,
             "http_key": self._http_key,
             "gallery.deltas": self._gallery_deltas,
@@ -160,14 +158,16 @@ class CarrierApi:
 
     async def handle(self, request: Packet) -> Packet:
         """Answer one request; raises IpcRefused."""
-        op = request.header.get("op")
+        op = str(request.header.get("op"))
+        operation = self._operations.get(op)
+        if operation is None:
+            raise IpcRefused("unknown_op", "no such operation")
         try:
-            if isinstance(op, str) and op in self._waiting_ops:
-                return await self._waiting_ops[op](request)
-            if isinstance(op, str) and op in self._shielded_ops:
-                work = asyncio.ensure_future(self._shielded_ops[op](request))
-                work.add_done_callback(_heed)
-                return await asyncio.shield(work)
+            if op.endswith(".next"):
+                return await operation(request)
+            work = asyncio.ensure_future(operation(request))
+            work.add_done_callback(_heed)
+            return await asyncio.shield(work)
         except PageRefused as error:
             raise IpcRefused(str(error.code), str(error)) from error
         except SignatureError as error:
@@ -181,7 +181,6 @@ class CarrierApi:
         except (GalleryError, DeviceError) as error:
             _log.error("%s cannot be carried out: %s", op, error)
             raise IpcRefused("store", str(error)) from error
-        raise IpcRefused("unknown_op", "no such operation")
 
     async def _hello(self, _request: Packet) -> Packet:
         gallery = self.gallery()
@@ -273,7 +272,7 @@ class CarrierApi:
         async def oldest() -> WaitingEnrolment | None:
             return errands.outbox.next(self.clock.monotonic_ms())
 
-        asked = carrier.ErrandAsked.from_obj(request.header)
+        asked = carrier.WaitAsked.from_obj(request.header)
         upload = await _wait_for(errands.submitted, oldest, asked.wait_ms)
         if upload is None:
             return reply_with(carrier.ErrandOffered(0))
@@ -332,7 +331,7 @@ class CarrierApi:
             report = self.report()
             return report if report.news != self._reported else None
 
-        asked = carrier.ReportAsked.from_obj(request.header)
+        asked = carrier.WaitAsked.from_obj(request.header)
         report = await _wait_for(self.report_due, news, asked.wait_ms) or self.report()
         self._reported = report.news
         return reply(json.dumps(report.to_obj(), separators=(",", ":")).encode("ascii"))

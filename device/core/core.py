@@ -95,7 +95,6 @@ class Core:
             self.passes.sighted(look.sighting)
 
     def on_code(self, payload: str) -> None:
-        """A QR code is in view."""
         self.enrolment.code_seen(payload)
 
     def on_fault(self, fault: RecognitionFault) -> None:
@@ -112,7 +111,6 @@ class Core:
         self.choose_interest()
 
     def choose_interest(self) -> None:
-        """Set the interest of the inference thread."""
         if not self.recognises:
             self.want(Interest.IDLE, False)
         elif self.enrolment.capturing:
@@ -122,7 +120,6 @@ class Core:
         self._set_timer()
 
     def _idle_interest(self) -> Interest:
-        """The interest without an enrolment."""
         if self._capture_wanted or self.passes.rehearsing:
             return Interest.PASSAGE
         return Interest.PREVIEW if self.preview.watched else Interest.IDLE
@@ -130,7 +127,6 @@ class Core:
     # Health, trust and configuration
 
     def health_changed(self) -> None:
-        """The set of health words has changed."""
         words = self.health.words
         _log.info("health: %s", " ".join(words) or "nothing to report")
         self.gate.conditions(
@@ -149,7 +145,6 @@ class Core:
         self.kick_cable()
 
     def policy_changed(self) -> None:
-        """Another configuration is in force."""
         self.gate.configure(self.pinning.policy)
         self.gallery.look()
         self.validator_status.changed()
@@ -157,7 +152,6 @@ class Core:
     # The cable and its deadlines
 
     def kick_cable(self) -> None:
-        """Something was queued for the cable, or a deadline has changed."""
         self.kick()
         self._set_timer()
 

@@ -73,7 +73,6 @@ def device_operations(
 
 
 def updates_status(desk: UpdateDesk) -> status.UpdatesStatus:
-    """The state of updates for the status."""
     state = desk.state
     if state is None:
         return status.UpdatesStatus(usable=False, software=desk.software, fault=desk.fault)

@@ -131,7 +131,6 @@ class Gate:
         self._do(self._engine.tick(self._now_ms()))
 
     def conditions(self, conditions: Conditions) -> None:
-        """The conditions have changed."""
         self._do(self._engine.conditions(conditions, self._now_ms()))
 
     def journal_is_back(self) -> None:
@@ -227,7 +226,6 @@ class Gate:
     # Messages from the cable
 
     def on_cable_event(self, event: events.DeviceEvent) -> None:  # noqa: C901, PLR0912 - one line an event
-        """One event of the device's end."""
         now_ms = self._now_ms()
         match event:
             case events.Proven():

@@ -15,7 +15,6 @@ class Hardware:
         """For a technician: "open", or why the port is not open."""
 
     def on_camera(self, state: CameraState) -> None:
-        """The state of the camera has changed."""
         self.camera = state
         working = state.condition is CameraCondition.OK
         self._health.put(HealthWord.CAMERA_FAULT, not working, state.message)

@@ -79,7 +79,6 @@ _log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     options = argparse.ArgumentParser(prog="palmd", description="The core daemon of a palm access device.")
     options.add_argument(
         "--config",

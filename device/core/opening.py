@@ -88,7 +88,6 @@ class MachineStart:
 
     @classmethod
     def now(cls) -> "MachineStart":
-        """As the kernel tells it."""
         return cls(boot_id(), has_kept_time())
 
 

@@ -24,7 +24,6 @@ class ServiceLink:
         return self.state.online
 
     def link_state(self, state: CloudState) -> None:
-        """The carrier's report."""
         self.state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
 

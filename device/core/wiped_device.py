@@ -13,18 +13,17 @@ from typing import Final
 
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
-from device.errors import IpcRefused, KeyStoreError
+from device.errors import IpcRefused
 from device.health import HealthWord
 from device.platform import sd_notify
-from device.platform.ipc import Handler, Packet, reply
-from device.platform.roles import control_handler, serve_roles
+from device.platform.ipc import Packet, reply
+from device.platform.roles import control_handler, refusing, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
 from device.values.control import ResetDone
 from device.values.wire import reply_with
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
-from link1.errors import FormatError
 
 _UNTOLD: Final = (
     "; the service does not know of the wipe yet: palm-syncd reports it as soon as the service is reachable "
@@ -42,26 +41,25 @@ class WipedDevice:
         self._config = config
         self._wipe = wipe
         self.reset_done = asyncio.Event()
-        self._operations: dict[str, Handler] = {
-            "hello": self._hello,
-            "http_key": self._http_key,
-            "status": self._order,
-            "wiped": self._wiped,
-            "verdicts.next": _no_batch,
-            "enrolment.next": _no_errand,
-            "redeem.next": _no_errand,
-            "link_state": _heard,
-        }
+        self._operations = refusing(
+            {
+                "hello": self._hello,
+                "http_key": self._http_key,
+                "status": self._order,
+                "wiped": self._wiped,
+                "verdicts.next": _no_batch,
+                "enrolment.next": _no_errand,
+                "redeem.next": _no_errand,
+                "link_state": _heard,
+            }
+        )
 
     async def answer_carrier(self, request: Packet) -> Packet:
         """The carrier's socket, with the operations of `device.core.carrier_api` that a wiped device has."""
         operation = self._operations.get(str(request.header.get("op")))
         if operation is None:
             raise IpcRefused("no_gallery", _WHAT_TO_DO)
-        try:
-            return await operation(request)
-        except FormatError as error:
-            raise IpcRefused("malformed", str(error)) from error
+        return await operation(request)
 
     async def tell_status(self, _request: Packet) -> Packet:
         """The technician's `status`."""
@@ -84,10 +82,7 @@ class WipedDevice:
     async def _http_key(self, _request: Packet) -> Packet:
         if self._untold is None:
             raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
-        try:
-            return reply(key_source(self._config.keys_dir)(KeyPurpose.HTTP))
-        except KeyStoreError as error:
-            raise IpcRefused("store", str(error)) from error
+        return reply(key_source(self._config.keys_dir)(KeyPurpose.HTTP))
 
     async def _order(self, _request: Packet) -> Packet:
         return reply_with(carrier.StatusTaken(self._untold))
@@ -131,7 +126,6 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
 
 
 def wiped_status(config: DeviceConfig, wipe: Wipe) -> status.CoreStatus:
-    """The status of a wiped device."""
     detail = WIPED + (_UNTOLD if wipe.stage is WipeStage.ERASED else "")
     return status.CoreStatus(
         device_id=wipe.device_id,
@@ -174,5 +168,5 @@ async def _no_batch(request: Packet) -> Packet:
 
 
 async def _no_errand(request: Packet) -> Packet:
-    await asyncio.sleep(carrier.ErrandAsked.from_obj(request.header).wait_ms / 1000)
+    await asyncio.sleep(carrier.WaitAsked.from_obj(request.header).wait_ms / 1000)
     return reply_with(carrier.ErrandOffered(0))

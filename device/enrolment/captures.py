@@ -77,7 +77,6 @@ class HandCaptures:
             self._drop(capture)
 
     def erase(self) -> None:
-        """Overwrite every vector and start again."""
         for capture in self._candidates:
             erase(capture)
         self._candidates, self.held = [], []
@@ -100,5 +99,4 @@ def cosine(one: PalmCapture, other: PalmCapture) -> float:
 
 
 def erase(capture: PalmCapture) -> None:
-    """Overwrite the vector in place."""
     capture.vector.fill(0.0)

@@ -68,7 +68,6 @@ class EnrolmentDesk:
         return self._seq, self.shown
 
     def code_seen(self, payload: str) -> None:
-        """A QR code is in view."""
         if self.unready():
             return
         self._do(self.flow.qr_seen(payload, self.clock.monotonic_ms()))

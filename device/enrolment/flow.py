@@ -99,12 +99,10 @@ class _Running:
 
     @property
     def hand(self) -> HandName:
-        """The hand to show now."""
         return self.hands[self.index]
 
     @property
     def current(self) -> HandCaptures:
-        """Its captures."""
         return self.captures[self.index]
 
 

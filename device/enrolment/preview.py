@@ -51,7 +51,6 @@ class Preview:
 
     @property
     def watched(self) -> bool:
-        """Whether the preview is in use."""
         return self.now_ms() < self._wanted_until_ms
 
     def offer(self, frame: CameraFrame, look: Look | None) -> None:

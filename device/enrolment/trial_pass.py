@@ -64,7 +64,6 @@ class TrialPasses:
             self._next.remove(waiting)
 
     def sighted(self, sighting: Sighting) -> None:
-        """A frame's sighting."""
         if self._rehearsal is not None:
             self._rehearsal.sighted(sighting)
 
@@ -147,5 +146,4 @@ class _Rehearsal:
 
 
 def _micros(stage_ms: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
-    """Microseconds of each stage, in the order they ran."""
     return tuple((name, round(ms * 1000)) for name, ms in stage_ms.items())

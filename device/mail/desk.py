@@ -70,7 +70,6 @@ class MailDesk:
         return MailMarks(at.in_applied_seq, at.out_seq, at.out_acked_seq)
 
     async def finish(self) -> None:
-        """Wait for the running tasks to end."""
         await self._tasks.finish()
 
     # The validator's questions

@@ -191,7 +191,6 @@ class ResolveRound:
         return self._list() if last_seq else []
 
     def stop(self) -> None:
-        """The session is over."""
         self._asked = None
         self._after_seq = 0
         self._unanswered.clear()

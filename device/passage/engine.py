@@ -156,7 +156,6 @@ class TransactionEngine:
         self._after.configure(policy)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Time has passed."""
         return [*self._tick_current(now_ms), *self._after.tick(now_ms)]
 
     # The session
@@ -290,7 +289,6 @@ class TransactionEngine:
         return [*effects, *self._guide(sighting.hint, now_ms)]
 
     def conditions(self, conditions: Conditions, now_ms: int) -> list[Effect]:
-        """The conditions have changed."""
         if not conditions.camera:
             self._hand_present = False  # a spent hand stays spent: it was not seen to leave
         self._conditions = conditions

@@ -27,7 +27,6 @@ class BulkTurn:
         self._no_frame.set()
 
     def hand_seen(self, present: bool) -> None:
-        """Whether the latest frame showed a hand."""
         if present:
             self._no_hand.clear()
         else:

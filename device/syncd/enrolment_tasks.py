@@ -7,7 +7,7 @@ from cloud_client.errors import CloudError, CloudProblem
 from device.errors import IpcRefused
 from device.syncd.policy import is_judged
 from device.syncd.tasks import CORE_ANSWERS_S, WAIT_MS, CoreLine, SyncTask, read_answer
-from device.values.carrier import ErrandAnswered, ErrandAsked, ErrandOffered
+from device.values.carrier import ErrandAnswered, ErrandOffered, WaitAsked
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Errand:
 
 
 async def _next_errand(core: CoreLine, kind: str) -> _Errand | None:
-    taken = await core.call(f"{kind}.next", ErrandAsked(WAIT_MS), timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S)
+    taken = await core.call(f"{kind}.next", WaitAsked(WAIT_MS), timeout_s=WAIT_MS / 1000 + CORE_ANSWERS_S)
     offered = read_answer(ErrandOffered, taken)
     if offered.ticket == 0:
         return None

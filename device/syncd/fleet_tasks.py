@@ -34,7 +34,7 @@ class ReportTask(SyncTask):
     async def step(self, core: CoreLine) -> float:
         if (rest_s := _left_s(self._context, self._not_before_ms)) > 0:
             return rest_s
-        asked = carrier.ReportAsked(min(carrier.MAX_WAIT_MS, round(self._wait_s * 1000)))
+        asked = carrier.WaitAsked(min(carrier.MAX_WAIT_MS, round(self._wait_s * 1000)))
         try:
             report = await core.call("report.next", asked, timeout_s=self._wait_s + CORE_ANSWERS_S)
         except IpcRefused as error:

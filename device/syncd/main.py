@@ -154,7 +154,6 @@ async def _feed_watchdog() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     options = argparse.ArgumentParser(
         prog="palm-syncd", description="The network carrier of a palm access device."
     )

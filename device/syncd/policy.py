@@ -158,7 +158,6 @@ class BatchSize:
         """Items to ask for."""
 
     def taken(self) -> None:
-        """A batch was accepted."""
         self.size = min(self._largest, self.size * 2)
 
     def refused(self, items: int) -> bool:

@@ -83,7 +83,6 @@ class CoreLine:
         return await self._client.call(op, payload, timeout_s=timeout_s, **members)
 
     def close(self) -> None:
-        """Drop the connection, if there is one."""
         if self._client is not None:
             self._client.close()
             self._client = None

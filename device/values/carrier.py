@@ -66,8 +66,9 @@ class BatchOffered(WireObject):
     items: int
 
 
-class ErrandAsked(WireObject):
-    """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or after `wait_ms`."""
+class WaitAsked(WireObject):
+    """`enrolment.next`, `redeem.next`: the oldest body, as soon as there is one or after `wait_ms`;
+    `report.next`: the body of POST …/self/report, as soon as there is news or after `wait_ms`."""
 
     wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
@@ -95,12 +96,6 @@ class ErrandAnswered(WireObject):
     ticket: Annotated[int, Between(1)]
     status: Annotated[int, Between(0, 599)]
     code: str
-
-
-class ReportAsked(WireObject):
-    """`report.next`: the body of POST …/self/report, as soon as there is news or after `wait_ms`."""
-
-    wait_ms: Annotated[int, Between(0, MAX_WAIT_MS)]
 
 
 class ChunkWanted(WireObject):

@@ -274,7 +274,6 @@ class CoreStatus(WireObject):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The health words."""
         return tuple(note.word for note in self.health)
 
 
