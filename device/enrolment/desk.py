@@ -10,16 +10,14 @@ from device.enrolment.effects import (
     Effect,
     EnrolmentAccepted,
     EnrolmentFailed,
-    Prompt,
     RedeemCode,
-    Step,
     Upload,
 )
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.platform.clock import Clock
 from device.values.recognition import EnrolmentLook
-from device.values.status import CaptureShown, ConsentShown, EnrolmentShown
+from device.values.status import EnrolmentShown
 from link1.canonical import canonical_bytes
 
 _log = logging.getLogger(__name__)
@@ -108,8 +106,8 @@ class EnrolmentDesk:
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Prompt():
-                    self._show(_shown(effect))
+                case EnrolmentShown():
+                    self._show(effect)
                 case RedeemCode(request_id, short_code):
                     self.redeems.submit(
                         bytearray(canonical_bytes({"short_code": short_code})),
@@ -149,12 +147,3 @@ class EnrolmentDesk:
         self._seq += 1
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _shown(prompt: Prompt) -> EnrolmentShown:
-    if prompt.step is Step.CONSENT and prompt.asked is not None:
-        consent = ConsentShown(prompt.hands, prompt.asked.terms_version, tuple(prompt.asked.optional))
-        return EnrolmentShown(prompt.step.value, consent=consent)
-    hint = None if prompt.hint is None else prompt.hint.value
-    capture = CaptureShown(prompt.hands, prompt.hand, hint, prompt.captured, prompt.wanted)
-    return EnrolmentShown(prompt.step.value, capture=capture)

@@ -1,10 +1,10 @@
-"""The effects of an enrolment: prompts to show, requests to send, and its outcome."""
+"""The effects of an enrolment: what a screen shows, requests to send, and the outcome."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from device.enrolment.consent import Asked
 from device.values.recognition import HandName
+from device.values.status import CaptureShown, EnrolmentShown
 from link1.objects import GuideHint
 from models.template_choice import MOST_TEMPLATES
 
@@ -26,20 +26,16 @@ class CaptureHint(StrEnum):
     TRY_AGAIN = "try_again"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """To be shown: the step, the hand to show, a hint, and the number of its captures.
-
-    `hands`: all hands to enrol, in order. `asked`: the question on the screen in step `consent`.
-    """
-
-    step: Step
-    hand: HandName | None = None
-    hint: GuideHint | CaptureHint | None = None
-    captured: int = 0
-    wanted: int = MOST_TEMPLATES
-    hands: tuple[HandName, ...] = field(default=(), compare=False)
-    asked: Asked | None = field(default=None, compare=False)
+def capture_shown(
+    step: Step,
+    hand: HandName | None = None,
+    hint: GuideHint | CaptureHint | None = None,
+    captured: int = 0,
+    hands: tuple[HandName, ...] = (),
+) -> EnrolmentShown:
+    """The screen in any step but `consent`: the hand to show, a hint, and the number of its captures."""
+    word = None if hint is None else hint.value
+    return EnrolmentShown(step.value, capture=CaptureShown(hands, hand, word, captured, MOST_TEMPLATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +74,4 @@ class EnrolmentFailed:
     code: str
 
 
-Effect = Prompt | RedeemCode | Upload | EnrolmentAccepted | EnrolmentFailed
+Effect = EnrolmentShown | RedeemCode | Upload | EnrolmentAccepted | EnrolmentFailed

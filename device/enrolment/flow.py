@@ -34,10 +34,10 @@ from device.enrolment.effects import (
     Effect,
     EnrolmentAccepted,
     EnrolmentFailed,
-    Prompt,
     RedeemCode,
     Step,
     Upload,
+    capture_shown,
 )
 from device.enrolment.outbox import LONGEST_WAIT_MS, EnrolmentAnswer
 from device.enrolment.session import (
@@ -48,6 +48,7 @@ from device.enrolment.session import (
 )
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName
+from device.values.status import ConsentShown, EnrolmentShown
 from link1.errors import FormatError
 from link1.objects import GuideHint
 from models.thresholds import Thresholds
@@ -92,7 +93,7 @@ class _Running:
     tries: int = 1
     index: int = 0
     last_seen_ms: int = 0
-    prompted: Prompt | None = None
+    prompted: EnrolmentShown | None = None
     prompted_at_ms: int = 0
     offers: list[tuple[HandName, ...]] = field(default_factory=list)
     upload_id: int = 0
@@ -172,7 +173,7 @@ class EnrolmentFlow:
         if not self.idle:
             raise EnrolmentRefused("busy", "another enrolment is in progress; finish or cancel it first")
         self._redeeming = _Redeeming(self._new_id(), now_ms + REDEEM_LIMIT_MS)
-        return [Prompt(Step.CHECKING_CODE), RedeemCode(self._redeeming.request_id, code)]
+        return [capture_shown(Step.CHECKING_CODE), RedeemCode(self._redeeming.request_id, code)]
 
     def redeem_answered(self, request_id: int, answer: EnrolmentAnswer, now_ms: int) -> list[Effect]:
         """The service has answered a short code, or is unreachable."""
@@ -201,7 +202,8 @@ class EnrolmentFlow:
         self._running = running
         if asked is None:
             return self._start_capturing(running, now_ms)
-        return [Prompt(Step.CONSENT, hands=hands, asked=asked)]
+        consent = ConsentShown(hands, asked.terms_version, tuple(asked.optional))
+        return [EnrolmentShown(Step.CONSENT.value, consent=consent)]
 
     def accept(self, terms_version: str, purposes: Collection[str], at_ms: int, now_ms: int) -> list[Effect]:
         """The person accepts on the screen, at `at_ms` (epoch). Raises EnrolmentRefused."""
@@ -371,11 +373,15 @@ class EnrolmentFlow:
     ) -> list[Effect]:
         """The prompt, if it is new and, when only the hint changes, not too soon."""
         hand = None if step is Step.SENDING else running.hand
-        prompt = Prompt(step, hand, hint, len(running.current.held), hands=running.hands)
+        prompt = capture_shown(step, hand, hint, len(running.current.held), running.hands)
         before = running.prompted
         if prompt == before:
             return []
-        only_hint = before is not None and (before.step, before.hand) == (step, hand)
+        only_hint = (
+            before is not None
+            and before.capture is not None
+            and (before.step, before.capture.hand) == (step, hand)
+        )
         if only_hint and now_ms - running.prompted_at_ms < HINT_EVERY_MS:
             return []
         running.prompted, running.prompted_at_ms = prompt, now_ms

@@ -16,16 +16,17 @@ from device.enrolment.effects import (
     Effect,
     EnrolmentAccepted,
     EnrolmentFailed,
-    Prompt,
     RedeemCode,
     Step,
     Upload,
+    capture_shown,
 )
-from device.enrolment.flow import EnrolmentFlow
+from device.enrolment.flow import BOTH_HANDS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer
 from device.enrolment.session import EnrolmentSession, parse_qr
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName, PalmCapture
+from device.values.status import EnrolmentShown
 from link1.objects import GuideHint, Pad
 from models.thresholds import Thresholds
 
@@ -44,6 +45,16 @@ def direction(seed: int) -> npt.NDArray[np.float32]:
 
 
 HANDS: dict[HandName, npt.NDArray[np.float32]] = {"L": direction(1), "R": direction(2)}
+
+
+def prompt(
+    step: Step,
+    hand: HandName | None = None,
+    hint: GuideHint | CaptureHint | None = None,
+    captured: int = 0,
+    hands: tuple[HandName, ...] = BOTH_HANDS,
+) -> EnrolmentShown:
+    return capture_shown(step, hand, hint, captured, hands)
 
 
 class Bench:
@@ -120,15 +131,15 @@ def hands_in(upload: Upload) -> list[str]:
 
 def test_a_code_begins_and_both_palms_are_uploaded() -> None:
     bench = Bench()
-    assert bench.begin() == [Prompt(Step.SHOW_HAND, "L")]
+    assert bench.begin() == [prompt(Step.SHOW_HAND, "L")]
     assert bench.flow.busy
     left = bench.show("L")
-    assert Prompt(Step.REMOVE_HAND, "L", None, 3) in left
-    assert bench.nothing() == [Prompt(Step.SHOW_HAND, "R")]
+    assert prompt(Step.REMOVE_HAND, "L", None, 3) in left
+    assert bench.nothing() == [prompt(Step.SHOW_HAND, "R")]
     right = bench.show("R")
     upload = right[-1]
     assert isinstance(upload, Upload)
-    assert Prompt(Step.SENDING, None, None, 3) in right
+    assert prompt(Step.SENDING, None, None, 3) in right
     assert (read(upload)["token"], read(upload)["model_id"]) == (TOKEN, "model-1")
     assert read(upload)["consents"] == []
     assert hands_in(upload) == ["L"] * 3 + ["R"] * 3
@@ -220,7 +231,7 @@ def test_the_wrong_hand_is_told_and_never_taken() -> None:
     bench = Bench()
     bench.begin()
     effects = bench.show("R", 20)
-    assert Prompt(Step.SHOW_HAND, "L", CaptureHint.OTHER_HAND) in effects
+    assert prompt(Step.SHOW_HAND, "L", CaptureHint.OTHER_HAND) in effects
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
@@ -233,7 +244,7 @@ def test_the_same_hand_called_the_other_one_is_not_taken() -> None:
         bench.now_ms += TICK_MS
         same = bench.capture("R", of=HANDS["L"])
         bench.add(bench.flow.look(EnrolmentLook(True, "R", None, same), bench.now_ms))
-    assert Prompt(Step.SHOW_HAND, "R", CaptureHint.OTHER_HAND) in bench.effects
+    assert prompt(Step.SHOW_HAND, "R", CaptureHint.OTHER_HAND) in bench.effects
     assert bench.uploads() == []
 
 
@@ -242,7 +253,7 @@ def test_the_first_hand_must_leave_before_the_second_counts() -> None:
     bench.begin()
     bench.show("L")
     assert bench.show("R", 20) == []
-    assert bench.nothing() == [Prompt(Step.SHOW_HAND, "R")]
+    assert bench.nothing() == [prompt(Step.SHOW_HAND, "R")]
 
 
 def test_captures_that_are_not_known_to_be_live_are_not_taken() -> None:
@@ -274,7 +285,7 @@ def test_one_capture_that_contradicts_the_others_is_left_out_and_they_are_kept()
     assert hands_in(bench.uploads()[0]) == ["L", "L", "L"]
     assert all(item["quality_q"] == 80 for item in read(bench.uploads()[0])["hands"])
     assert not failed.vector.any()
-    assert Prompt(Step.SENDING, None, None, 3) in prompts
+    assert prompt(Step.SENDING, None, None, 3, ("L",)) in prompts
 
 
 def test_two_captures_that_contradict_each_other_ask_for_more() -> None:
@@ -284,8 +295,8 @@ def test_two_captures_that_contradict_each_other_ask_for_more() -> None:
         bench.now_ms += 5 * TICK_MS
         capture = bench.capture("L", of=of, quality_q=quality_q)
         bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
-    assert Prompt(Step.SHOW_HAND, "L", GuideHint.HOLD_STILL, 2) in bench.effects
-    assert bench.nothing()[-1] == Prompt(Step.SHOW_HAND, "L", None, 0)
+    assert prompt(Step.SHOW_HAND, "L", GuideHint.HOLD_STILL, 2, ("L",)) in bench.effects
+    assert bench.nothing()[-1] == prompt(Step.SHOW_HAND, "L", None, 0, ("L",))
     assert bench.uploads() == []
     assert not any(capture.vector.any() for capture in bench.captures)
 
@@ -311,7 +322,7 @@ def test_one_capture_will_not_do_and_is_forgotten_when_the_hand_leaves() -> None
     bench.begin()
     bench.nothing()
     bench.show("L", 1)
-    assert bench.nothing()[-1] == Prompt(Step.SHOW_HAND, "L", None, 0)
+    assert bench.nothing()[-1] == prompt(Step.SHOW_HAND, "L", None, 0)
     assert not any(capture.vector.any() for capture in bench.captures)
 
 
@@ -323,7 +334,11 @@ def test_a_frame_repeated_is_one_capture() -> None:
         bench.now_ms += TICK_MS
         capture = PalmCapture("L", once.copy(), 80, LIVE, bench.now_ms)
         bench.add(bench.flow.look(EnrolmentLook(True, "L", None, capture), bench.now_ms))
-    assert all(effect.captured <= 1 for effect in bench.effects if isinstance(effect, Prompt))
+    assert all(
+        effect.capture.captured <= 1
+        for effect in bench.effects
+        if isinstance(effect, EnrolmentShown) and effect.capture
+    )
 
 
 def test_captures_that_contradict_each_other_begin_anew() -> None:
@@ -356,7 +371,7 @@ def test_a_hand_that_gives_nothing_in_a_minute_has_one_more() -> None:
     bench.begin()
     bench.show("L", 3)
     assert bench.wait(bench.flow.next_deadline_ms - bench.now_ms - 1) == []  # type: ignore[operator]
-    assert bench.wait(1) == [Prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)]
+    assert bench.wait(1) == [prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)]
     assert not any(capture.vector.any() for capture in bench.captures)
     bench.show("L")
     bench.nothing()
@@ -386,13 +401,13 @@ def test_each_hand_has_its_minute() -> None:
     bench.nothing()
     assert bench.wait(55_000) == []
     bench.wait(6_000)
-    assert bench.effects[-1] == Prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)
+    assert bench.effects[-1] == prompt(Step.SHOW_HAND, "L", CaptureHint.TRY_AGAIN, 0)
 
 
 def test_hands_are_those_the_redeemed_session_asks_for() -> None:
     bench = Bench()
     bench.add(bench.flow.begin(EnrolmentSession(SESSION_ID, TOKEN, ("R",)), bench.now_ms))
-    assert bench.effects == [Prompt(Step.SHOW_HAND, "R")]
+    assert bench.effects == [prompt(Step.SHOW_HAND, "R", hands=("R",))]
     bench.show("R")
     upload = bench.uploads()[0]
     assert hands_in(upload) == ["R"] * 3
@@ -446,7 +461,7 @@ def test_a_cancelled_session_can_be_shown_again() -> None:
         bench.now_ms += 2_000
         assert bench.begin() == []  # still held there, and nobody wants it
     bench.now_ms += 3_000
-    assert bench.begin() == [Prompt(Step.SHOW_HAND, "L")]
+    assert bench.begin() == [prompt(Step.SHOW_HAND, "L")]
 
 
 def test_looks_without_a_session_are_overwritten() -> None:
@@ -480,16 +495,17 @@ def redeem(bench: Bench, **changed: Any) -> list[Effect]:
 def test_a_typed_code_is_exchanged_and_its_terms_are_asked_first() -> None:
     bench = screen()
     checking, asked = bench.flow.code_typed(" 4f7k 9qrl ", bench.now_ms)
-    assert checking == Prompt(Step.CHECKING_CODE)
+    assert checking == capture_shown(Step.CHECKING_CODE)
     assert isinstance(asked, RedeemCode) and asked.short_code == "4F7K-9QR1"
     assert "4F7K" not in repr(asked)
     bench.flow.cancel(bench.now_ms)
     (shown,) = redeem(bench)
-    assert isinstance(shown, Prompt) and shown.step is Step.CONSENT
-    assert shown.asked == Asked("v1", ("dataset_collection",))
+    assert isinstance(shown, EnrolmentShown) and shown.step == Step.CONSENT
+    assert shown.consent is not None
+    assert (shown.consent.terms_version, shown.consent.optional) == ("v1", ("dataset_collection",))
     assert not bench.flow.busy
     accepted = bench.flow.accept("v1", ["identification", "enrollment"], 1_760_000_000_000, bench.now_ms)
-    assert bench.add(accepted) == [Prompt(Step.SHOW_HAND, "R")]
+    assert bench.add(accepted) == [prompt(Step.SHOW_HAND, "R", hands=("R",))]
     bench.show("R")
     body = read(bench.uploads()[0])
     assert body["consents"] == [
@@ -516,7 +532,7 @@ def test_terms_nobody_answers_are_put_away_and_the_code_can_be_shown_again() -> 
     bench.begin()
     assert bench.wait(180_000) == [EnrolmentFailed(SESSION_ID, "no_answer")]
     bench.now_ms += 3_000
-    assert isinstance(bench.begin()[0], Prompt)
+    assert isinstance(bench.begin()[0], EnrolmentShown)
 
 
 def test_terms_that_cannot_be_shown_are_not_asked() -> None:
