@@ -9,7 +9,6 @@ from typing import Final
 
 # Header names, as they are written in answers.
 IDEMPOTENCY_KEY_HEADER: Final = "Idempotency-Key"
-IDEMPOTENT_REPLAYED_HEADER: Final = "Idempotent-Replayed"
 SERVER_TIME_HEADER: Final = "Svc-Server-Time"
 
 JSON_TYPE: Final = "application/json"

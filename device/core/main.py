@@ -28,7 +28,7 @@ from device.core.device_operations import device_operations
 from device.core.gate import Gate, device_end
 from device.core.hardware import Hardware
 from device.core.housekeeping import Housekeeping, WatchedThread
-from device.core.opening import MachineStart, Opened, first_words, open_device
+from device.core.opening import Opened, boot_id, first_words, open_device
 from device.core.people_operations import people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd
 from device.core.self_description import SelfDescription, ValidatorStatus
@@ -51,7 +51,7 @@ from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.bulk_turn import BulkTurn
-from device.platform.clock import Clock, SystemClock
+from device.platform.clock import Clock, SystemClock, has_kept_time
 from device.platform.logs import limit_repeats
 from device.platform.memory import MemoryGuard, guard_memory
 from device.platform.roles import control_handler, serve_roles
@@ -148,7 +148,8 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
             clock,
             journal_thread,
             gallery_thread,
-            machine=MachineStart.now(),
+            boot_id=boot_id(),
+            clock_kept=has_kept_time(),
             bulk_turn=BulkTurn(),
         )
         stack.push_async_callback(journal_thread.do, opened.journal.close)

@@ -19,7 +19,7 @@ from device.health import HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import MailPosition
 from device.platform.bulk_turn import BulkTurn
-from device.platform.clock import Clock, has_kept_time
+from device.platform.clock import Clock
 from device.platform.threads import StoreThread
 from device.trust.attestation import UNATTESTED, is_attested, read_attested
 from device.trust.credentials import key_source
@@ -79,28 +79,20 @@ class Opened:
         return self.pinned.trust
 
 
-@dataclass(frozen=True, slots=True)
-class MachineStart:
-    """This start of the machine. `clock_kept`: its wall clock ran on while the power was off."""
-
-    boot_id: str
-    clock_kept: bool
-
-    @classmethod
-    def now(cls) -> "MachineStart":
-        return cls(boot_id(), has_kept_time())
-
-
 async def open_device(
     config: DeviceConfig,
     clock: Clock,
     journal_thread: StoreThread,
     gallery_thread: StoreThread,
     *,
-    machine: MachineStart,
+    boot_id: str,
+    clock_kept: bool,
     bulk_turn: BulkTurn,
 ) -> Opened:
-    """Open everything, each database on its thread. Raises StateError, which says what to do."""
+    """Open everything, each database on its thread. Raises StateError, which says what to do.
+
+    `boot_id`: of this start of the machine. `clock_kept`: its wall clock ran on while the power was off.
+    """
     keys = KeyStore.load(key_source(config.keys_dir))
     trust = load_trust(config.trust_path)
     pinned = Pinned(trust)
@@ -134,8 +126,8 @@ async def open_device(
                 epoch=epoch,
                 gallery_key=gallery_key,
                 now=gallery_now(clock),
-                boot_id=machine.boot_id,
-                clock_kept=machine.clock_kept,
+                boot_id=boot_id,
+                clock_kept=clock_kept,
                 pause=bulk_turn.wait,
             )
         except GalleryError as error:
@@ -199,7 +191,7 @@ def first_words(opened: Opened, now_ms: int) -> dict[HealthWord, str]:
 
 
 def boot_id() -> str:
-    """The id of this start of the machine."""
+    """The id of this start of the machine, as the kernel gives it."""
     return BOOT_ID.read_text(encoding="ascii").strip()
 
 

@@ -178,11 +178,7 @@ class ResolveRound:
         self._after_seq = 0
         self._upto_seq = 0
         self._unanswered: set[str] = set()
-        self._next_ms: int | None = None
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        return self._next_ms
+        self.next_deadline_ms: int | None = None
 
     def start(self, last_seq: int) -> list[Effect]:
         """A session has begun; `last_seq` is the number of the newest verdict, 0 for none."""
@@ -194,7 +190,7 @@ class ResolveRound:
         self._asked = None
         self._after_seq = 0
         self._unanswered.clear()
-        self._next_ms = None
+        self.next_deadline_ms = None
 
     def listed(self, asked: ListOpen, verdicts: list[LastVerdict], now_ms: int) -> list[Effect]:
         """The answer to `asked`; an answer to a question of an earlier session is ignored."""
@@ -206,7 +202,7 @@ class ResolveRound:
         refs = tuple(verdict.verdict_ref for verdict in verdicts)
         self._after_seq = verdicts[-1].verdict_seq
         self._unanswered = set(refs)
-        self._next_ms = now_ms + _PACE_MS
+        self.next_deadline_ms = now_ms + _PACE_MS
         return [Resolve(refs)]
 
     def answered(self, verdict_ref: str) -> list[Effect]:
@@ -217,10 +213,10 @@ class ResolveRound:
         return self._list() if not self._unanswered else []
 
     def tick(self, now_ms: int) -> list[Effect]:
-        return self._list() if self._next_ms is not None and now_ms >= self._next_ms else []
+        return self._list() if self.next_deadline_ms is not None and now_ms >= self.next_deadline_ms else []
 
     def _list(self) -> list[Effect]:
-        self._next_ms = None
+        self.next_deadline_ms = None
         self._unanswered.clear()
         self._asked = ListOpen(self._after_seq, self._upto_seq, MAX_REFS)
         return [self._asked]

@@ -18,8 +18,9 @@ from device.config.config import (
     LinkSection,
     ModelSection,
 )
-from device.core.opening import MachineStart, Opened, open_device
+from device.core.opening import Opened, boot_id, open_device
 from device.platform.bulk_turn import BulkTurn
+from device.platform.clock import has_kept_time
 from device.platform.threads import StoreThread
 from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
@@ -81,7 +82,14 @@ def opened(state: Path, clock: HandClock) -> Iterator[Opened]:
     """The device, opened by its own code. Raises what that raises."""
     threads = _Now("journal"), _Now("gallery")
     device = asyncio.run(
-        open_device(config_of(state), clock, *threads, machine=MachineStart.now(), bulk_turn=BulkTurn())
+        open_device(
+            config_of(state),
+            clock,
+            *threads,
+            boot_id=boot_id(),
+            clock_kept=has_kept_time(),
+            bulk_turn=BulkTurn(),
+        )
     )
     try:
         yield device

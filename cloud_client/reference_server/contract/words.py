@@ -9,6 +9,7 @@ from cloud_client.contract import QR_PREFIX
 API_VERSION: Final = "v1"
 CONTRACT_VERSION: Final = "1.0.0"
 DEFAULT_PORT: Final = 8710
+IDEMPOTENT_REPLAYED_HEADER: Final = "Idempotent-Replayed"
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 NONCE_MEMORY_S: Final = 600
 
@@ -45,6 +46,14 @@ class Purpose(StrEnum):
 def session_qr_payload(session_id: str, token: str) -> str:
     """What a session's QR code carries: ``SVC1:ENR:<session_id>:<token>``."""
     return f"{QR_PREFIX}1:ENR:{session_id}:{token}"
+
+
+class Purpose(StrEnum):
+    """What a consent is for."""
+
+    ENROLLMENT = "enrollment"
+    IDENTIFICATION = "identification"
+    DATASET_COLLECTION = "dataset_collection"
 
 
 class Scope(StrEnum):

@@ -19,7 +19,7 @@ import numpy as np
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import DeviceConfig
 from device.core.main import Palmd
-from device.core.opening import MachineStart, Opened, open_device
+from device.core.opening import Opened, open_device
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
 from device.platform.bulk_turn import BulkTurn
 from device.platform.ipc import Packet
@@ -353,7 +353,8 @@ class DeviceMachine:
             self.clock,
             journal_thread,
             gallery_thread,
-            machine=MachineStart(f"boot-{self.boots}", self.clock_kept),
+            boot_id=f"boot-{self.boots}",
+            clock_kept=self.clock_kept,
             bulk_turn=BulkTurn(longest_wait_s=0.0),
         )
         self.opened = opened = self._eyes.opened(opened)

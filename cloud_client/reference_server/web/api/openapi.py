@@ -8,18 +8,16 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloud_client.contract import (
-    IDEMPOTENCY_KEY_HEADER,
-    IDEMPOTENT_REPLAYED_HEADER,
-    JSON_TYPE,
-    NAME_64,
-    PROBLEM_TYPE,
-    ProblemCode,
-)
+from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, JSON_TYPE, NAME_64, PROBLEM_TYPE, ProblemCode
 from cloud_client.reference_server.contract.answers import ProblemDocument
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER
 from cloud_client.reference_server.contract.problems import KINDS
-from cloud_client.reference_server.contract.words import CONTRACT_VERSION, IDEMPOTENCY_KEY, REQUEST_ID_HEADER
+from cloud_client.reference_server.contract.words import (
+    CONTRACT_VERSION,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT_REPLAYED_HEADER,
+    REQUEST_ID_HEADER,
+)
 from cloud_client.reference_server.web.api.operation import Keyed, Operation, Surface
 
 _REF = "#/components/schemas/{model}"
