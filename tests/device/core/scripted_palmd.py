@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 from device.config.config import load_config
+from device.core import main as palmd
 from device.core import opening
-from device.core.main import serve
 from device.platform.clock import SystemClock
 from device.platform.memory import MemoryGuard
 
@@ -40,9 +40,9 @@ def main() -> None:
     kept = bool(script_now["clock_kept"])
     with (
         patch.object(opening, "BOOT_ID", boot),
-        patch.object(opening, "has_kept_time", lambda: kept),
+        patch.object(palmd, "has_kept_time", lambda: kept),
     ):
-        asyncio.run(serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))
+        asyncio.run(palmd.serve(config, ScriptedClock(script), MemoryGuard(True, True, "")))
 
 
 if __name__ == "__main__":
