@@ -19,10 +19,6 @@ class ServiceLink:
         self._clock = clock
         self.state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
 
-    @property
-    def online(self) -> bool:
-        return self.state.online
-
     def link_state(self, state: CloudState) -> None:
         self.state = state
         self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
