@@ -57,13 +57,13 @@ CALM_S: Final = 8.0
 """At the beginning: registered, not yet in step with the service."""
 LONG_S: Final = 400.0
 """A run in which the gallery's time to live may pass."""
-_MOST_TROUBLES: Final = 1.1
+_MOST_TROUBLES: Final = 1.08
 """For each person who comes; at least a tenth."""
 _PACES: Final = (0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 4.0)
 """Most gates are busy: a person each 1.4 s. At the others a request ends by itself, without another one."""
 _LATE_S: Final = 4.0
 _LEAST_TTL_MS: Final = 700
-_REVOKED: Final = 0.2
+_REVOKED: Final = 0.25
 _LASTS_S: Final = 170.0
 _LASTING: Final = (
     Act.NETWORK_DOWN,

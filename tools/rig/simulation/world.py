@@ -509,7 +509,7 @@ class SimulatedWorld:
             self.validator.do(lambda desk: desk.cancel())
         if act.act is Act.REPLACED:
             self._arm(act)
-        await asyncio.sleep(act.for_s * chance.random())
+        await asyncio.sleep(act.for_s * chance.random() ** 3)  # most go at once, some stay
         if self.history.visit == visit:
             self._eyes.visitor, self._left_at_s = None, self.loop.now_s
 
