@@ -1,6 +1,7 @@
 """`python -m tools.rig.simulation`: runs seeds, and shrinks what fails.
 
 python -m tools.rig.simulation --minutes 2          # fixed seeds, then fresh ones, which it prints
+python -m tools.rig.simulation --hours 48 --processes 2 --log FILE   # a long campaign, see `campaign`
 python -m tools.rig.simulation --replay 1234        # one run and its log
 python -m tools.rig.simulation --replay 1234 --keep 0,3,7
 """
@@ -13,8 +14,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
+from tools.rig.simulation.campaign import campaign
 from tools.rig.simulation.plan import Plan, plan_of
 from tools.rig.simulation.shrink import kept_of, shrunk
 from tools.rig.simulation.start import become_simulation
@@ -37,6 +40,10 @@ def main() -> int:
     options.add_argument("--hours", type=float, default=0.0, help="the same in hours")
     options.add_argument("--seconds", type=float, help="the same in seconds, fixed seeds included")
     options.add_argument(
+        "--log", type=Path, help="go on after a failure, and with the campaign that is noted here"
+    )
+    options.add_argument("--processes", type=int, default=1, help="with --log: so many at a time")
+    options.add_argument(
         "--twice", type=int, metavar="N", help="run N seeds, then again without leaps over idle time: equal?"
     )
     options.add_argument("--replay", type=int, help="run one seed and print its log")
@@ -58,7 +65,9 @@ def main() -> int:
     if given.twice is not None:
         return _twice(given.twice)
     limit_s = given.seconds if given.seconds is not None else given.hours * 3600 or given.minutes * 60
-    return _campaign(limit_s)
+    if given.log is not None:
+        return campaign(given.log, limit_s, given.processes)
+    return _fixed_and_fresh(limit_s)
 
 
 def _replay(seed: int, keep: str | None, stride_s: float) -> int:
@@ -80,7 +89,7 @@ def _twice(seeds: int) -> int:
     return int(bool(different))
 
 
-def _campaign(limit_s: float) -> int:
+def _fixed_and_fresh(limit_s: float) -> int:
     until_s, began_s = time.monotonic() + limit_s, time.process_time()
     runs = passages = actuated = faults = checks = steps = 0
     simulated_s = 0.0
