@@ -95,6 +95,8 @@ class Gate:
         """Since the start: `verdicts.DECISION.RESULT`, `pad.fail`, `cable.resets`."""
         # The journal's thread does their work in the order of the calls.
         self._tasks = RunningTasks(self.cannot_go_on)
+        self._unkept: list[str] = []
+        """Verdicts whose missing answer could not be recorded."""
         self._session = 0
         self._on_its_way: dict[str, _OnItsWay] = {}
         self._unbacked: dict[events.Backing, deque[effects.RecordEvidence]] = {
@@ -135,7 +137,10 @@ class Gate:
 
     def journal_is_back(self) -> None:
         """Answers that arrived while the journal could not be written are lost here; the validator has
-        them."""
+        them. That none came in time only the device knows."""
+        unkept, self._unkept = self._unkept, []
+        for ref in unkept:
+            self._tasks.start(self._record_unknown(ref))
         if self.end.proven:
             self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
 
@@ -332,7 +337,7 @@ class Gate:
             case effects.RecordPassage(ref, wrapper):
                 self._record(lambda: self.journal.record_passage(ref, wrapper))
             case effects.RecordOutcomeUnknown(ref):
-                self._record(lambda: self.journal.record_outcome_unknown(ref))
+                self._tasks.start(self._record_unknown(ref))
             case effects.RecordDisowned(refs):
                 self._record(lambda: self.journal.record_disowned(refs))
             case effects.RecordEvidence():
@@ -348,6 +353,10 @@ class Gate:
 
     def _record(self, work: Callable[[], None]) -> None:
         self._tasks.start(self._keep(work))
+
+    async def _record_unknown(self, ref: str) -> None:
+        if await self._keep(lambda: self.journal.record_outcome_unknown(ref)) is None:
+            self._unkept.append(ref)
 
     def _take_evidence(self, evidence: effects.RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so

@@ -208,14 +208,16 @@ class Journal:
         )
         return int(row[0]) if inserted.rowcount == 1 else 0
 
-    def record_outcome_unknown(self, ref: str) -> None:
-        """No answer came in time; a later one still completes the verdict. Raises JournalError."""
+    def record_outcome_unknown(self, ref: str) -> bool:
+        """No answer came in time; a later one still completes the verdict. Returns whether one was awaited
+        still. Raises JournalError."""
         with self._rows.transaction():
-            self._execute(
+            updated = self._execute(
                 "UPDATE verdicts SET unknown = 1, revision = revision + 1"
                 " WHERE ref = ? AND unknown = 0 AND awaits IS NOT NULL",
                 (ref,),
             )
+        return updated.rowcount == 1
 
     def record_disowned(self, refs: Sequence[str]) -> None:
         """The validator has not acted on these verdicts and never will; they are not asked about again."""
