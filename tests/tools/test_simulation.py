@@ -51,6 +51,20 @@ def test_planted_faults_are_found() -> None:
     assert max(acts) < MOST_ACTS
 
 
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    assert (
+        "no range of seeds yet"
+        in simulate("tools.rig.simulation", "--seconds", "1", "--log", str(log)).stdout
+    )
+    log.write_text(log.read_text() + '{"commit": "abc", "fir')  # it was stopped while it wrote
+    again = simulate("tools.rig.simulation", "--seconds", "1", "--log", str(log)).stdout
+    assert ": 20 seeds, " in again
+    assert ": 40 seeds, " in again
+    assert '"first": 1000' in log.read_text()
+    assert '"first": 1020' in log.read_text()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_planted_fault_is_found() -> None:

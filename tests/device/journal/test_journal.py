@@ -252,8 +252,8 @@ def test_each_news_is_uploaded_once_with_the_verdict(journal: Journal) -> None:
     journal.record_decision(stored.ref, decision, awaits_passage=True)
     assert upload_all(journal) == [{"signed_verdict": stored.wrapper, "signed_decision": decision}]
 
-    journal.record_outcome_unknown(stored.ref)
-    journal.record_outcome_unknown(stored.ref)
+    assert journal.record_outcome_unknown(stored.ref)
+    assert not journal.record_outcome_unknown(stored.ref)
     unknown = {"signed_verdict": stored.wrapper, "signed_decision": decision, "outcome_unknown": True}
     assert upload_all(journal) == [unknown]
     assert upload_all(journal) == []

@@ -26,6 +26,10 @@ def campaign(log: Path, limit_s: float, processes: int) -> int:
     """Exit status: 0 nothing in the whole log broke an invariant, 1 something did."""
     until_s, done = time.monotonic() + limit_s, {line["first"] for line in _lines(log)}
     print(_summary(log), flush=True)
+    with log.open("a+") as file:
+        file.seek(0)
+        if not file.read().endswith("\n"):
+            file.write("\n")  # after a piece of a line
     children = []
     for part in range(1, processes):
         child = os.fork()
