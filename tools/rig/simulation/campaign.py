@@ -17,7 +17,7 @@ from typing import Any, Final
 from tools.rig.simulation.plan import plan_of
 from tools.rig.simulation.world import RunResult, run
 
-SEEDS: Final = 20
+SEEDS = 20
 """In one range."""
 FIRST: Final = 1_000
 
@@ -51,10 +51,12 @@ def _ranges(part: int, parts: int) -> Iterator[int]:
 
 def _work(log: Path, until_s: float, ranges: Iterator[int]) -> None:
     commit = _commit()
-    while time.monotonic() < until_s:
-        line = _line(next(ranges), commit)
+    for first in ranges:
+        line = _line(first, commit)
         with log.open("a") as file:
             file.write(json.dumps(line) + "\n")
+        if time.monotonic() > until_s:
+            return
 
 
 def _line(first: int, commit: str) -> dict[str, Any]:
