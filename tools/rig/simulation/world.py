@@ -749,7 +749,8 @@ class SimulatedWorld:
         ended = {txn_id: opened.journal.find_txn(txn_id) for txn_id in history.ended}
         position = gallery.position if gallery is not None else None
         if position is None:
-            history.say("device", f"starts without its gallery: {opened.gallery_fault}")
+            why = opened.gallery_fault.replace(f"{self.folder}/", "")  # it has another name in each run
+            history.say("device", f"starts without its gallery: {why}")
         started = Started(
             last_seq=last.verdict_seq if last else 0,
             last_ref=last.verdict_ref if last else "",
