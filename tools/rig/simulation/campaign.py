@@ -28,7 +28,7 @@ def campaign(log: Path, limit_s: float, processes: int) -> int:
     print(_summary(log), flush=True)
     with log.open("a+") as file:
         file.seek(0)
-        if not file.read().endswith("\n"):
+        if not (file.read() or "\n").endswith("\n"):
             file.write("\n")  # after a piece of a line
     children = []
     for part in range(1, processes):
