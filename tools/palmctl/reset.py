@@ -1,5 +1,6 @@
 """A factory reset step by step: identify the device, stop the daemons, then wipe (`device.wipe.wipe`)."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -109,11 +110,9 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
         reset_device(config, here.device_id)
         return
     if begun_before(config):
-        try:
+        with contextlib.suppress(StateError):  # its record is damaged: a new one finishes the work as well
             finish_wipe(state_dir)
-        except StateError:  # the record of it is damaged: a new one finishes the work as well
-            reset_folder(state_dir, here.device_id, here.gate_id, here.dbd_id)
-        return
+            return
     reset_folder(state_dir, here.device_id, here.gate_id, here.dbd_id)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from device.config.config import config_path, load_config
-from device.platform.ipc import IpcClient, Packet, ask_core
+from device.platform.ipc import IpcClient, ask_core
 from device.values.control import ChunkGiven, DeviceNamed, UpdatesAnswer
 from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
 from tools.palmctl.control_sockets import control_socket_of
@@ -44,7 +44,7 @@ def status(config: Path | None, as_json: bool) -> None:
     Exit code 0: fine. 1: the newest release failed, or updates cannot be taken. 3: no daemon answers.
     4: this user may not ask it.
     """
-    told = _read(_ask(config, "update.status"))
+    told = _ask(config, "update.status")
     show(told, as_json=as_json)
     sys.exit(0 if told.state is not None and told.state.failed is None else 1)
 
@@ -76,17 +76,17 @@ def rollback(software: bool, config: Path | None, as_json: bool) -> None:
     if software:
         raise click.ClickException("the software goes back with: sudo palm-access-rollback")
     device_id = load_config(config_path(config)).device.id
-    show(_read(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj())), as_json=as_json)
+    show(_ask(config, "update.rollback", **DeviceNamed(device_id).to_obj()), as_json=as_json)
 
 
 def take(release: "ReleaseFile", config: Path | None) -> UpdatesStatus:
     """Hand a release to the daemon; how updates are then."""
     payload = json.dumps(release.manifest.wrapper, ensure_ascii=False).encode("utf-8")
-    told = _read(_ask(config, "update.manifest", payload=payload))
+    told = _ask(config, "update.manifest", payload=payload)
     receiving = told.state.receiving if told.state is not None else None
     if receiving is not None and receiving.release_seq == release.manifest.release_seq:
         _hand_over(release, config)
-        return _read(_ask(config, "update.status"))
+        return _ask(config, "update.status")
     click.echo(_(f"release {release.manifest.release_seq} was taken before"), err=True)
     return told
 
@@ -150,10 +150,6 @@ def show(told: UpdatesStatus, *, as_json: bool) -> None:
     click.echo(json.dumps(told.to_obj(), sort_keys=True) if as_json else "\n".join(lines(told)))
 
 
-def _read(answer: Packet) -> UpdatesStatus:
-    return UpdatesAnswer.from_obj(answer.header).updates
-
-
 def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     """Every chunk in turn; those that are there already cost the daemon nothing."""
     socket = control_socket_of(config)
@@ -178,5 +174,7 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     asyncio.run(send())
 
 
-def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> Packet:
-    return ask_core(control_socket_of(config), op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)
+def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> UpdatesStatus:
+    socket = control_socket_of(config)
+    answer = ask_core(socket, op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)
+    return UpdatesAnswer.from_obj(answer.header).updates

@@ -66,15 +66,12 @@ def _files(*names: str) -> dict[str, Answer]:
 
 def static_files(page: Path, *others: Path) -> dict[str, Answer]:
     """Routes to a page, to what belongs to it and to the icon, read once. Raises OSError."""
-    read = {f"GET {path.name}": _file(path) for path in (*others, _STATIC / "icon.svg")}
-    return {"GET ": _answering(_file(page))} | {name: _answering(reply) for name, reply in read.items()}
+    read = (*others, _STATIC / "icon.svg")
+    return {"GET ": _file(page)} | {f"GET {path.name}": _file(path) for path in read}
 
 
-def _file(path: Path) -> Reply:
-    return Reply(path.read_bytes(), _KINDS[path.suffix])
-
-
-def _answering(reply: Reply) -> Answer:
+def _file(path: Path) -> Answer:
+    reply = Reply(path.read_bytes(), _KINDS[path.suffix])
     return lambda _members: reply
 
 
