@@ -28,7 +28,7 @@ from device.platform.threads import RunningTasks, StoreThread, T
 from device.trust.policy import Policy
 from device.trust.trust import Pinned
 from device.values.recognition import Sighting
-from device.values.status import PadStatus, VerdictSummary
+from device.values.status import VerdictSummary
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1 import events
 from link1.canonical import JsonObject
@@ -193,9 +193,8 @@ class Gate:
         way.stage_ms["sign_and_journal"] = way.since_decided_ms() - way.stage_ms["to_journal"]
         self._on_its_way = {stored.ref: way}
         self.last = LastVerdict(stored.seq, stored.ref)
-        pad = outcome.pad
         self.counters[f"verdicts.{outcome.result.decision}.{outcome.result}"] += 1
-        self.counters["pad.fail"] += pad.res == "fail"
+        self.counters["pad.fail"] += outcome.pad.res == "fail"
         self.last_said = VerdictSummary(
             verdict_seq=stored.seq,
             verdict_ref=stored.ref,
@@ -203,7 +202,7 @@ class Gate:
             result=str(outcome.result),
             quality_q=outcome.quality_q,
             score_q=outcome.score_q,
-            pad=PadStatus(pad.res, pad.mech, pad.score_q),
+            pad=outcome.pad,
             attempts=outcome.attempts,
         )
         self._do(self._engine.verdict_durable(txn_id, stored, self._now_ms()))

@@ -96,7 +96,7 @@ class SelfDescription:
             at_ms=self.clock.wall_ms(),
             uptime_s=(self.clock.boottime_ms() - self._started_ms) // 1000,
             serving=self.health.serving,
-            app=status.AppStatus(APP_PACKAGE, self.app_version),
+            app=AppVersion(APP_PACKAGE, self.app_version),
             model_id=self.model_id,
             thr_id=self.pinning.policy.thresholds.thr_id,
             config_seq=self.pinning.policy.config_seq,
@@ -118,7 +118,7 @@ class SelfDescription:
             device_id=trust.device_id,
             gate_id=trust.gate_id,
             dbd_id=trust.dbd_id,
-            app=status.AppStatus(APP_PACKAGE, self.app_version),
+            app=AppVersion(APP_PACKAGE, self.app_version),
             serving=self.health.serving,
             health=tuple(status.HealthNote(str(word), text) for word, text in self.health.details.items()),
             camera=status.CameraStatus(

@@ -24,6 +24,7 @@ from device.values import carrier, status
 from device.values.control import ResetDone
 from device.values.wire import reply_with
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
+from link1.objects import AppVersion
 
 _UNTOLD: Final = (
     "; the service does not know of the wipe yet: palm-syncd reports it as soon as the service is reachable "
@@ -131,7 +132,7 @@ def wiped_status(config: DeviceConfig, wipe: Wipe) -> status.CoreStatus:
         device_id=wipe.device_id,
         gate_id=wipe.gate_id,
         dbd_id=wipe.dbd_id,
-        app=status.AppStatus(APP_PACKAGE, version(APP_PACKAGE)),
+        app=AppVersion(APP_PACKAGE, version(APP_PACKAGE)),
         serving=False,
         health=(status.HealthNote(HealthWord.REVOKED.value, detail),),
         camera=status.CameraStatus(

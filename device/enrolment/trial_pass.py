@@ -13,7 +13,7 @@ from device.passage.decision import Attempt, Outcome, score_q_of
 from device.trust.policy import Policy
 from device.values.control import Rehearsed, TrialPassage, VerdictSent
 from device.values.recognition import Sighting
-from device.values.status import PadStatus, VerdictSummary
+from device.values.status import VerdictSummary
 
 GONE_AFTER_MS: Final = 400
 """A hand not seen for so long has left."""
@@ -123,14 +123,13 @@ class _Rehearsal:
     def _passage(self, outcome: Outcome) -> TrialPassage:
         sighting = outcome.sighting
         first_ms = self._first_ms or 0
-        pad = outcome.pad
         return TrialPassage(
             rehearsal=True,
             decision=str(outcome.result.decision),
             result=str(outcome.result),
             score_q=outcome.score_q,
             quality_q=outcome.quality_q,
-            pad=PadStatus(pad.res, pad.mech, pad.score_q),
+            pad=outcome.pad,
             attempts=outcome.attempts,
             total_us=1000 * ((sighting.at_ms if sighting else self._last_ms) - first_ms),
             stages_us=_micros(sighting.stage_ms if sighting else {}),

@@ -32,10 +32,11 @@ from device.platform.ipc import ask_core
 from device.trust.trust import load_trust
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind, read_manifest
 from device.updates.versions import Installation, Versions
-from device.values.status import AppStatus, HealthNote
+from device.values.status import HealthNote
 from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
+from link1.objects import AppVersion
 from link1.wire import WireObject
 
 SERVICE_USER: Final = "palm-access"
@@ -211,7 +212,7 @@ def _try_out(config: DeviceConfig, version: str, known: frozenset[str], trial: T
 class RunningCore(WireObject):
     """The members that the status of every version has; an installer must not use others."""
 
-    app: AppStatus
+    app: AppVersion
     health: tuple[HealthNote, ...]
 
     @property

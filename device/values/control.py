@@ -5,9 +5,10 @@ import re
 from dataclasses import field
 from typing import Annotated, Final
 
-from device.values.status import EnrolmentShown, PadStatus, UpdatesStatus
+from device.values.status import EnrolmentShown, UpdatesStatus
 from link1.canonical import JsonObject
 from link1.members import NAME
+from link1.objects import Pad
 from link1.wire import Between, WireObject
 
 LONGEST_WAIT_MS: Final = 30_000
@@ -110,7 +111,7 @@ class TrialPassage(WireObject):
     result: str
     score_q: int
     quality_q: int
-    pad: PadStatus
+    pad: Pad
     attempts: int
     total_us: int
     stages_us: tuple[tuple[str, int], ...]

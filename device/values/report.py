@@ -1,6 +1,7 @@
 """The report of a device to its service (device surface §3): by network and by mail the same members."""
 
-from device.values.status import AppStatus, ReportedRelease
+from device.values.status import ReportedRelease
+from link1.objects import AppVersion
 from link1.wire import WireObject
 
 
@@ -52,7 +53,7 @@ class SelfReport(WireObject):
     at_ms: int
     uptime_s: int
     serving: bool
-    app: AppStatus
+    app: AppVersion
     model_id: str
     thr_id: str
     config_seq: int

@@ -8,14 +8,8 @@ from device.platform.ipc import ask_core
 from device.values.carrier import CloudState
 from link1.canonical import JsonObject
 from link1.errors import FormatError
+from link1.objects import AppVersion, Pad
 from link1.wire import WireObject
-
-
-class AppStatus(WireObject):
-    """The running software."""
-
-    pkg: str
-    version: str
 
 
 class HealthNote(WireObject):
@@ -159,14 +153,6 @@ class UpdatesStatus(WireObject):
     state: UpdatesInForce | None = field(default=None, metadata={"flat": UpdatesInForce})
 
 
-class PadStatus(WireObject):
-    """The liveness check of a verdict: its result, its mechanism, and its score × 10000."""
-
-    res: str
-    mech: str
-    score_q: int
-
-
 class VerdictSummary(WireObject):
     """A verdict with the subject removed."""
 
@@ -176,7 +162,7 @@ class VerdictSummary(WireObject):
     result: str
     quality_q: int
     score_q: int
-    pad: PadStatus
+    pad: Pad
     attempts: int
 
 
@@ -250,7 +236,7 @@ class CoreStatus(WireObject):
     device_id: str
     gate_id: str
     dbd_id: str
-    app: AppStatus
+    app: AppVersion
     serving: bool
     health: tuple[HealthNote, ...]
     camera: CameraStatus

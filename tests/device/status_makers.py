@@ -12,7 +12,6 @@ from device.values.report import (
     SelfReport,
 )
 from device.values.status import (
-    AppStatus,
     CableStatus,
     CameraStatus,
     CoreStatus,
@@ -24,6 +23,7 @@ from device.values.status import (
     MemoryStatus,
     UpdatesStatus,
 )
+from link1.objects import AppVersion
 
 
 def some_status(**changes: Any) -> CoreStatus:
@@ -31,7 +31,7 @@ def some_status(**changes: Any) -> CoreStatus:
         "device_id": "gate-7-left",
         "gate_id": "gate-7",
         "dbd_id": "dbd-7",
-        "app": AppStatus("palm-access-device", "0.1.0"),
+        "app": AppVersion("palm-access-device", "0.1.0"),
         "serving": True,
         "health": (),
         "camera": CameraStatus(
@@ -66,7 +66,7 @@ def some_report(**changes: Any) -> SelfReport:
         "at_ms": 1_800_000_000_000,
         "uptime_s": 60,
         "serving": True,
-        "app": AppStatus("palm-access-device", "0.1.0"),
+        "app": AppVersion("palm-access-device", "0.1.0"),
         "model_id": "m-test",
         "thr_id": "thr-1",
         "config_seq": 1,

@@ -48,14 +48,6 @@ def session_qr_payload(session_id: str, token: str) -> str:
     return f"{QR_PREFIX}1:ENR:{session_id}:{token}"
 
 
-class Purpose(StrEnum):
-    """What a consent is for."""
-
-    ENROLLMENT = "enrollment"
-    IDENTIFICATION = "identification"
-    DATASET_COLLECTION = "dataset_collection"
-
-
 class Scope(StrEnum):
     """What an API key may do (partner API, Authentication)."""
 

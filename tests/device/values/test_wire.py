@@ -20,7 +20,6 @@ from device.values.status import (
     LatencyStatus,
     ModelOnDisk,
     ModelStatus,
-    PadStatus,
     ReceivingStatus,
     RefusedMail,
     UpdatesInForce,
@@ -30,6 +29,7 @@ from device.values.status import (
 )
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
+from link1.objects import Pad
 from link1.wire import Between, WireObject
 from tests.device.status_makers import some_status
 
@@ -144,7 +144,7 @@ UPDATES_OBJ: JsonObject = {
     },
     "failed": {"release_seq": 2, "kind": "app", "version": "0.1.9", "code": "unhealthy"},
 }  # fmt: skip
-PAD = PadStatus("pass", "texture", 9_000)
+PAD = Pad("pass", "texture", 9_000)
 MESSAGES: list[tuple[WireObject, JsonObject]] = [
     (UPDATES, UPDATES_OBJ),
     (

@@ -34,13 +34,12 @@ from device.trust.service_status import StatusReader
 from device.trust.trust import load_trust, save_trust, with_service_keys
 from device.values.recognition import HandName, PalmCapture
 from device.values.report import HeldGallery, ReportedBoard, ReportedLink, ReportedQueues, SelfReport
-from device.values.status import AppStatus
 from gallery.stream import VECTOR_LENGTH, StagedEntry, read_snapshot_page, state_of
 from link1 import members
 from link1.bodies import Box
 from link1.canonical import JsonObject, b64_encode, canonical_bytes, read_strict
 from link1.keys import KEY_BYTES, SigningKey
-from link1.objects import Decision, Pad, Passage, Verdict, VerdictResult
+from link1.objects import AppVersion, Decision, Pad, Passage, Verdict, VerdictResult
 from link1.sealed import SERVICE_ID, seal_record
 from link1.signed import Kind, object_ref, sign_object
 from link1.validator.desk import Choice, accept_all
@@ -56,7 +55,7 @@ from tools.cloud.simulation.state import (
 
 T = TypeVar("T")
 
-APP: Final = AppStatus("palm-simulated-gate", "1")
+APP: Final = AppVersion("palm-simulated-gate", "1")
 _PAD: Final = Pad("pass", "simulated", 9000)
 _TTL_MS: Final = 5000
 _MAX_ANSWER_BYTES: Final = 256 * 1024
