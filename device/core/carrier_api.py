@@ -29,7 +29,7 @@ from device.errors import DeviceError, IpcRefused, TrustError
 from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
-from device.platform.ipc import Handler, Packet, reply
+from device.platform.ipc import Handler, Packet, reply, reply_with
 from device.platform.threads import StoreThread
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
@@ -37,7 +37,6 @@ from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES, OfferReader
 from device.values import carrier
 from device.values.report import SelfReport
-from device.values.wire import reply_with
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
 from link1 import members

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
 from device.errors import IpcRefused
-from device.platform.ipc import Handler, Packet
+from device.platform.ipc import Handler, Packet, reply_with
 from device.platform.roles import refusing
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
 from device.updates.state import SHIPPED, GalleryFacts, ModelSlot, ReleaseNote, UpdateState
 from device.values import status
 from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
-from device.values.wire import reply_with
 from device.vision.capture import FrameSlot
 from link1.canonical import b64_encode, read_strict
 from models.hand_landmarks import HandLandmarks

@@ -12,10 +12,9 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.errors import IpcRefused
 from device.health import Health, HealthWord
-from device.platform.ipc import Handler, Packet, reply
+from device.platform.ipc import Handler, Packet, reply, reply_with
 from device.platform.roles import refusing
 from device.values import control
-from device.values.wire import reply_with
 from link1.errors import FormatError
 from models.thresholds import Thresholds
 

@@ -21,11 +21,10 @@ from device.errors import IpcRefused
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import OutboxEntry
-from device.platform.ipc import Packet
+from device.platform.ipc import Packet, reply_with
 from device.platform.threads import StoreThread
 from device.trust.trust import Pinned
 from device.values.control import ResetDone
-from device.values.wire import reply_with
 from device.wipe.wipe import (
     REPLY_WITHIN_S,
     WIPED,

@@ -16,13 +16,12 @@ from device.config.config import DeviceConfig
 from device.errors import IpcRefused
 from device.health import HealthWord
 from device.platform import sd_notify
-from device.platform.ipc import Packet, reply
+from device.platform.ipc import Packet, reply, reply_with
 from device.platform.roles import control_handler, refusing, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
 from device.values.control import ResetDone
-from device.values.wire import reply_with
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1.objects import AppVersion
 

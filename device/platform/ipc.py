@@ -32,6 +32,7 @@ from typing import Final, Self, cast
 from device.errors import IpcError, IpcNotPermitted, IpcRefused, IpcUnreachable
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, reason_of
+from link1.wire import WireObject
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The largest header there is, a status for technicians, stays under 10 KiB."""
@@ -80,6 +81,11 @@ Handler = Callable[[Packet], Awaitable[Packet]]
 def reply(payload: bytes | bytearray = b"", **members: object) -> Packet:
     """A good answer with these members. A bytearray is not copied, so that its owner can overwrite it."""
     return Packet({"ok": True, **members}, cast("bytes", payload))
+
+
+def reply_with(answer: WireObject, payload: bytes | bytearray = b"") -> Packet:
+    """A good answer with the members of `answer`."""
+    return reply(payload, **answer.to_obj())
 
 
 def refusal(code: str, message: str) -> Packet:
