@@ -20,6 +20,7 @@ from link1.wire import Base64Bytes, Between, WireObject
 NONCE_BYTES = 32
 MAX_REFS = 32
 """Most verdict_refs in one `resolve` or `unknown` (LINK/1 §4): what fits in two fragments."""
+VerdictRefs = Annotated[tuple[Id32, ...], Between(1, MAX_REFS)]
 MAX_CHUNK_BYTES = 2880
 """A mail chunk in base64 with its envelope still fits in one message (LINK/1 §5)."""
 MAX_RECORD_BYTES = 4 * -(-512 * 1024 // 3) + 4096
@@ -49,14 +50,6 @@ class ErrorBody(WireObject):
     code: Word
     about: Word
     txn_id: Annotated[str | None, HEX32] = None
-
-
-def refs_from_obj(obj: Mapping[str, Any]) -> tuple[str, ...]:
-    """The verdict_refs of `resolve` and `unknown`: 1 to 32 of them."""
-    refs = members.array(obj, "verdict_refs", 1, MAX_REFS)
-    if not all(isinstance(ref, str) and HEX32.fullmatch(ref) for ref in refs):
-        raise FormatError("member verdict_refs is not an array of 32-hex strings")
-    return tuple(refs)
 
 
 class Box(StrEnum):

@@ -23,7 +23,6 @@ from link1.bodies import (
     MailChunk,
     MailNone,
     MailPull,
-    refs_from_obj,
 )
 from link1.canonical import JsonObject
 from link1.envelope import RULES, Message, MessageType, Role
@@ -35,8 +34,6 @@ from link1.events import (
     DeviceEvent,
     Down,
     ErrorReceived,
-    MailPullReceived,
-    MailReceived,
     PassageReceived,
     Proven,
     ReadyReceived,
@@ -332,10 +329,10 @@ def _evidence_time(kind: Kind, wrapper: JsonObject) -> int | None:
 
 
 _PLAIN_READERS: dict[MessageType, Callable[[JsonObject], DeviceEvent]] = {
-    MessageType.CANCEL: lambda body: CancelReceived(members.text(body, "txn_id", HEX32)),
-    MessageType.READY: lambda body: ReadyReceived(members.boolean(body, "passage_sensor")),
-    MessageType.UNKNOWN: lambda body: UnknownReceived(refs_from_obj(body)),
-    MessageType.MAIL: lambda body: MailReceived(MailChunk.from_obj(body, Box.IN)),
-    MessageType.MAIL_PULL: lambda body: MailPullReceived(MailPull.from_obj(body)),
+    MessageType.CANCEL: CancelReceived.from_obj,
+    MessageType.READY: ReadyReceived.from_obj,
+    MessageType.UNKNOWN: UnknownReceived.from_obj,
+    MessageType.MAIL: lambda body: MailChunk.from_obj(body, Box.IN),
+    MessageType.MAIL_PULL: MailPull.from_obj,
 }
 """Unsigned messages: what only a cable can carry, and what an attacker in it may forge."""

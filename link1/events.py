@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from link1.bodies import MailChunk, MailPull
+from link1.bodies import MailChunk, MailPull, VerdictRefs
 from link1.canonical import JsonObject
 from link1.envelope import MessageType
 from link1.link_states import DownReason
-from link1.objects import Decision, Passage, Request
+from link1.objects import Decision, Id32, Passage, Request
+from link1.wire import WireObject
 
 # ---- either end
 
@@ -48,9 +49,8 @@ class RequestReceived:
     wrapper: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class CancelReceived:
-    txn_id: str
+class CancelReceived(WireObject):
+    txn_id: Id32
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +97,14 @@ class WrongEvidence:
     backing: Backing
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownReceived:
+class UnknownReceived(WireObject):
     """Verdicts that the validator has not acted on and never will. Not signed."""
 
-    verdict_refs: tuple[str, ...]
+    verdict_refs: VerdictRefs
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyReceived:
+class ReadyReceived(WireObject):
     passage_sensor: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MailReceived:
-    """A chunk of an inbox record; answer with `send_mail_ack`."""
-
-    chunk: MailChunk
-
-
-@dataclass(frozen=True, slots=True)
-class MailPullReceived:
-    """Answer with `send_mail` or `send_mail_none`."""
-
-    pull: MailPull
 
 
 DeviceEvent = (
@@ -134,7 +118,9 @@ DeviceEvent = (
     | WrongEvidence
     | UnknownReceived
     | ReadyReceived
-    | MailReceived
-    | MailPullReceived
+    | MailChunk
+    | MailPull
     | ErrorReceived
 )
+"""A MailChunk, of an inbox record, is answered with `send_mail_ack`; a MailPull with `send_mail` or
+`send_mail_none`."""

@@ -31,6 +31,7 @@ from device.values.recognition import Sighting
 from device.values.status import VerdictSummary
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1 import events
+from link1.bodies import MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
@@ -258,10 +259,10 @@ class Gate:
                 self._ready(event)
             case events.VerdictLeft():
                 self._verdict_left(event)
-            case events.MailReceived():
-                self.mail.received(event.chunk)
-            case events.MailPullReceived():
-                self.mail.pulled(event.pull)
+            case MailChunk():
+                self.mail.received(event)
+            case MailPull():
+                self.mail.pulled(event)
             case events.ErrorReceived():
                 _log.warning("the validator complains: %s about %s", event.code, event.about)
             case _:

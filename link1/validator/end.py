@@ -15,7 +15,6 @@ from link1.bodies import (
     MailChunk,
     MailNone,
     MailPull,
-    refs_from_obj,
 )
 from link1.canonical import JsonObject
 from link1.envelope import Message, MessageType, Role
@@ -170,7 +169,7 @@ _Reader = Callable[[JsonObject], ValidatorEvent]
 
 _PLAIN_READERS: dict[MessageType, _Reader] = {
     MessageType.GUIDE: _guide,
-    MessageType.RESOLVE: lambda body: ResolveReceived(refs_from_obj(body)),
+    MessageType.RESOLVE: ResolveReceived.from_obj,
     MessageType.MAIL: lambda body: MailChunkReceived(MailChunk.from_obj(body, Box.OUT)),
     MessageType.MAIL_ACK: lambda body: MailAckReceived(MailAck.from_obj(body)),
     MessageType.MAIL_NONE: lambda body: MailNoneReceived(MailNone.from_obj(body)),

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from link1.bodies import MailAck, MailChunk, MailNone
+from link1.bodies import MailAck, MailChunk, MailNone, VerdictRefs
 from link1.canonical import JsonObject
 from link1.envelope import MessageType
 from link1.events import Down, ErrorReceived
 from link1.objects import DeviceStatus, GuideHint, Verdict
+from link1.wire import WireObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,10 @@ class VerdictReceived:
     verdict_ref: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveReceived:
+class ResolveReceived(WireObject):
     """A question for the outcomes of these verdicts. Not signed."""
 
-    verdict_refs: tuple[str, ...]
+    verdict_refs: VerdictRefs
 
 
 @dataclass(frozen=True, slots=True)

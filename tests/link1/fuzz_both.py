@@ -9,12 +9,10 @@ order and once. At the end, on a good cable, everything that is owed is settled.
 import random
 from typing import Any
 
-from link1.bodies import Box, MailAck, MailChunk, MailNone, MailState
+from link1.bodies import Box, MailAck, MailChunk, MailNone, MailPull, MailState
 from link1.canonical import JsonObject
 from link1.events import (
     DecisionReceived,
-    MailPullReceived,
-    MailReceived,
     Proven,
     RequestReceived,
     UnknownReceived,
@@ -72,9 +70,9 @@ class HonestDevice:
                 self._open.discard(decision.verdict_ref)
             case UnknownReceived(refs):
                 self._open -= set(refs)
-            case MailReceived(chunk):
+            case MailChunk() as chunk:
                 end.send_mail_ack(self._take(chunk))
-            case MailPullReceived(pull):
+            case MailPull() as pull:
                 if pull.after_seq >= len(self.outbox):
                     end.send_mail_none(MailNone(pull.after_seq))
                     return

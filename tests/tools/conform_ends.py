@@ -35,8 +35,6 @@ from link1.events import (
     CancelReceived,
     DecisionReceived,
     Down,
-    MailPullReceived,
-    MailReceived,
     PassageReceived,
     Proven,
     RequestReceived,
@@ -223,9 +221,9 @@ class SimulatedDevice:
                     self._do(self.engine.unknown(refs))
                 case WrongEvidence(type_, wrapper):
                     self._do(self.engine.wrong_evidence(type_.value, wrapper))
-                case MailReceived(chunk):
+                case MailChunk() as chunk:
                     self._mail_in(chunk)
-                case MailPullReceived(pull):
+                case MailPull() as pull:
                     self._mail_out(pull)
 
     def _mail_in(self, chunk: MailChunk) -> None:

@@ -25,10 +25,10 @@ from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.report import HeldGallery
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
-from link1.bodies import Box
+from link1.bodies import Box, MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.device_end import DeviceEnd
-from link1.events import Down, MailPullReceived, MailReceived, Proven
+from link1.events import Down, Proven
 from link1.keys import SealKey, SigningKey
 from link1.sealed import (
     SignerCertificate,
@@ -433,9 +433,9 @@ class Mailed:
 def _to_desk(desk: MailDesk, end: DeviceEnd) -> Callable[[Any], None]:
     def handle(event: Any) -> None:
         match event:
-            case MailReceived(chunk):
+            case MailChunk() as chunk:
                 desk.received(chunk)
-            case MailPullReceived(pull):
+            case MailPull() as pull:
                 desk.pulled(pull)
             case Proven():
                 desk.session_began()

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock
-from link1.bodies import MailAck, MailState
+from link1.bodies import MailAck, MailChunk, MailState
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
-from link1.events import DeviceEvent, MailReceived, Proven, RequestReceived
+from link1.events import DeviceEvent, Proven, RequestReceived
 from link1.frames import Channel, Frame, FrameDecoder, FrameKind, encode_frame
 from link1.keys import SigningKey
 from link1.objects import (
@@ -91,7 +91,7 @@ def answer(end: DeviceEnd, event: DeviceEvent, sign: Sign) -> None:
             end.send_status(_status())
         case RequestReceived(request, wrapper):
             end.send_verdict(sign(request, object_ref(wrapper)))
-        case MailReceived(chunk):
+        case MailChunk() as chunk:
             so_far = chunk.offset + len(chunk.data)
             whole = so_far == chunk.total
             state = MailState.APPLIED if whole else MailState.MORE
