@@ -197,7 +197,7 @@ def test_a_validator_key_that_a_bundle_revokes_is_sent_away(device: Device) -> N
             validator.mail.offer(1, record(device, 1, "svc.trust.bundle", bundle))
             validator.pump.kick()
             await until(lambda: "LINK_DOWN" in device.health())
-            assert (await asyncio.to_thread(device.status)).mail.in_applied_seq == 1
+            await until(lambda: device.status().mail.in_applied_seq == 1)
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(device.plug(pair)))

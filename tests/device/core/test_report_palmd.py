@@ -14,6 +14,7 @@ from link1.objects import VerdictResult
 from link1.validator.desk import VerdictAnswered
 from tests.device.core.test_mail_palmd import collected, shown
 from tests.device.whole_device import (
+    WITHIN_S,
     Device,
     Validator,
     answered,
@@ -88,6 +89,9 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         async with validator_at(port, device.board) as validator:
             await validator.wait_serving()
             said = await passages(validator)
+            async with asyncio.timeout(WITHIN_S):  # before a carrier takes them
+                while not (await reported(device))["queues"]["verdicts"]:  # noqa: ASYNC110 - counted in another process
+                    await asyncio.sleep(0.1)
         # The first report that a validator with mail takes has them all; the next is due in half a minute.
         async with validator_at(port, device.board, carries_mail=True) as validator:
             await validator.wait_serving()
@@ -100,7 +104,6 @@ def test_passages_are_counted_and_no_report_names_a_person(device: Device) -> No
         assert online["counters"]["latency_ms.le_inf"] == 2 + online["counters"].get(
             "verdicts.abstain.POOR_CAPTURE", 0
         )
-        assert online["queues"]["verdicts"] >= 1
         assert online["boot_id"] == before["boot_id"]
         assert BOOT_ID.fullmatch(online["boot_id"])
         assert online["uptime_s"] >= before["uptime_s"]

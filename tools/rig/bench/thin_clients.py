@@ -105,13 +105,14 @@ async def asked_steadily(
             raise BenchFailed(f"{kind} was answered {status}: {body[:200]!r}")
 
     due_s = time.perf_counter()
-    while not until():
+    for kind, request in made:
         due_s += every_s
         await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-        kind, request = next(made)
         task = asyncio.create_task(one(kind, request, due_s))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
+        if until():  # after a request: what ends at once shows one too
+            break
     await asyncio.gather(*under_way)
     for client in clients:
         client.close()
