@@ -361,6 +361,8 @@ class Gate:
     def _take_evidence(self, evidence: effects.RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so
         only the newest are kept, one at a time, and no verdict waits behind them."""
+        if HealthWord.REVOKED in self.health.words:
+            return  # the verdicts are destroyed, so an honest answer to one looks like a wrong one
         if evidence.backing is events.Backing.SIGNED:
             self._tasks.start(self._record_evidence(evidence))
             return

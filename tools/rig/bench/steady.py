@@ -28,7 +28,7 @@ from tools.palmctl.bench.recording import films_of, read_recording
 from tools.palmctl.bench.run import enrolled, new_board
 from tools.palmctl.bench.verdict_latency import encode, measure_latency
 
-PASSAGE_S: Final = 1.15
+PASSAGE_S: Final = 1.02
 """What one passage of the bench takes, with the pause before the next hand."""
 SETTLED: Final = 60
 """Passages before memory is looked at: the first ones fill what is kept for reuse."""
@@ -63,7 +63,7 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
         "decisions": figures["decisions"],
         "by_film_ms": figures["by_film_ms"],
         "stages_ms": _stages(seen),
-        "rss_mib": [round(one["rss_mib"], 1) for one in (seen[SETTLED], seen[-1])],
+        "rss_mib": [round(one["rss_mib"], 1) for one in seen[SETTLED :: (len(seen) - SETTLED) // 8]],
         "faults_a_passage": round(_grown(seen, "faults")),
         "disk_kib_a_passage": round(_grown(seen, "disk_bytes") / 1024, 1),
     }

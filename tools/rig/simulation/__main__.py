@@ -23,7 +23,8 @@ from tools.rig.simulation.shrink import kept_of, shrunk
 from tools.rig.simulation.start import become_simulation
 from tools.rig.simulation.world import RunResult, prepared, quiet, run
 
-FIXED_SEEDS: Final = range(1, 25)
+FIXED_SEEDS: Final = (*range(1, 25), 1107, 1719)
+"""The last two have failed: an answer that arrived during a wipe, a gate that needed a second try."""
 _SHRINK_S: Final = 60.0
 _LINES: Final = 40
 _STRIDE_S: Final = 0.01
