@@ -16,10 +16,10 @@ present. Unknown members are ignored: a newer program may send more.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from functools import cache
+from functools import partial
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -60,6 +60,7 @@ class Base64Bytes:
             return False
 
 
+_Reader = Callable[[Any], Any]
 _Rule = Between | Base64Bytes | frozenset[str] | re.Pattern[str]
 
 
@@ -101,7 +102,7 @@ class WireObject:
                     given[member.field] = member.flat.from_obj(obj)
             elif member.name in obj:
                 try:
-                    given[member.field] = _read(member.kind, obj[member.name])
+                    given[member.field] = member.read(obj[member.name])
                 except _NotTaken as error:
                     raise FormatError(f"member {member.name} is not {error}") from None
             elif member.default is MISSING:
@@ -125,7 +126,7 @@ class _WireMember:
     name: str
     field: str
     default: object
-    kind: Any
+    read: _Reader
     flat: type[WireObject] | None
 
 
@@ -141,7 +142,7 @@ def _members_of(cls: type[WireObject]) -> tuple[_WireMember, ...]:
                 one.metadata.get("member", one.name),
                 one.name,
                 one.default,
-                hints[one.name],
+                _reader(hints[one.name]),
                 one.metadata.get("flat"),
             )
             for one in fields(cls)
@@ -161,44 +162,44 @@ def _written(value: object) -> object:
     return str(value) if isinstance(value, StrEnum) else value
 
 
-def _read(kind: Any, value: object) -> object:
-    """`value` as one of the type `kind`. Raises _NotTaken, or FormatError from an object in it."""
-    origin, arguments = _parts(kind)
+def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
+    """What reads a value of the type `kind`. It raises _NotTaken, or FormatError from an object in it."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _ruled(arguments[1], _read(_without_none(arguments[0]), value))
+        read, rule = _reader(_without_none(arguments[0])), arguments[1]
+        return lambda value: _ruled(rule, read(value))
     if origin in (Union, UnionType):
-        return None if value is None else _read(_without_none(kind), value)
+        read = _reader(_without_none(kind))
+        return lambda value: None if value is None else read(value)
     if origin is tuple:
-        return _read_tuple(arguments, value)
-    if origin is dict:
-        obj: JsonObject = _plain(dict, value)
-        item = arguments[1]
-        return obj if item is Any else {name: _read(item, member) for name, member in obj.items()}
-    if issubclass(kind, WireObject):
-        return kind.from_obj(_plain(dict, value))
-    return _word(kind, value) if issubclass(kind, StrEnum) else _plain(kind, value)
+        return _tuple_reader([_reader(each) for each in arguments if each is not Ellipsis], arguments[-1])
+    if origin is dict and arguments[1] is not Any:
+        read = _reader(arguments[1])
+        return lambda value: {name: read(member) for name, member in _plain(dict, value).items()}
+    if origin is None and issubclass(kind, WireObject):
+        return lambda value: kind.from_obj(_plain(dict, value))
+    if origin is None and issubclass(kind, StrEnum):
+        return partial(_word, kind)
+    return partial(_plain, origin or kind)
 
 
-@cache
-def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(kind), get_args(kind)
-
-
-@cache
 def _without_none(kind: Any) -> Any:
     """The X of `X | None`; another type as it is."""
     some = [each for each in get_args(kind) if each is not NoneType]
     return some[0] if get_origin(kind) in (Union, UnionType) else kind
 
 
-def _read_tuple(kinds: tuple[Any, ...], value: object) -> tuple[object, ...]:
-    """An array of one kind, or a row with a kind for each item."""
-    if kinds[-1] is Ellipsis:
-        items: list[object] = _plain(list, value)
-        return tuple(_read(kinds[0], item) for item in items)
-    if not isinstance(value, list) or len(value) != len(kinds):
-        raise _NotTaken(f"an array of {len(kinds)}")
-    return tuple(_read(kind, item) for kind, item in zip(kinds, value, strict=True))
+def _tuple_reader(readers: list[_Reader], last: Any) -> _Reader:
+    """Of an array of one kind, or a row with a kind for each item."""
+    if last is Ellipsis:
+        return lambda value: tuple(readers[0](item) for item in _plain(list, value))
+
+    def row(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise _NotTaken(f"an array of {len(readers)}")
+        return tuple(read(item) for read, item in zip(readers, value, strict=True))
+
+    return row
 
 
 _WORDS: Final = {
