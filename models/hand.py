@@ -1,9 +1,9 @@
 """Find the hand in a frame and say where its palm lies.
 
-There are two methods. Learnt: two small networks (``hand_network``) find hands on any background and at any
-angle. By shape: a hand is a region that differs from its background (``hand_mask``) and whose outline shows
-five fingers in a row (``hand_shape``); that needs no model. Either way the finger valleys fix place, size and
-direction of the palm, because they move least when fingers do."""
+There are two methods. By shape: a hand is a region that differs from its background (``hand_mask``), whose
+outline shows five fingers in a row (``hand_shape``). Learnt: two networks (``hand_network``) confirm what
+was found by its shape, and find hands on any background and at any angle. Either way the finger valleys fix
+place, size and direction of the palm, because they move least when fingers do."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.frames import CameraFrame
 from models.hand_landmarks import HandJoints, HandLandmarks, Spot, installed_landmarks, spot_of
 from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
-from models.hand_network import HandNetwork, NetworkHand, shipped_network
+from models.hand_network import FoundHand, HandNetwork, shipped_network
 from models.hand_shape import Blob, OpenHand, read_shape
 
 Hint = Literal["closer", "farther", "center", "open_hand", "hold_still"]
@@ -28,9 +28,6 @@ SURE: Final = 0.55
 """A likeness at which no other way of seeing is tried, and the networks are only asked whether they agree."""
 LEAST: Final = 0.3
 """A likeness below which five rises in a row are not believed to be a hand."""
-
-WAYS_FIRST: Final = 2
-"""Outlines that are tried where there are networks: what the others show these see too, in less time."""
 
 LEARNT_SURE: Final = 0.85
 """The networks' chance of an open hand from which on they are believed."""
@@ -101,15 +98,15 @@ class HandFinder:
 
     def __init__(
         self,
-        network: HandNetwork | Literal["shipped"] | None = "shipped",
         landmarks: HandLandmarks | Literal["installed"] | None = "installed",
+        network: HandNetwork | None = None,
     ) -> None:
-        """``network`` None: by shape alone, as where the package comes without networks. ``landmarks`` None:
-        without the published weights, as where an operator does not want them.
+        """``landmarks`` None: without the published weights, as where an operator does not want them.
+        ``network``: others than the shipped ones.
 
         Raises ``ManifestError`` or ``ModelFileError`` where networks are not what they should be.
         """
-        self._network = shipped_network() if network == "shipped" else network
+        self._network = network or shipped_network()
         self._landmarks = installed_landmarks() if landmarks == "installed" else landmarks
         self._favourite: str | None = None
         self._tracked: tuple[Spot, int] | None = None
@@ -164,88 +161,67 @@ class HandFinder:
             return PartialHand(joints.centre.astype(np.float32), 0.0, "open_hand")
         side, valleys = joints.handedness, view.from_frame(joints.valleys)
         width = CROP_SIZE / math.hypot(*similarity_from_valleys(valleys, side)[:, 0])
-        opinion = self._network.look_at(view.light, valleys, side) if self._network is not None else None
+        opinion = self._network.look_at(view.light, valleys, side)
         if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < NEAR_JOINTS * width:
             valleys = opinion[0]
         mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
-        found = _Found(valleys, _centre_of(valleys, side), side, joints.chance, _finer(view, mask))
+        found = FoundHand(valleys, _centre_of(valleys, side), side, joints.chance, _finer(view, mask))
         return _hand(frame, view, found)
 
     def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         seen = self._by_shape(frame, view)
-        network = self._network
-        if network is None:
-            return seen
         if isinstance(seen, Hand) and seen.confidence >= SURE:
-            seen = _second_opinion(network, frame, view, seen)
+            seen = self._second_opinion(frame, view, seen)
             if isinstance(seen, Hand):
                 return seen
-        learnt = network.look(view, LEARNT_SURE)
+        learnt = self._network.look(view, LEARNT_SURE)
         if learnt is not None:
-            return _hand(frame, view, _of_network(view, learnt))
+            return _hand(frame, view, replace(learnt, mask=_finer(view, learnt.mask)))
         if isinstance(seen, Hand):
-            return _second_opinion(network, frame, view, seen)
+            return self._second_opinion(frame, view, seen)
         return seen
 
     def _by_shape(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
-        best: tuple[OpenHand, Silhouette, str] | None = None
-        blob: tuple[Blob | OpenHand, Silhouette] | None = None
+        best: tuple[OpenHand, Silhouette] | None = None
+        blob: Blob | OpenHand | None = None
         ways = channels(view)
-        order = sorted(ways, key=lambda name: name != self._favourite)
-        few, enough = (len(order), SURE) if self._network is None else (WAYS_FIRST, LEAST)
-        for name in order[:few]:
+        for name in sorted(ways, key=lambda name: name != self._favourite):
             figure = silhouette(ways[name]())
             if figure is None or not _stands_out(figure, 0.45):
                 continue
             shape = read_shape(figure.mask, figure.contour)
             if isinstance(shape, OpenHand):
+                if shape.likeness >= LEAST:
+                    self._favourite = name
+                    found = FoundHand(
+                        shape.valleys, shape.centre, shape.handedness, shape.likeness, figure.mask
+                    )
+                    return _hand(frame, view, found)
                 if best is None or shape.likeness > best[0].likeness:
-                    best = (shape, figure, name)
-                if shape.likeness >= enough:
-                    break
-            elif isinstance(shape, Blob) and _hand_like(view, figure, shape):
-                blob = blob or (shape, figure)
-        if best is not None and best[0].likeness < SURE and self._network is None:
-            # Takes milliseconds; the networks see in less time what an outline cannot show.
-            best = self._better_outline(view, best)
-        if best is not None and best[0].likeness >= LEAST:
-            self._favourite = best[2]
-            return _hand(frame, view, _of_shape(best[0], best[1]))
+                    best = shape, figure
+            elif shape is not None and _hand_like(view, figure, shape):
+                blob = blob or shape
         if blob is None and best is not None and _hand_like(view, best[1], best[0]):
-            blob = best[0], best[1]
-        return None if blob is None else _partial(view, blob[0])
+            blob = best[0]
+        return None if blob is None else _partial(view, blob)
 
-    def _better_outline(
-        self, view: FinderView, best: tuple[OpenHand, Silhouette, str]
-    ) -> tuple[OpenHand, Silhouette, str]:
-        """The same hand, its outline redrawn from its colours where the new one looks more like a hand."""
-        region = learnt_region(view, best[1].mask)
-        if region is None:
-            return best
-        figure = replace(best[1], mask=region[0], contour=region[1], area=region[2])
-        shape = read_shape(figure.mask, figure.contour)
-        if isinstance(shape, OpenHand) and shape.likeness > best[0].likeness:
-            return shape, figure, best[2]
-        return best
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What either way found, in pixels of the view."""
-
-    valleys: NDArray[np.float64]
-    centre: NDArray[np.float64]
-    handedness: Handedness
-    confidence: float
-    mask: NDArray[np.uint8]
-
-
-def _of_shape(shape: OpenHand, figure: Silhouette) -> _Found:
-    return _Found(shape.valleys, shape.centre, shape.handedness, shape.likeness, figure.mask)
-
-
-def _of_network(view: FinderView, seen: NetworkHand) -> _Found:
-    return _Found(seen.valleys, seen.centre, seen.handedness, seen.open_chance, _finer(view, seen.mask))
+    def _second_opinion(self, frame: CameraFrame, view: FinderView, hand: Hand) -> Hand | PartialHand:
+        """A hand found by its shape, with the network's valleys where they differ; partial where it denies
+        the hand."""
+        opinion = self._network.look_at(view.light, view.from_frame(hand.valleys), hand.handedness)
+        if opinion is None:
+            return hand
+        valleys, chance = opinion
+        if chance < DENIES:
+            # A hand that is too near is often rejected: the advice is to move back, not to spread the
+            # fingers.
+            return PartialHand(hand.centre, 0.0, hand.hint or "open_hand")
+        better = view.to_frame(valleys).astype(np.float32)
+        away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
+        if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:
+            return hand
+        found = FoundHand(valleys, view.from_frame(hand.centre), hand.handedness, hand.confidence, hand.mask)
+        return _hand(frame, view, found)
 
 
 def _centre_of(valleys: NDArray[np.float64], handedness: Handedness) -> NDArray[np.float64]:
@@ -270,26 +246,7 @@ def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return both / max(1, cv2.countNonZero(cv2.bitwise_or(one, other)))
 
 
-def _second_opinion(
-    network: HandNetwork, frame: CameraFrame, view: FinderView, hand: Hand
-) -> Hand | PartialHand:
-    """A hand found by its shape, with the network's valleys where they differ; partial where it denies it."""
-    opinion = network.look_at(view.light, view.from_frame(hand.valleys), hand.handedness)
-    if opinion is None:
-        return hand
-    valleys, chance = opinion
-    if chance < DENIES:
-        # A hand that is too near is often rejected: the advice is to move back, not to spread the fingers.
-        return PartialHand(hand.centre, 0.0, hand.hint or "open_hand")
-    better = view.to_frame(valleys).astype(np.float32)
-    away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
-    if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:
-        return hand
-    found = _Found(valleys, view.from_frame(hand.centre), hand.handedness, hand.confidence, hand.mask)
-    return _hand(frame, view, found)
-
-
-def _hand(frame: CameraFrame, view: FinderView, found: _Found) -> Hand | PartialHand:
+def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | PartialHand:
     """The hand with what its place in the frame says of it."""
     valleys, centre = view.to_frame(found.valleys), view.to_frame(found.centre)
     matrix = similarity_from_valleys(valleys, found.handedness)

@@ -1,10 +1,10 @@
 """Silhouettes that could be a hand: several ways to tell it from its background, none right everywhere.
 
-A palm in front of the camera is lighter than a dark background, darker than a lit wall, redder than nearly
-everything, and different from the image's border. Each of these is one image channel and one
-threshold (Otsu 1979); the caller reads the shape in each and keeps the one that looks most like a hand.
-When none convinces, colours are learnt from the best guess and every pixel is classified again (as GrabCut
-does, once, with histograms instead of mixtures).
+A palm in front of the camera is redder than nearly everything and of another colour than the image's border;
+without colours it is lighter than a dark background or darker than a lit wall. Each of these is one image
+channel and one threshold (Otsu 1979); the caller reads the shape in each until one looks like a hand. A rough
+mask is refined by colours that are learnt from it, by which every pixel is classified again (as GrabCut does,
+once, with histograms instead of mixtures).
 """
 
 from collections.abc import Callable
@@ -79,15 +79,16 @@ def make_view(pixels: NDArray[np.uint8], width_px: int) -> FinderView:
 
 def channels(view: FinderView) -> dict[str, Callable[[], NDArray[np.uint8]]]:
     """Ways to see a hand, most telling first; each yields an (h, w) uint8 image in which hands are bright."""
-    ways: dict[str, Callable[[], NDArray[np.uint8]]] = {}
     colours = view.ycrcb
-    if colours is not None:
-        ways["red"] = lambda: _plane(colours, 1)
-        ways["chroma"] = lambda: _from_border(_plane(colours, 1), _plane(colours, 2))
-    ways["light"] = lambda: view.light
-    ways["dark"] = lambda: np.asarray(cv2.bitwise_not(view.light), dtype=np.uint8)
-    ways["border"] = lambda: _from_border(view.light)
-    return ways
+    if colours is None:
+        return {
+            "light": lambda: view.light,
+            "dark": lambda: np.asarray(cv2.bitwise_not(view.light), dtype=np.uint8),
+        }
+    return {
+        "red": lambda: _plane(colours, 1),
+        "chroma": lambda: _from_border(_plane(colours, 1), _plane(colours, 2)),
+    }
 
 
 def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:

@@ -36,17 +36,17 @@ _VALLEY_SPAN: Final = 0.48
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NetworkHand:
-    """An open hand that the networks saw; coordinates are those of the ``FinderView`` they were shown.
+class FoundHand:
+    """An open hand, in pixels of the ``FinderView`` in which it was found.
 
-    ``valleys`` (4, 2) thumb–index to ring–little, ``centre`` (2,). ``open_chance``: 0..1, that it is an open
+    ``valleys`` (4, 2) thumb–index to ring–little, ``centre`` (2,). ``confidence``: 0..1, that it is an open
     hand whose valleys are where it says. ``mask``: (h, w) of 0 and 255, roughly the hand.
     """
 
     valleys: NDArray[np.float64]
     centre: NDArray[np.float64]
     handedness: Handedness
-    open_chance: float
+    confidence: float
     mask: NDArray[np.uint8]
 
 
@@ -69,7 +69,7 @@ class HandNetwork:
         """Load two ONNX files without their self test; all but the training code use ``open_network``."""
         self._coarse, self._fine = open_session(coarse), open_session(fine)
 
-    def look(self, view: FinderView, least: float) -> NetworkHand | None:
+    def look(self, view: FinderView, least: float) -> FoundHand | None:
         """The likeliest open hand in the view; None where none has a chance of ``least``. Never raises."""
         square, box = fitted(view.light)
         cells, cover = self._coarse.run(None, {"picture": square[None]})
@@ -90,11 +90,11 @@ class HandNetwork:
             return None
         place, (points, judged) = best
         middle = _centre_of(points)
-        return NetworkHand(
+        return FoundHand(
             valleys=points[:4],
             centre=middle,
             handedness="R" if place.right > 0.5 else "L",
-            open_chance=float(judged[0]),
+            confidence=float(judged[0]),
             mask=_mask(cover[0], box, view.light.shape, middle),
         )
 
@@ -171,10 +171,9 @@ def open_network(folder: Path) -> HandNetwork:
 
 
 @lru_cache(maxsize=1)
-def shipped_network() -> HandNetwork | None:
-    """The networks that come with this package; None where the package has none."""
-    folder = Path(__file__).parent / "shipped_hand"
-    return open_network(folder) if (folder / MANIFEST_NAME).exists() else None
+def shipped_network() -> HandNetwork:
+    """The networks that come with this package."""
+    return open_network(Path(__file__).parent / "shipped_hand")
 
 
 def fitted(light: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Box]:

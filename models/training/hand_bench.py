@@ -1,5 +1,5 @@
-"""How well hands are found in scenes outside the training set: by shape, with the networks, and with the
-published weights.
+"""How well hands are found in scenes outside the training set: with the networks, and with the published
+weights.
 
 ``python -m models.training.hand_bench`` shows all finders the same frames and prints one JSON object.
 """
@@ -147,10 +147,7 @@ def main(*, people: int) -> None:
     """Compare the ways to find a hand on the same unseen scenes."""
     cv2.setNumThreads(1)
     embed = open_embedder(load_manifest(shipped_model_dir())).embed
-    finders = {
-        "by shape": HandFinder(network=None, landmarks=None),
-        "with networks": HandFinder(landmarks=None),
-    }
+    finders = {"with networks": HandFinder(landmarks=None)}
     if installed_landmarks() is not None:
         finders["with the published weights"] = HandFinder()
     record: dict[str, dict[str, dict[str, float]]] = {}
