@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import ManifestError, ModelFileError
-from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, check_file, file_entry, read_manifest
+from models.manifest import MANIFEST_NAME, read_pair
 from models.onnx_session import open_session
 
 WEIGHTS_FOLDER: Final = Path("share/palm-access/hand-weights")
@@ -251,22 +251,10 @@ def open_landmarks(folder: Path) -> HandLandmarks:
     Raises ``ManifestError`` for a wrong manifest, ``ModelFileError`` for a file that is not the one it names,
     that is no model, or that does not give its known answer.
     """
-    manifest = read_manifest(folder)
-    path, entries = folder / MANIFEST_NAME, manifest.get("files")
-    answer = manifest.get("self_test")
-    if (
-        manifest.get("v") != MANIFEST_VERSION
-        or not isinstance(entries, list)
-        or len(entries) != 2
-        or not isinstance(answer, list)
-    ):
-        raise ManifestError(
-            f"{path} needs v {MANIFEST_VERSION}, two files and self_test; make the weights again"
-        )
-    files = [file_entry(path, entry) for entry in entries]
-    for file in files:
-        check_file(folder / file.name, file)
-    networks = HandLandmarks(*(folder / file.name for file in files))
+    detector, landmarks, answer = read_pair(folder)
+    if not isinstance(answer, list):
+        raise ManifestError(f"{folder / MANIFEST_NAME} needs self_test; make the weights again")
+    networks = HandLandmarks(detector, landmarks)
     expected, found = np.asarray(answer, dtype=np.float64), networks.answer()
     same = expected.shape == found.shape
     if not same or not float((np.abs(expected - found) / (1.0 + np.abs(expected))).max()) <= SELF_TEST_OFF:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import cv2
 import numpy as np
@@ -19,7 +19,7 @@ from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
 from models.hand_mask import FinderView
 from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
-from models.manifest import MANIFEST_NAME, MANIFEST_VERSION, check_file, file_entry, read_manifest
+from models.manifest import MANIFEST_NAME, read_pair
 from models.onnx_session import open_session
 
 SELF_TEST_PX: Final = 0.05
@@ -158,9 +158,11 @@ def open_network(folder: Path) -> HandNetwork:
     Raises ``ManifestError`` for a wrong manifest, ``ModelFileError`` for a file that is not the one it names,
     that is no model, or that does not give its known answer.
     """
-    manifest = read_manifest(folder)
-    network = HandNetwork(*_checked_files(folder, manifest))
-    expected, found = np.asarray(manifest["self_test"]["points"], dtype=np.float64), network.answer()
+    coarse, fine, answer = read_pair(folder)
+    if not isinstance(answer, dict) or not isinstance(answer.get("points"), list):
+        raise ManifestError(f"{folder / MANIFEST_NAME} needs self_test.points; install the package again")
+    network = HandNetwork(coarse, fine)
+    expected, found = np.asarray(answer["points"], dtype=np.float64), network.answer()
     wrong = float(np.abs(expected - found).max()) if expected.shape == found.shape else math.inf
     if not wrong <= SELF_TEST_PX:
         raise ModelFileError(
@@ -299,25 +301,6 @@ def _mask(
     if count > 2 and labels[y, x] > 0:
         mask = np.asarray(cv2.inRange(labels, int(labels[y, x]), int(labels[y, x])), dtype=np.uint8)
     return mask
-
-
-def _checked_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    path, entries = folder / MANIFEST_NAME, manifest.get("files")
-    answer = manifest.get("self_test")
-    if (
-        manifest.get("v") != MANIFEST_VERSION
-        or not isinstance(entries, list)
-        or len(entries) != 2
-        or not isinstance(answer, dict)
-        or not isinstance(answer.get("points"), list)
-    ):
-        raise ManifestError(
-            f"{path} needs v {MANIFEST_VERSION}, two files and self_test.points; install the package again"
-        )
-    files = [file_entry(path, entry) for entry in entries]
-    for file in files:
-        check_file(folder / file.name, file)
-    return [folder / file.name for file in files]
 
 
 def _fixed_picture(side: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""A model's manifest: what it is, which files it consists of, its thresholds, and how it came to be.
+"""A model's manifest: what it is, which files it consists of, and its thresholds.
 
 A model is a folder with a ``manifest.json``. Nothing in it is taken on trust: every file's SHA-256 is
 compared when the manifest is loaded, and ``open_embedder`` runs one fixed crop through the model and compares
@@ -8,11 +8,10 @@ the vector.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from link1.canonical import b64_decode
 from link1.errors import FormatError, reason_of
 from link1.plain_file import read_plain_file
+from link1.wire import Base64Bytes, Between, WireObject
 from models.crop_geometry import CROP_SIZE
 from models.embedding import EMBEDDING_SIZE, Embedder
 from models.errors import ManifestError, ModelFileError
@@ -38,13 +38,32 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFile:
+class ModelFile(WireObject):
     """One file of a model, in the manifest's folder."""
 
-    name: str
-    size: int
-    sha256: str
+    name: Annotated[str, _FILE_NAME]
+    size: Annotated[int, Between(1, 1 << 31)]
+    sha256: Annotated[str, _SHA256]
+
+
+class _SelfTest(WireObject):
+    vector_b64: Annotated[str, Base64Bytes(4 * EMBEDDING_SIZE, 4 * EMBEDDING_SIZE)]
+
+
+class _EmbeddingManifest(WireObject):
+    constants: ClassVar = {"v": MANIFEST_VERSION}
+
+    model_id: Annotated[str, _MODEL_ID]
+    files: Annotated[tuple[ModelFile, ...], Between(1)]
+    thresholds: Thresholds
+    self_test: _SelfTest
+    agree_q: Annotated[int | None, Between(1, 10_000)] = None
+
+
+class _PairManifest(WireObject):
+    constants: ClassVar = {"v": MANIFEST_VERSION}
+
+    files: Annotated[tuple[ModelFile, ...], Between(2, 2)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +79,6 @@ class ModelManifest:
     another way, and ``accept_q`` is for those scores."""
     known_answer: NDArray[np.float32]
     """(512,) unit vector of ``known_crop()``."""
-    training: Mapping[str, Any]
-    scores: Mapping[str, Any]
 
     @property
     def embedding_path(self) -> Path:
@@ -86,10 +103,34 @@ def load_manifest(folder: Path) -> ModelManifest:
 
     Raises ``ManifestError`` for an absent or wrong manifest, ``ModelFileError`` for a wrong file.
     """
-    manifest = _parse(folder, read_manifest(folder))
-    for file in manifest.files:
-        check_file(folder / file.name, file)
-    return manifest
+    path = folder / MANIFEST_NAME
+    try:
+        written = _EmbeddingManifest.from_obj(read_manifest(folder))
+    except FormatError as e:
+        raise ManifestError(f"{path}: {e}") from e
+    answer = np.frombuffer(b64_decode(written.self_test.vector_b64), dtype="<f4").astype(np.float32)
+    if not abs(float(np.linalg.norm(answer)) - 1.0) < 1e-3:
+        raise ManifestError(f"{path}: self_test.vector_b64 must be little-endian float32 of length 1")
+    check_files(folder, written.files)
+    agree_q = written.thresholds.accept_q if written.agree_q is None else written.agree_q
+    return ModelManifest(folder, written.model_id, written.files, written.thresholds, agree_q, answer)
+
+
+def read_pair(folder: Path) -> tuple[Path, Path, object]:
+    """The files of two networks that work together, compared with ``folder``/manifest.json, and its
+    ``self_test``.
+
+    Raises ``ManifestError`` for an absent or wrong manifest, ``ModelFileError`` for a wrong file.
+    """
+    raw = read_manifest(folder)
+    try:
+        one, other = files = _PairManifest.from_obj(raw).files
+    except FormatError as e:
+        raise ManifestError(
+            f"{folder / MANIFEST_NAME} needs v {MANIFEST_VERSION} and two files ({e}); install it again"
+        ) from e
+    check_files(folder, files)
+    return folder / one.name, folder / other.name, raw.get("self_test")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -133,100 +174,19 @@ def known_crop() -> NDArray[np.uint8]:
     return np.asarray(ground - lines + texture, dtype=np.uint8)
 
 
-def check_file(path: Path, file: ModelFile) -> None:
-    """Compare a file with what a manifest says of it; ``ModelFileError`` where it differs."""
-    try:
-        content = read_plain_file(path, MAX_MODEL_FILE_BYTES)
-    except OSError as e:
-        raise ModelFileError(f"no readable model file {path}: {reason_of(e)}; install the model again") from e
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
-        raise ModelFileError(
-            f"{path} is not the file its manifest names: expected SHA-256 {file.sha256} ({file.size} bytes), "
-            f"found {found} ({len(content)} bytes); install the model again"
-        )
-
-
-def _parse(folder: Path, raw: dict[str, Any]) -> ModelManifest:
-    path = folder / MANIFEST_NAME
-    if raw.get("v") != MANIFEST_VERSION:
-        raise ManifestError(f"{path}: v must be {MANIFEST_VERSION}, found {raw.get('v')!r}")
-    files = raw.get("files")
-    if not isinstance(files, list) or not files:
-        raise ManifestError(f"{path}: files must be a list of at least one file")
-    thresholds = _thresholds(path, raw.get("thresholds"))
-    return ModelManifest(
-        folder=folder,
-        model_id=text_member(path, raw, "model_id", _MODEL_ID),
-        files=tuple(file_entry(path, entry) for entry in files),
-        thresholds=thresholds,
-        agree_q=whole_member(path, raw, "agree_q", 1, 10_000) if "agree_q" in raw else thresholds.accept_q,
-        known_answer=_known_answer(path, raw.get("self_test")),
-        training=_mapping(path, raw, "training"),
-        scores=_mapping(path, raw, "scores"),
-    )
-
-
-def file_entry(path: Path, raw: object) -> ModelFile:
-    """One of the ``files`` of the manifest at ``path``."""
-    if not isinstance(raw, dict):
-        raise ManifestError(f"{path}: every entry of files must be an object")
-    return ModelFile(
-        text_member(path, raw, "name", _FILE_NAME),
-        whole_member(path, raw, "size", 1, 1 << 31),
-        text_member(path, raw, "sha256", _SHA256),
-    )
-
-
-def _thresholds(path: Path, raw: object) -> Thresholds:
-    if not isinstance(raw, dict):
-        raise ManifestError(f"{path}: thresholds must be an object")
-    return Thresholds(
-        text_member(path, raw, "thr_id", _MODEL_ID),
-        accept_q=whole_member(path, raw, "accept_q", 1, 10_000),
-        margin_q=whole_member(path, raw, "margin_q", 0, 10_000),
-        quality_q=whole_member(path, raw, "quality_q", 0, 100),
-        pad_q=whole_member(path, raw, "pad_q", 0, 10_000),
-        enrol_quality_q=whole_member(path, raw, "enrol_quality_q", 0, 100),
-    )
-
-
-def _known_answer(path: Path, raw: object) -> NDArray[np.float32]:
-    expected = f"{path}: self_test.vector_b64 must be {EMBEDDING_SIZE} little-endian float32 of length 1"
-    text = raw.get("vector_b64") if isinstance(raw, dict) else None
-    try:
-        data = b64_decode(text, length=4 * EMBEDDING_SIZE)
-    except FormatError as e:
-        raise ManifestError(expected) from e
-    vector = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    if not abs(float(np.linalg.norm(vector)) - 1.0) < 1e-3:
-        raise ManifestError(expected)
-    return vector
-
-
-def text_member(path: Path, raw: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    """A text of the manifest at ``path``; ``ManifestError`` unless all of it matches."""
-    value = raw.get(name)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ManifestError(f"{path}: {name} must match {pattern.pattern}, found {value!r}")
-    return value
-
-
-def whole_member(path: Path, raw: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    """A whole number of the manifest at ``path``."""
-    value = raw.get(name)
-    if type(value) is not int or not low <= value <= high:
-        raise ManifestError(f"{path}: {name} must be a whole number from {low} to {high}, found {value!r}")
-    return value
-
-
-def id_pattern(longest: int) -> re.Pattern[str]:
-    """The form of a model's id with at most ``longest`` characters."""
-    return re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{longest - 1}}}")
-
-
-def _mapping(path: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name)
-    if not isinstance(value, dict):
-        raise ManifestError(f"{path}: {name} must be an object")
-    return MappingProxyType(value)
+def check_files(folder: Path, files: Iterable[ModelFile]) -> None:
+    """Compare files with what a manifest says of them; ``ModelFileError`` where one differs."""
+    for file in files:
+        path = folder / file.name
+        try:
+            content = read_plain_file(path, MAX_MODEL_FILE_BYTES)
+        except OSError as e:
+            raise ModelFileError(
+                f"no readable model file {path}: {reason_of(e)}; install the model again"
+            ) from e
+        found = hashlib.sha256(content).hexdigest()
+        if found != file.sha256:
+            raise ModelFileError(
+                f"{path} is not the file its manifest names: expected SHA-256 {file.sha256} ({file.size} "
+                f"bytes), found {found} ({len(content)} bytes); install the model again"
+            )

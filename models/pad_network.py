@@ -15,6 +15,7 @@ that is not the one named, another shape, or an answer that is no probability is
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +25,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from link1.errors import FormatError
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
 from models.errors import ManifestError, ModelFileError
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand
-from models.manifest import (
-    MANIFEST_NAME,
-    ModelFile,
-    check_file,
-    file_entry,
-    id_pattern,
-    read_manifest,
-    text_member,
-    whole_member,
-)
+from models.manifest import MANIFEST_NAME, ModelFile, check_files, read_manifest
 from models.onnx_session import open_session
+
+_MODEL_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,15}")
+"""16 characters, so that verdicts can name it with the other cues."""
 
 MAX_LOG_ODDS: Final = 8.0
 """A network that is surer than this, 0.9997, is believed no further."""
@@ -164,21 +160,27 @@ def load_pad_manifest(folder: Path) -> PadManifest:
     if raw.get("v") != 1 or raw.get("kind") != "pad":
         raise ManifestError(f'{path}: v must be 1 and kind "pad"; name the folder of a liveness network')
     files = raw.get("files")
-    if not isinstance(files, list) or len(files) != 1:
+    if not isinstance(files, list) or len(files) != 1 or not isinstance(files[0], dict):
         raise ManifestError(f"{path}: files must be a list of one file")
+    try:
+        file = ModelFile.from_obj(files[0])
+    except FormatError as e:
+        raise ManifestError(f"{path}: files: {e}") from e
+    model_id = raw.get("model_id")
+    if not isinstance(model_id, str) or not _MODEL_ID.fullmatch(model_id):
+        raise ManifestError(f"{path}: model_id must match {_MODEL_ID.pattern}, found {model_id!r}")
     output = _object(path, raw, "output")
     manifest = PadManifest(
         folder=folder,
-        # 16 characters, so that verdicts can name it with the other cues.
-        model_id=text_member(path, raw, "model_id", id_pattern(16)),
+        model_id=model_id,
         look=cast('Literal["rgb", "nir"]', _word(path, raw, "look", "rgb", "nir")),
-        file=file_entry(path, files[0]),
+        file=file,
         input=_input(path, _object(path, raw, "input")),
-        live=whole_member(path, output, "live", 0, 999),
+        live=_whole(path, output, "live", 0, 999),
         activation=_word(path, output, "activation", "none", "sigmoid", "softmax"),
         threshold=_number(path, raw, "threshold", 0.001, 0.999),
     )
-    check_file(folder / manifest.file.name, manifest.file)
+    check_files(folder, [manifest.file])
     return manifest
 
 
@@ -187,7 +189,7 @@ def _input(path: Path, raw: Mapping[str, Any]) -> PadInput:
     planes = 1 if channels == "grey" else 3
     return PadInput(
         reach=_number(path, raw, "reach", 0.5, 6.0),
-        side_px=whole_member(path, raw, "side_px", 16, 640),
+        side_px=_whole(path, raw, "side_px", 16, 640),
         layout=_word(path, raw, "layout", "nchw", "nhwc"),
         channels=channels,
         dtype=_word(path, raw, "dtype", "float32", "uint8"),
@@ -245,6 +247,13 @@ def _word(path: Path, raw: Mapping[str, Any], name: str, *words: str) -> str:
     if value not in words:
         raise ManifestError(f"{path}: {name} must be one of {', '.join(words)}, found {value!r}")
     return str(value)
+
+
+def _whole(path: Path, raw: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    value = raw.get(name)
+    if type(value) is not int or not low <= value <= high:
+        raise ManifestError(f"{path}: {name} must be a whole number from {low} to {high}, found {value!r}")
+    return value
 
 
 def _number(path: Path, raw: Mapping[str, Any], name: str, low: float, high: float) -> float:

@@ -30,12 +30,13 @@ def test_the_shipped_model_is_whole_and_tells_its_story() -> None:
     assert manifest.folder.name == manifest.model_id
     assert manifest.embedding_path.stat().st_size == manifest.files[0].size < 10_000_000
     assert manifest.thresholds.thr_id.startswith(manifest.model_id)
-    assert manifest.training["crops"] > 0
-    assert "no real palm" in manifest.scores["data"]
+    written = json.loads((manifest.folder / MANIFEST_NAME).read_text())
+    assert written["training"]["crops"] > 0
+    assert "no real palm" in written["scores"]["data"]
     # Strangers' captures do not agree, by the measured rate, and those of one palm do.
     for look in ("rgb", "nir"):
-        assert manifest.scores[look]["fmr_at_agree"] <= 1e-4
-        assert manifest.scores[look]["fnmr_at_agree"] <= 0.05
+        assert written["scores"][look]["fmr_at_agree"] <= 1e-4
+        assert written["scores"][look]["fnmr_at_agree"] <= 0.05
 
 
 def test_an_altered_file_is_refused(copy: Path) -> None:
@@ -81,8 +82,6 @@ def test_a_model_that_answers_otherwise_is_refused(copy: Path) -> None:
         ("self_test", {"vector_b64": "AAAA"}),
         ("self_test", {"vector_b64": "no base64!"}),
         ("self_test", {"vector_b64": base64.b64encode(bytes(2048)).decode()}),
-        ("training", "long"),
-        ("scores", None),
     ],
 )
 def test_a_wrong_member_is_named(copy: Path, member: str, value: object) -> None:
