@@ -44,10 +44,9 @@ TOUCHING_OUT: Final = 0.45
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenHand:
-    """Five fingers: ``valleys`` (4, 2) and ``tips`` (5, 2) from thumb to little finger, in mask pixels."""
+    """Five fingers: ``valleys`` (4, 2) from thumb to little finger, in mask pixels."""
 
     valleys: NDArray[np.float64]
-    tips: NDArray[np.float64]
     centre: NDArray[np.float64]
     radius: float
     handedness: Handedness
@@ -61,8 +60,6 @@ class Blob:
 
     centre: NDArray[np.float64]
     radius: float
-    fingers: int
-    """Narrow rises found, 0..9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +97,7 @@ def read_shape(silhouette: NDArray[np.uint8], contour: NDArray[np.int32]) -> Ope
         (walk[:, 0] < 1.5) | (walk[:, 1] < 1.5) | (walk[:, 0] > width - 2.5) | (walk[:, 1] > height - 2.5)
     )
     reach = _flatten_forearm(walk, reach, at_edge, radius)
-    rises = _rises(walk, reach, radius)
-    hand = _best_hand(walk, rises, centre, radius)
-    return hand or Blob(centre, radius, sum(rise.is_finger for rise in rises))
+    return _best_hand(walk, _rises(walk, reach, radius), centre, radius) or Blob(centre, radius)
 
 
 def _walk(contour: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -299,7 +294,6 @@ def _as_hand(
     right = float(thumb_side[0] * -up[1] + thumb_side[1] * up[0]) > 0
     return OpenHand(
         valleys=np.array(valleys),
-        tips=np.array(tips),
         centre=centre,
         radius=radius,
         handedness="R" if right else "L",

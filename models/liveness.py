@@ -22,11 +22,12 @@ attack error rate of ISO/IEC 30107-3 (docs/explanation/RECOGNITION.md).
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from link1.objects import Pad
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 from models.liveness_cues import (
@@ -69,15 +70,6 @@ _PARALLAX_WEIGHT: Final = 1.5
 _NIR_WEIGHT: Final = 4.4
 
 
-@dataclass(frozen=True, slots=True)
-class PadResult:
-    """``res``: ``unknown`` until there is something to judge by. ``score_q``: 0 surely a picture .. 10000."""
-
-    res: Literal["pass", "fail", "unknown"]
-    mech: str
-    score_q: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Past:
     """The frame before, made small: what its surroundings looked like."""
@@ -107,8 +99,9 @@ class LivenessCheck:
         self._asked: list[float] = []
         self._past: _Past | None = None
 
-    def check(self, frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> PadResult:
-        """Add one frame's evidence and say what all of it comes to.
+    def check(self, frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> Pad:
+        """Add one frame's evidence and say what all of it comes to: ``unknown`` until there is something to
+        judge by; ``score_q`` 0 surely a picture .. 10000.
 
         Raises ``ModelFileError`` where the network's answer is no probability, and otherwise never.
         """
@@ -134,9 +127,9 @@ class LivenessCheck:
             odds = min(odds, float(np.median(self._asked[-RECENT:])))
         score_q = round(10_000 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))))
         if score_q < PASS_Q:
-            return PadResult("fail", self._mech(), score_q)
+            return Pad("fail", self._mech(), score_q)
         enough = len(self._moire) >= LEAST_FRAMES and asked_enough
-        return PadResult("pass" if enough else "unknown", self._mech(), score_q)
+        return Pad("pass" if enough else "unknown", self._mech(), score_q)
 
     def _log_odds(self) -> float:
         """What the cues say together."""

@@ -18,11 +18,11 @@ from device.values.recognition import EnrolmentLook, HandName, MatchedPerson, Pa
 from device.vision.tracked_hand import TrackedHand
 from gallery.errors import StoreError
 from gallery.index import Match, joined
-from link1.objects import GalleryMark, GuideHint, Pad
+from link1.objects import GalleryMark, GuideHint
 from models.crop import cut_palm
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder, PartialHand
-from models.liveness import LivenessCheck, PadResult
+from models.liveness import LivenessCheck
 from models.probes import STILL, next_slips, probe_crops
 from models.quality import Quality, assess
 from models.thresholds import Thresholds
@@ -172,13 +172,13 @@ class Recogniser:
                 # The runtime's buffers hold the vector's intermediate values until a black crop overwrites
                 # them; then only the capture's copy is left, which enrolment overwrites.
                 self._embedder.embed(np.zeros_like(crop)[np.newaxis])
-                capture = PalmCapture(hand.handedness, vector, quality.quality_q, _pad(pad), frame.at_ms)
+                capture = PalmCapture(hand.handedness, vector, quality.quality_q, pad, frame.at_ms)
         sighting = Sighting(
             hand_present=True,
             at_ms=frame.at_ms,
             hint=_hint(quality.hint or hand.hint),
             quality_q=quality.quality_q,
-            pad=_pad(pad),
+            pad=pad,
             score=match.score if match and match.best else None,
             margin=match.margin if match else None,
             candidate=_candidate(match),
@@ -238,10 +238,6 @@ def _without_capture(
     sighting = Sighting(hand is not None, frame.at_ms, hint, stage_ms=times.stage_ms)
     handedness = hand.handedness if isinstance(hand, Hand) else None
     return Look(interest, frame.number, sighting, handedness, seen=hand)
-
-
-def _pad(pad: PadResult) -> Pad:
-    return Pad(pad.res, pad.mech, pad.score_q)
 
 
 def _hint(word: str | None) -> GuideHint | None:

@@ -12,11 +12,12 @@ import cv2
 import numpy as np
 import pytest
 
+from link1.objects import Pad
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder
-from models.liveness import PEAK_LIMIT, LivenessCheck, PadResult
+from models.liveness import PEAK_LIMIT, LivenessCheck
 from models.liveness_cues import Spectrum, red_against_blue
 from models.quality import assess
 from models.synthesis.background import Look, Pixels
@@ -27,7 +28,7 @@ from tests.models.simulated_cameras import DEMOSAICINGS, PATTERNS, through_a_mos
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
 
-Seen = tuple[int, int, PadResult]
+Seen = tuple[int, int, Pad]
 
 
 def watched(film: Iterable[Pixels]) -> list[Seen]:
@@ -65,7 +66,7 @@ def test_hands_pass_by_the_time_they_are_held(look: Look, coded: bool) -> None:
     assert passed >= 0.99 * frames
 
 
-def by_every_mosaic(film: list[Pixels], seed: int) -> list[PadResult]:
+def by_every_mosaic(film: list[Pixels], seed: int) -> list[Pad]:
     """The finding on a film, once for each pattern of colours on the sensor and each way to fill them in."""
     hands = [HandFinder().find(CameraFrame.from_pixels(pixels)) for pixels in film]
     found = []

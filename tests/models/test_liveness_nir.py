@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from link1.objects import Pad
 from models.crop import cut_palm
 from models.crop_geometry import Handedness
 from models.errors import PixelsError
 from models.frames import CameraFrame, NirHalf
 from models.hand import HandFinder
-from models.liveness import LivenessCheck, PadResult
+from models.liveness import LivenessCheck
 from models.liveness_cues import missing_in_nir, small_grey
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
@@ -33,7 +34,7 @@ def films(s: int) -> tuple[Film, Film]:
     return tuple(film[:6] for film in shown)  # type: ignore[return-value]  # two of them
 
 
-def watched(colour: Iterable[NDArray[np.uint8]], infrared: Iterable[NDArray[np.uint8]]) -> list[PadResult]:
+def watched(colour: Iterable[NDArray[np.uint8]], infrared: Iterable[NDArray[np.uint8]]) -> list[Pad]:
     finder, check, results = HandFinder(), LivenessCheck(), []
     for k, (seen, nir) in enumerate(zip(colour, infrared, strict=True)):
         frame = CameraFrame(seen, 33 * k, k, nir)

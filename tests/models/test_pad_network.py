@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from link1.objects import Pad
 from models.crop import cut_palm
 from models.errors import ManifestError, ModelFileError, ModelsError
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
-from models.liveness import LivenessCheck, PadResult
+from models.liveness import LivenessCheck
 from models.pad_network import PadNetwork, open_pad_network
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
@@ -25,7 +26,7 @@ def held(look: Look = "rgb", *, seed: int = 3) -> list[tuple[CameraFrame, Hand]]
     return [(frame, hand) for frame, hand in zip(frames, hands, strict=True) if hand is not None]
 
 
-def judged(network: PadNetwork | None, seen: list[tuple[CameraFrame, Hand]]) -> list[PadResult]:
+def judged(network: PadNetwork | None, seen: list[tuple[CameraFrame, Hand]]) -> list[Pad]:
     check = LivenessCheck(network)
     return [check.check(frame, hand, cut_palm(frame, hand)) for frame, hand in seen]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +33,14 @@ DEVICE_ID, GATE_ID, DBD_ID = "palm-bench", "gate-bench", "dbd-bench"
 _YEAR_MS = 365 * 24 * 3600 * 1000
 _BLOCK = 10_000
 """Templates that are made at once."""
+_CONFIG = {
+    "v": 1,
+    "config_seq": 1,
+    "attempts": 3,
+    "decision_timeout_ms": 5000,
+    "passage_timeout_ms": 10_000,
+    "gallery_ttl_ms": 21_600_000,
+}
 
 
 @dataclass(frozen=True)
@@ -70,25 +77,42 @@ def make_board(
 ) -> Board:
     """Provision a device in `folder` and fill its gallery: `known`, and strangers up to `templates`."""
     clock = SystemClock()
+    now_ms = clock.wall_ms()
     root, bundle, gallery_key, validator = (SigningKey.generate() for _ in range(4))
     keys, mail_seal_key = KeyStore.create(config.keys_dir), SealKey.generate()
-    answer = _registration_answer(
-        device_id=config.device.id,
-        root=root,
-        bundle=bundle,
-        gallery_key=gallery_key.public,
-        validator=validator.public,
-        seal=mail_seal_key.public,
-        thresholds=thresholds,
-        now_ms=clock.wall_ms(),
-    )
+    seal = mail_seal_key.public
+    certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, bundle.public, now_ms + _YEAR_MS, root)
+    signed_config = sign_object(Kind.CONFIG, {**_CONFIG, "thresholds": thresholds}, bundle)
+    answer = {
+        "device": {"device_id": config.device.id},
+        "tenant_id": STREAM,
+        "roots": [_key(root.public)],
+        "keys": [
+            {
+                **_key(gallery_key.public),
+                "use": ["gallery", "device_status"],
+                "not_before": "2026-01-01T00:00:00.000Z",
+                "not_after": None,
+            }
+        ],
+        "mail": {
+            "service_id": SERVICE_ID,
+            "seal_key": {"kid": seal.kid, "alg": "x25519", "pub_b64": seal.b64},
+            "signer_certs": [],
+            "inbox_next_seq": 1,
+        },
+        "gallery": {"stream": STREAM, "epoch": 1},
+        "dbd_sign_key": _key(validator.public),
+        "terms_version": "v1",
+        "config": signed_config | {"signer_cert_b64": certificate.b64},
+    }
     trust = trust_from_registration(
         answer,
         device_id=config.device.id,
         gate_id=config.device.gate_id,
         dbd_id=config.device.dbd_id,
         passage_sensor=False,
-        pinned_at_ms=clock.wall_ms(),
+        pinned_at_ms=now_ms,
     )
     Journal.create(
         config.journal_path,
@@ -108,7 +132,7 @@ def make_board(
         now=gallery_now(clock),
         boot_id=boot_id(),
     )
-    for page in snapshot_pages(known, templates, model_id, gallery_key, clock.wall_ms()):
+    for page in snapshot_pages(known, templates, model_id, gallery_key, now_ms):
         gallery.apply_snapshot_page(page, gallery_now(clock))
     gallery.close()
     return Board(
@@ -174,51 +198,6 @@ def _strangers(count: int) -> Iterator[Known]:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         for number, vector in enumerate(vectors, start):
             yield Known(f"{0xFACE:04x}{number:028x}", "LR"[number % 2], vector)
-
-
-def _registration_answer(
-    *,
-    device_id: str,
-    root: SigningKey,
-    bundle: SigningKey,
-    gallery_key: PublicKey,
-    validator: PublicKey,
-    seal: SealPublicKey,
-    thresholds: JsonObject,
-    now_ms: int,
-) -> JsonObject:
-    config_obj: JsonObject = {
-        "v": 1,
-        "config_seq": 1,
-        "thresholds": thresholds,
-        "attempts": 3,
-        "decision_timeout_ms": 5000,
-        "passage_timeout_ms": 10_000,
-        "gallery_ttl_ms": 21_600_000,
-    }
-    certificate = SignerCertificate.issue(SignerPurpose.BUNDLE, bundle.public, now_ms + _YEAR_MS, root)
-    published: dict[str, Any] = {
-        **_key(gallery_key),
-        "use": ["gallery", "device_status"],
-        "not_before": "2026-01-01T00:00:00.000Z",
-        "not_after": None,
-    }
-    return {
-        "device": {"device_id": device_id},
-        "tenant_id": STREAM,
-        "roots": [_key(root.public)],
-        "keys": [published],
-        "mail": {
-            "service_id": SERVICE_ID,
-            "seal_key": {"kid": seal.kid, "alg": "x25519", "pub_b64": seal.b64},
-            "signer_certs": [],
-            "inbox_next_seq": 1,
-        },
-        "gallery": {"stream": STREAM, "epoch": 1},
-        "dbd_sign_key": _key(validator),
-        "terms_version": "v1",
-        "config": sign_object(Kind.CONFIG, config_obj, bundle) | {"signer_cert_b64": certificate.b64},
-    }
 
 
 def _key(key: PublicKey) -> JsonObject:
