@@ -21,12 +21,6 @@ Handedness = Literal["L", "R"]
 CROP_SIZE: Final = 112
 """Side of a palm crop, in pixels."""
 
-THUMB_INDEX: Final = 0
-INDEX_MIDDLE: Final = 1
-MIDDLE_RING: Final = 2
-RING_LITTLE: Final = 3
-"""Rows of a hand's ``valleys`` array (4, 2)."""
-
 VALLEY_X: Final = (0.19, 0.50, 0.81)
 """Crop x of the index–middle, middle–ring and ring–little valleys of a LEFT palm (mirrored for a right)."""
 
@@ -52,7 +46,7 @@ def similarity_from_valleys(
     """
     if valleys.shape != (4, 2):
         raise PixelsError(f"valleys must have shape (4, 2), found {valleys.shape}")
-    source = np.asarray(valleys[INDEX_MIDDLE:], dtype=np.float64)
+    source = np.asarray(valleys[1:], dtype=np.float64)
     target = valley_targets(handedness) * size - 0.5
     source_mean, target_mean = source.mean(axis=0), target.mean(axis=0)
     s, t = source - source_mean, target - target_mean

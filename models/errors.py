@@ -1,12 +1,4 @@
-"""What can go wrong between pixels and a vector.
-
-::
-
-    ModelsError
-    ├── ModelFileError     a model file is absent, altered, or not what its manifest says
-    ├── ManifestError      a manifest is absent or has a wrong member
-    └── PixelsError        pixels handed in have the wrong shape or type
-"""
+"""What can go wrong between pixels and a vector."""
 
 
 class ModelsError(Exception):

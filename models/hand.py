@@ -64,8 +64,8 @@ MAX_PALM_SHARE: Final = 0.6
 class Hand:
     """An open hand with its palm towards the camera.
 
-    ``valleys`` (4, 2) float32 frame pixels (x, y), rows as ``crop_geometry`` names them: thumb–index,
-    index–middle, middle–ring, ring–little. ``centre`` (2,): centre of the largest circle inside the palm.
+    ``valleys`` (4, 2) float32 frame pixels (x, y), rows thumb–index, index–middle, middle–ring, ring–little.
+    ``centre`` (2,): centre of the largest circle inside the palm.
     ``palm_width_px``: width of the palm below the fingers, which is the side of the palm crop in the frame.
     ``angle_deg``: 0 with the fingers up, positive clockwise, -180..180. ``confidence`` 0..1. ``mask``: (h, w)
     of 0 and 255 at the reduced scale ``mask_scale`` (mask pixels per frame pixel). ``at_ms``: the frame's.
@@ -237,13 +237,11 @@ def _usable(joints: HandJoints) -> bool:
 
 def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A rough mask, its edges redrawn by colours that differ from the ground's where they still fit it."""
-    finer = learnt_region(view, mask)
-    return finer[0] if finer is not None and _overlap(finer[0], mask) >= SAME_REGION else mask
-
-
-def _overlap(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
-    both = cv2.countNonZero(cv2.bitwise_and(one, other))
-    return both / max(1, cv2.countNonZero(cv2.bitwise_or(one, other)))
+    region = learnt_region(view, mask)
+    if region is None:
+        return mask
+    both, either = (cv2.countNonZero(way(region[0], mask)) for way in (cv2.bitwise_and, cv2.bitwise_or))
+    return region[0] if both / max(1, either) >= SAME_REGION else mask
 
 
 def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | PartialHand:

@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
 from models.hand_mask import FinderView
-from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
 from models.manifest import MANIFEST_NAME, read_pair
 from models.onnx_session import open_session
+
+COARSE_PX: Final = 112
+"""Side of the square into which a whole frame is fitted, grey, centred, black around it."""
+
+FINE_PX: Final = 96
+"""Side of the straightened piece of the frame: fingers up, as a left hand."""
+
+FINE_PALM_WIDTHS: Final = 1.9
+"""That side in widths of the palm; its middle is the palm's centre."""
 
 SELF_TEST_PX: Final = 0.05
 """How far a point of the self test may lie from the manifest's; runtimes round differently."""

@@ -21,7 +21,6 @@ attack error rate of ISO/IEC 30107-3 (docs/explanation/RECOGNITION.md).
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -70,15 +69,6 @@ _PARALLAX_WEIGHT: Final = 1.5
 _NIR_WEIGHT: Final = 4.4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Past:
-    """The frame before, made small: what its surroundings looked like."""
-
-    small: NDArray[np.float32]
-    mask: NDArray[np.uint8]
-    valleys: NDArray[np.float64]
-
-
 class LivenessCheck:
     """Gathers evidence over one presence of one hand; ``reset`` when another hand comes."""
 
@@ -90,14 +80,11 @@ class LivenessCheck:
 
     def reset(self) -> None:
         """Forget everything seen so far."""
-        self._moire: list[float] = []
-        self._tint: list[float] = []
-        self._glare: list[float] = []
-        self._corners: list[float] = []
-        self._parallax: list[float] = []
-        self._nir: list[float] = []
+        self._cues: dict[str, list[float]] = {
+            name: [] for name in ("moire", "tint", "glare", "frame", "parallax", "nir")
+        }
         self._asked: list[float] = []
-        self._past: _Past | None = None
+        self._past: tuple[NDArray[np.float32], Hand] | None = None
 
     def check(self, frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> Pad:
         """Add one frame's evidence and say what all of it comes to: ``unknown`` until there is something to
@@ -107,19 +94,19 @@ class LivenessCheck:
         """
         grey = as_grey(frame)
         if sharpness(crop) >= SHARP_ENOUGH:
-            self._moire.append(self._spectrum.peak(grey, hand))
+            self._cues["moire"].append(self._spectrum.peak(grey, hand))
             if frame.is_colour:
-                self._tint.append(self._spectrum.peak(red_against_blue(frame), hand))
+                self._cues["tint"].append(self._spectrum.peak(red_against_blue(frame), hand))
             asked = self._network.log_odds(frame, hand) if self._network is not None else None
             if asked is not None:
                 self._asked.append(asked)
         small = small_grey(grey, hand)
-        self._glare.append(float(glare_across(small, hand)))
-        self._corners.append(corners_around(small, hand.mask))
+        self._cues["glare"].append(float(glare_across(small, hand)))
+        self._cues["frame"].append(corners_around(small, hand.mask))
         self._note_parallax(small, hand)
         missing = missing_in_nir(small, small_grey(frame.nir, hand), hand) if frame.nir is not None else None
         if missing is not None:
-            self._nir.append(missing)
+            self._cues["nir"].append(missing)
 
         odds = self._log_odds()
         asked_enough = self._network is None or len(self._asked) >= LEAST_FRAMES
@@ -128,45 +115,36 @@ class LivenessCheck:
         score_q = round(10_000 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))))
         if score_q < PASS_Q:
             return Pad("fail", self._mech(), score_q)
-        enough = len(self._moire) >= LEAST_FRAMES and asked_enough
+        enough = len(self._cues["moire"]) >= LEAST_FRAMES and asked_enough
         return Pad("pass" if enough else "unknown", self._mech(), score_q)
 
     def _log_odds(self) -> float:
         """What the cues say together."""
-        odds = _START
-        for peaks in (self._moire, self._tint):
+        cues, odds = self._cues, _START
+        for peaks in (cues["moire"], cues["tint"]):
             if peaks:
                 odds -= _PEAK_WEIGHT * max(0.0, float(np.median(peaks[-RECENT:])) - PEAK_LIMIT)
-        glare = self._glare[-RECENT:]
-        odds -= (
-            _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))
-        )  # a single flash is no evidence of an attack
-        odds -= _CORNER_WEIGHT * float(np.mean(self._corners[-RECENT:]))
-        odds -= _PARALLAX_WEIGHT * sum(self._parallax[-MOVES:])
-        nir = self._nir[-RECENT:]
+        glare = cues["glare"][-RECENT:]
+        # A single flash is no evidence of an attack.
+        odds -= _GLARE_WEIGHT * sum(glare) / max(LEAST_FRAMES, len(glare))
+        odds -= _CORNER_WEIGHT * float(np.mean(cues["frame"][-RECENT:]))
+        odds -= _PARALLAX_WEIGHT * sum(cues["parallax"][-MOVES:])
+        nir = cues["nir"][-RECENT:]
         odds -= _NIR_WEIGHT * sum(nir) / max(LEAST_FRAMES, len(nir))
         return odds
 
     def _mech(self) -> str:
-        spoke = {
-            "moire": self._moire,
-            "tint": self._tint,
-            "glare": self._glare,
-            "frame": self._corners,
-            "parallax": self._parallax,
-            "nir": self._nir,
-        }
-        names = [name for name, evidence in spoke.items() if evidence]
+        names = [name for name, evidence in self._cues.items() if evidence]
         if self._network is not None and self._asked:
             names.append(f"net-{self._network.model_id}")
         return f"{VERSION}:{'+'.join(names)}"
 
     def _note_parallax(self, small: NDArray[np.float32], hand: Hand) -> None:
-        valleys = valleys_in_mask(hand)
-        past, self._past = self._past, _Past(small, hand.mask, valleys)
-        if past is None or past.small.shape != small.shape:
+        past, self._past = self._past, (small, hand)
+        if past is None or past[0].shape != small.shape:
             return
-        moved = (valleys - past.valleys).mean(axis=0)
-        along = moved_along(past.small, small, (past.mask, hand.mask), moved)
+        before, hand_before = past
+        moved = (valleys_in_mask(hand) - valleys_in_mask(hand_before)).mean(axis=0)
+        along = moved_along(before, small, (hand_before.mask, hand.mask), moved)
         if along is not None:
-            self._parallax.append(along)
+            self._cues["parallax"].append(along)

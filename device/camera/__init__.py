@@ -4,8 +4,14 @@
 limits what OpenCV decodes (`models.MOST_PIXELS`), before OpenCV is loaded.
 """
 
-from device.camera.errors import CameraLost, CameraSourceError, CameraUnavailable
-from device.camera.interface import READ_LIMIT_S, Camera, Pixels
+from device.camera.interface import (
+    READ_LIMIT_S,
+    Camera,
+    CameraLost,
+    CameraSourceError,
+    CameraUnavailable,
+    Pixels,
+)
 from device.camera.source import CameraSource, SourceKind, open_camera, parse_source
 from device.errors import CameraError
 from models import MOST_PIXELS

@@ -4,8 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from device.camera.errors import CameraUnavailable
-from device.camera.interface import LONGEST_SIDE_PX, Pixels
+from device.camera.interface import LONGEST_SIDE_PX, CameraUnavailable, Pixels
 from device.camera.pixels import Unreadable, decode_image
 from link1.plain_file import read_plain_file
 
@@ -36,7 +35,10 @@ class ImageFolder:
         self.description = f"folder of images {folder}"
         self._list_after("")
         if not self._waiting:
-            self._explain_emptiness()
+            expected = " ".join(sorted(SUFFIXES))
+            _log.warning(
+                "camera: folder %s holds no image yet; expected names ending in %s", folder, expected
+            )
 
     def next(self) -> Pixels | None:
         """See Pictures."""
@@ -88,13 +90,6 @@ class ImageFolder:
             self._said_scaled = True
             _log.info("camera: large images are scaled down to %d pixels (longer side)", LONGEST_SIDE_PX)
         return pixels
-
-    def _explain_emptiness(self) -> None:
-        _log.warning(
-            "camera: folder %s holds no image yet; expected names ending in %s",
-            self._folder,
-            " ".join(sorted(SUFFIXES)),
-        )
 
 
 def _is_image(name: str) -> bool:

@@ -1,9 +1,11 @@
-"""The interface that every source of frames implements."""
+"""The interface that every source of frames implements, and its errors."""
 
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from device.errors import CameraError
 
 Pixels = npt.NDArray[np.uint8]
 """One picture: (H, W, 3) BGR (RGB look) or (H, W) (NIR look), 0..255; palm towards the camera, unmirrored."""
@@ -13,6 +15,18 @@ READ_LIMIT_S = 1.0
 
 LONGEST_SIDE_PX = 1280
 """Larger pictures are scaled down to this longer side: a palm needs no more, and every stage costs less."""
+
+
+class CameraSourceError(CameraError):
+    """The words of `[camera] source`, `fps` or `loop` name no source of frames."""
+
+
+class CameraUnavailable(CameraError):
+    """The source is named correctly but cannot be opened now: absent, forbidden, busy, or not a camera."""
+
+
+class CameraLost(CameraError):
+    """An opened camera is gone (unplugged, or its driver gave up): close it and open it again."""
 
 
 class Camera(Protocol):

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from device.camera.errors import CameraSourceError, CameraUnavailable
-from device.camera.interface import Camera
+from device.camera.interface import Camera, CameraSourceError, CameraUnavailable
 
 DEFAULT_FOLDER_FPS = 15.0
 DEFAULT_V4L2_FPS = 30.0

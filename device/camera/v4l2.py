@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from device.camera.errors import CameraLost, CameraUnavailable
-from device.camera.interface import Pixels
+from device.camera.interface import CameraLost, CameraUnavailable, Pixels
 from device.camera.pixels import shrink
 
 WIDTH_PX, HEIGHT_PX = 640, 480

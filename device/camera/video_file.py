@@ -7,8 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from device.camera.errors import CameraUnavailable
-from device.camera.interface import Pixels
+from device.camera.interface import CameraUnavailable, Pixels
 from device.camera.pixels import shrink
 from models import MOST_PIXELS
 

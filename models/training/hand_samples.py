@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
+from models.hand_network import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
 from models.synthesis.hand_scenes import Homography, bend, compose, develop, place, project, squash, unbend
 from models.synthesis.raster import Points
 from models.synthesis.worn_hand import WornHand

@@ -14,8 +14,16 @@ from models.crop_geometry import Handedness
 from models.errors import ManifestError, ModelFileError
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
-from models.hand_network import HandNetwork, fitted, open_network, shipped_network, straighten
-from models.hand_views import COARSE_PX, FINE_PALM_WIDTHS, FINE_PX
+from models.hand_network import (
+    COARSE_PX,
+    FINE_PALM_WIDTHS,
+    FINE_PX,
+    HandNetwork,
+    fitted,
+    open_network,
+    shipped_network,
+    straighten,
+)
 from models.synthesis.hand_scenes import HandScene, hand_scene
 
 SHIPPED = Path(hand_network.__file__).parent / "shipped_hand"

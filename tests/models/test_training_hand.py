@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.hand_views import COARSE_PX, FINE_PX
+from models.hand_network import COARSE_PX, FINE_PX
 from models.training.hand_pool import Pool, draw_pool
 from models.training.hand_samples import CELLS, coarse_batch, fine_batch
 
