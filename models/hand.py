@@ -237,11 +237,11 @@ def _usable(joints: HandJoints) -> bool:
 
 def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A rough mask, its edges redrawn by colours that differ from the ground's where they still fit it."""
-    region = learnt_region(view, mask)
-    if region is None:
+    finer = learnt_region(view, mask)
+    if finer is None:
         return mask
-    both, either = (cv2.countNonZero(way(region[0], mask)) for way in (cv2.bitwise_and, cv2.bitwise_or))
-    return region[0] if both / max(1, either) >= SAME_REGION else mask
+    both, either = (cv2.countNonZero(way(finer, mask)) for way in (cv2.bitwise_and, cv2.bitwise_or))
+    return finer if both / max(1, either) >= SAME_REGION else mask
 
 
 def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | PartialHand:

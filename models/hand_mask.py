@@ -19,7 +19,7 @@ BORDER_PX: Final = 5
 _COLOURS: Final = 16 * 32 * 32
 _OPENING: Final = np.ones((3, 3), np.uint8)
 
-Region = tuple[NDArray[np.uint8], NDArray[np.int32], float]
+_Region = tuple[NDArray[np.uint8], NDArray[np.int32], float]
 """Mask (h, w) of 0 and 255 without holes, its contour (N, 1, 2), its share of the image."""
 
 
@@ -103,8 +103,9 @@ def silhouette(channel: NDArray[np.uint8]) -> Silhouette | None:
     return Silhouette(mask, contour, separation, contrast, _edge_slope(channel, contour), area)
 
 
-def learnt_region(view: FinderView, seed: NDArray[np.uint8]) -> Region | None:
-    """The region whose colours are more often those of the inside than of the outside of ``seed`` (h, w)."""
+def learnt_region(view: FinderView, seed: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """The mask of the region whose colours are more often inside than outside ``seed``; both (h, w) of 0 and
+    255."""
     bins = _colour_bins(view)
     inside = cv2.erode(seed, _OPENING, iterations=2)
     outside = cv2.bitwise_not(cv2.dilate(seed, _OPENING, iterations=3))
@@ -116,7 +117,8 @@ def learnt_region(view: FinderView, seed: NDArray[np.uint8]) -> Region | None:
             return None
         odds.append(np.minimum(counts * np.float32(2e4 / total), np.float32(255.0)))
     lead = cv2.blur(np.take(odds[0] - odds[1], bins), (3, 3))
-    return _largest(np.where(lead > 1e-3, 255, 0).astype(np.uint8))
+    found = _largest(np.where(lead > 1e-3, 255, 0).astype(np.uint8))
+    return None if found is None else found[0]
 
 
 def _colour_bins(view: FinderView) -> NDArray[np.uint16]:
@@ -158,7 +160,7 @@ def _split_quality(histogram: NDArray[np.float64], threshold: int) -> tuple[floa
     return below * above / total**2 * contrast**2 / variance, contrast
 
 
-def _largest(binary: NDArray[np.uint8]) -> Region | None:
+def _largest(binary: NDArray[np.uint8]) -> _Region | None:
     """The largest region that does not merely surround the image."""
     height, width = binary.shape
     if min(height, width) < 8:

@@ -160,20 +160,17 @@ def _text(data: list[int], version: int) -> str | None:
     stream = _Bits(data)
     text = ""
     wide = version >= 10
-    while stream.left >= 4:
-        mode = stream.take(4)
-        if mode == 0:
-            return text
-        if mode not in {1, 2, 4}:
-            return None
-        count_bits = {1: 12 if wide else 10, 2: 11 if wide else 9, 4: 16 if wide else 8}[mode]
-        if stream.left < count_bits:
-            return None
-        count = stream.take(count_bits)
-        try:
+    try:
+        while stream.left >= 4:
+            mode = stream.take(4)
+            if mode == 0:
+                return text
+            if mode not in {1, 2, 4}:
+                return None
+            count = stream.take({1: 12 if wide else 10, 2: 11 if wide else 9, 4: 16 if wide else 8}[mode])
             text += "".join({1: _digits, 2: _letters, 4: _bytes}[mode](stream, count))
-        except (EOFError, IndexError):
-            return None
+    except (EOFError, IndexError):
+        return None
     return text
 
 

@@ -5,24 +5,21 @@ limits what OpenCV decodes (`models.MOST_PIXELS`), before OpenCV is loaded.
 """
 
 from device.camera.interface import (
-    READ_LIMIT_S,
     Camera,
     CameraLost,
     CameraSourceError,
     CameraUnavailable,
     Pixels,
 )
-from device.camera.source import CameraSource, SourceKind, open_camera, parse_source
+from device.camera.source import SourceKind, open_camera, parse_source
 from device.errors import CameraError
 from models import MOST_PIXELS
 
 __all__ = [
     "MOST_PIXELS",
-    "READ_LIMIT_S",
     "Camera",
     "CameraError",
     "CameraLost",
-    "CameraSource",
     "CameraSourceError",
     "CameraUnavailable",
     "Pixels",

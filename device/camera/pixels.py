@@ -1,6 +1,6 @@
 """Decoding one image file of any camera into pixels that the models take."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from device.camera.interface import LONGEST_SIDE_PX, Pixels
 from models import MOST_PIXELS
 
-_Picture = npt.NDArray[np.integer[Any] | np.floating[Any]]
+_Sample = TypeVar("_Sample", bound=np.integer[Any] | np.floating[Any])
 SHORTEST_SIDE_PX = 64
 _PNG = b"\x89PNG\r\n\x1a\n"
 _BACKDROP = 128.0  # transparent pictures are blended onto mid grey: neither a dark nor a bright background
@@ -51,8 +51,8 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     if picture.dtype not in (np.uint8, np.uint16):
         raise Unreadable(f"samples are {picture.dtype}, not 8 or 16 bit integers")
     depth_bits = max(depth_bits, _depth_of(picture))
-    small, scaled_down = _shrunk(picture)
-    return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, scaled_down
+    small = shrink(picture)
+    return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, small is not picture
 
 
 def _png_has_its_end(data: bytes) -> bool:
@@ -64,19 +64,14 @@ def _png_has_its_end(data: bytes) -> bool:
     return bool(kind)
 
 
-def shrink(pixels: Pixels) -> tuple[Pixels, bool]:
-    """`pixels` with its longer side at most LONGEST_SIDE_PX, and whether it was scaled."""
-    small, scaled_down = _shrunk(pixels)
-    return np.asarray(small, np.uint8), scaled_down
-
-
-def _shrunk(picture: _Picture) -> tuple[_Picture, bool]:
+def shrink(picture: npt.NDArray[_Sample]) -> npt.NDArray[_Sample]:
+    """`picture` with its longer side at most LONGEST_SIDE_PX; itself where it is."""
     longer = max(picture.shape[:2])
     if longer <= LONGEST_SIDE_PX:
-        return picture, False
+        return picture
     factor = LONGEST_SIDE_PX / longer
     size = (max(1, round(picture.shape[1] * factor)), max(1, round(picture.shape[0] * factor)))
-    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA), True
+    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), picture.dtype)
 
 
 def _may_have_alpha(data: bytes) -> bool:

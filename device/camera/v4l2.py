@@ -73,7 +73,7 @@ class V4L2Camera:
                     )
                 return None
             if self._is_whole(picture):
-                return shrink(np.asarray(picture, np.uint8))[0]
+                return shrink(np.asarray(picture, np.uint8))
             self.skipped += 1
             if waited_s > SELECT_TIMEOUT_S:
                 return None

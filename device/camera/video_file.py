@@ -77,4 +77,4 @@ class VideoFile:
         got, picture = self._video.read()
         if not got:
             return None
-        return shrink(np.asarray(picture, np.uint8))[0]
+        return shrink(np.asarray(picture, np.uint8))

@@ -113,7 +113,7 @@ class SelfDescription:
     def for_technician(self) -> status.CoreStatus:
         """The whole state, with only integers and words."""
         trust, camera, gate, end = self.pinned.trust, self.hardware.camera, self.gate(), self.end
-        capture, inference = self.capture.counters, self.inference().counters
+        capture, inference = self.capture, self.inference()
         return status.CoreStatus(
             device_id=trust.device_id,
             gate_id=trust.gate_id,
@@ -126,7 +126,7 @@ class SelfDescription:
                 camera.description if camera else self.config.camera.source,
                 camera.message if camera else "",
                 frames=capture.frames,
-                dropped=capture.dropped,
+                dropped=capture.slot.dropped,
                 skipped=capture.skipped,
                 opened=capture.opened,
                 examined=inference.examined,
@@ -177,13 +177,13 @@ class SelfDescription:
         return {
             **self.gate().counters,
             **self.gate().latencies.counters,
-            "frames": self.capture.counters.frames,
+            "frames": self.capture.frames,
             "uploads.failed": sum(self.carrier().refused_uploads.values()),
             "evidence.bad_signature": self.end.bad_signatures,
         }
 
     def _frames_per_second(self) -> int:
-        now_ms, frames = self.clock.boottime_ms(), self.capture.counters.frames
+        now_ms, frames = self.clock.boottime_ms(), self.capture.frames
         passed_ms = now_ms - self._counted_ms
         if passed_ms >= FPS_OVER_MS:
             self._fps = round((frames - self._counted_frames) * 1000 / passed_ms)

@@ -39,16 +39,6 @@ class CameraState:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureCounters:
-    """Since the thread started: frames read, frames replaced before use, unusable frames, openings."""
-
-    frames: int
-    dropped: int
-    skipped: int
-    opened: int
-
-
 class FrameSlot:
     """Holds only the latest frame; a frame that was not taken before the next one is dropped and counted."""
 
@@ -111,23 +101,24 @@ class CaptureThread:
     ) -> None:
         """`wait`: waits for an event, at most so many seconds."""
         self._open_camera = open_camera
-        self._slot = slot
+        self.slot = slot
         self._now_ms = now_ms
         self._on_state = on_state
         self._nir = nir
         self._wait = wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
-        self._frames = self._skipped_before = self._skipped = self._opened = 0
+        self._skipped_before = self._skipped = 0
+        self.frames = self.opened = 0
+        """Frames read and cameras opened since the thread started."""
         self.state = CameraState(CameraCondition.STARTING, "", "the camera is being opened")
         self.heartbeat_ms = now_ms()
         """When the thread was last active. Opening a camera may take seconds; reading, one."""
 
     @property
-    def counters(self) -> CaptureCounters:
-        """The counts so far."""
-        skipped = self._skipped_before + self._skipped
-        return CaptureCounters(self._frames, self._slot.dropped, skipped, self._opened)
+    def skipped(self) -> int:
+        """Unusable frames so far."""
+        return self._skipped_before + self._skipped
 
     def start(self) -> None:
         """Start the thread, once."""
@@ -142,7 +133,7 @@ class CaptureThread:
     def _run(self) -> None:
         backoff_s = BACKOFF_FIRST_S
         while not self._stop.is_set():
-            frames_before = self._frames
+            frames_before = self.frames
             try:
                 self._serve_one_opening()
             except CameraError as error:
@@ -154,8 +145,8 @@ class CaptureThread:
                     "",
                     f"the camera failed unexpectedly ({type(error).__name__}); it is opened again",
                 )
-            self._slot.clear()
-            if self._frames > frames_before:
+            self.slot.clear()
+            if self.frames > frames_before:
                 backoff_s = BACKOFF_FIRST_S
             self._pause(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
@@ -165,7 +156,7 @@ class CaptureThread:
         self.heartbeat_ms = self._now_ms()
         camera = self._open_camera()
         try:
-            self._opened += 1
+            self.opened += 1
             self._read_on(camera)
         finally:
             self._skipped_before += camera.skipped
@@ -180,9 +171,9 @@ class CaptureThread:
             self._skipped = camera.skipped
             if pixels is not None:
                 last_frame_ms = now_ms
-                self._frames += 1
-                self._slot.put(
-                    CameraFrame.from_pixels(pixels, at_ms=now_ms, number=self._frames, nir=self._nir)
+                self.frames += 1
+                self.slot.put(
+                    CameraFrame.from_pixels(pixels, at_ms=now_ms, number=self.frames, nir=self._nir)
                 )
                 self._enter(CameraCondition.OK, camera.description, "")
             elif now_ms - last_frame_ms >= REOPEN_AFTER_STALL_MS:
@@ -191,7 +182,7 @@ class CaptureThread:
                     "and power, or that the folder holds images"
                 )
             elif now_ms - last_frame_ms >= STALL_MS:
-                self._slot.clear()
+                self.slot.clear()
                 self._enter(
                     CameraCondition.STALLED,
                     camera.description,

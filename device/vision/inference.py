@@ -52,21 +52,6 @@ class Listener(Protocol):
         """Recognition failed on a frame; after several in a row the device is not ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceCounters:
-    """Since the start: frames examined, frames that failed, results the loop was too slow to take."""
-
-    examined: int
-    faults: int
-    undelivered: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    interest: Interest
-    codes: bool
-
-
 class InferenceThread:
     """Runs `recogniser` over the frames of `slot`.
 
@@ -94,23 +79,20 @@ class InferenceThread:
         self._now_ms = now_ms
         self._watch = watch
         self._examining = examining
-        self._wanted = _Wanted(Interest.IDLE, codes=False)
+        self._wanted = (Interest.IDLE, False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self._room = threading.BoundedSemaphore(UNDELIVERED_MOST)
-        self._examined = self._faults = self._consecutive = self._undelivered = 0
+        self._consecutive = 0
+        self.examined = self.faults = self.undelivered = 0
+        """Since the start: frames examined, frames that failed, results the loop was too slow to take."""
         self._last_frame_ms = self._last_idle_ms = self._last_code_ms = now_ms()
         self.heartbeat_ms = now_ms()
         """When the thread was last active: at least every `FRAME_WAIT_S`, unless a frame takes longer."""
 
-    @property
-    def counters(self) -> InferenceCounters:
-        """The counts so far."""
-        return InferenceCounters(self._examined, self._faults, self._undelivered)
-
     def set_interest(self, interest: Interest, *, codes: bool) -> None:
         """How to examine frames from now on; `codes`: search for QR codes when no open hand is in view."""
-        self._wanted = _Wanted(interest, codes)
+        self._wanted = (interest, codes)
 
     def start(self) -> None:
         """Start the thread, once."""
@@ -131,38 +113,38 @@ class InferenceThread:
             if frame is None:
                 continue
             try:
-                self._examine(frame, self._wanted)
+                self._examine(frame, *self._wanted)
                 self._consecutive = 0
             except Exception as error:  # noqa: BLE001 -- a frame may raise anything, and the next one must be examined
                 self._failed(frame, error)
 
-    def _examine(self, frame: CameraFrame, wanted: _Wanted) -> None:
+    def _examine(self, frame: CameraFrame, interest: Interest, codes: bool) -> None:
         if frame.at_ms - self._last_frame_ms > GAP_MS:
             self._recogniser.forget()
         self._last_frame_ms = frame.at_ms
-        if wanted.interest in (Interest.IDLE, Interest.PREVIEW):
+        if interest in (Interest.IDLE, Interest.PREVIEW):
             if frame.at_ms - self._last_idle_ms < IDLE_EVERY_MS:
                 return
             self._last_idle_ms = frame.at_ms
         taken_ms = float(self._now_ms() - frame.at_ms)
         with self._examining():
-            look = self._recogniser.look(frame, wanted.interest)
-        self._examined += 1
+            look = self._recogniser.look(frame, interest)
+        self.examined += 1
         self._watch(frame, look)
         if look is not None:
             self._tell_look(look, taken_ms)
         open_hand = look is not None and look.hand is not None
-        if wanted.codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
+        if codes and not open_hand and frame.at_ms - self._last_code_ms >= CODE_EVERY_MS:
             self._last_code_ms = frame.at_ms
             payload = read_qr(frame)
             if payload is not None:
                 self._tell(lambda: self._listener.on_code(payload))
 
     def _failed(self, frame: CameraFrame, error: Exception) -> None:
-        self._faults += 1
+        self.faults += 1
         self._consecutive += 1
-        if self._faults % LOG_EVERY_FAULTS == 1:
-            _log.error("recognition failed on a frame (%d so far)", self._faults, exc_info=error)
+        if self.faults % LOG_EVERY_FAULTS == 1:
+            _log.error("recognition failed on a frame (%d so far)", self.faults, exc_info=error)
         fault = RecognitionFault(frame.at_ms, type(error).__name__, self._consecutive)
         self._tell(lambda: self._listener.on_fault(fault))
 
@@ -170,7 +152,7 @@ class InferenceThread:
         examined_s = time.perf_counter()
 
         def take() -> None:
-            if look.interest is self._wanted.interest:
+            if look.interest is self._wanted[0]:
                 told_ms = (time.perf_counter() - examined_s) * 1000.0
                 self._listener.on_look(look.with_waits(taken_ms, told_ms))
 
@@ -178,7 +160,7 @@ class InferenceThread:
 
     def _tell(self, call: Callable[[], None]) -> None:
         if not self._room.acquire(blocking=False):
-            self._undelivered += 1
+            self.undelivered += 1
             return
 
         def take() -> None:

@@ -18,8 +18,8 @@ def test_a_film_holds_a_hand_where_it_says_so() -> None:
         for film in (entering, sudden):
             held = film.pictures[film.steady : film.leaves]
             shown = [cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for data in held]
-            assert all(palm_crop(np.asarray(picture, np.uint8), 0) is not None for picture in shown)
-    assert palm_crop(RECORDING.empty, 0) is None
+            assert all(palm_crop(np.asarray(picture, np.uint8)) is not None for picture in shown)
+    assert palm_crop(RECORDING.empty) is None
 
 
 def test_each_is_recognised_as_itself_alone() -> None:
@@ -29,7 +29,7 @@ def test_each_is_recognised_as_itself_alone() -> None:
     assert [len(templates) for templates in known] == [TEMPLATES_A_HAND] * len(RECORDING.people)
     templates = np.stack([[one.vector for one in person] for person in known])
     for number, person in enumerate(RECORDING.people):
-        crop = palm_crop(person.film[FRAMES_IN + FRAMES_HELD // 2], 0)
+        crop = palm_crop(person.film[FRAMES_IN + FRAMES_HELD // 2])
         assert crop is not None
         score = (templates @ embedder.embed(crop[np.newaxis])[0]).max(axis=1)
         accepted = score >= manifest.thresholds.accept_q / 10_000

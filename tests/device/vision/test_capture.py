@@ -135,9 +135,8 @@ def test_frames_are_numbered_stamped_and_counted() -> None:
     assert camera.done.wait(DEADLINE_S)
     assert bench.thread.stop()
     assert camera.closed
-    counters = bench.thread.counters
-    assert (counters.frames, counters.opened) == (5, 1)
-    assert counters.dropped == 4
+    assert (bench.thread.frames, bench.thread.opened) == (5, 1)
+    assert bench.slot.dropped == 4
     assert bench.conditions() == [CameraCondition.OK]
     assert bench.thread.heartbeat_ms == clock.now_ms
 
@@ -178,7 +177,7 @@ def test_a_lost_camera_is_opened_again_and_numbers_go_on() -> None:
     assert bench.states[1].message == "camera unplugged; check its cable"
     taken = bench.slot.take(0.0)
     assert taken is None  # the thread clears what it held when it ends
-    assert bench.thread.counters.frames == 2
+    assert bench.thread.frames == 2
 
 
 def test_openings_that_fail_are_tried_again_with_growing_pauses() -> None:
@@ -244,4 +243,4 @@ def test_skipped_pictures_are_counted_over_all_openings() -> None:
     clock.now_ms += 600
     assert second.done.wait(DEADLINE_S)
     bench.thread.stop()
-    assert bench.thread.counters.skipped == 5
+    assert bench.thread.skipped == 5

@@ -115,7 +115,7 @@ def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
                 await bench.ears.hear(lambda i=i: len(bench.ears.looks) == i + 1)  # type: ignore[misc]
             assert [look.frame_number for look in bench.ears.looks] == list(range(1, len(held) + 1))
             assert any(look.sighting.good for look in bench.ears.looks)
-            assert bench.thread.counters.examined == len(held)
+            assert bench.thread.examined == len(held)
             assert bench.thread.heartbeat_ms > 10_000
 
     asyncio.run(scenario())
@@ -138,7 +138,7 @@ def test_a_frame_that_fails_is_told_and_the_next_one_is_looked_at(held: list[Pix
             bench.show(held[4], after_ms=33)
             await bench.ears.hear(lambda: len(bench.ears.faults) == 3)
             assert bench.ears.faults[2].consecutive == 1
-            assert bench.thread.counters.faults == 3
+            assert bench.thread.faults == 3
 
     asyncio.run(scenario())
 
@@ -168,7 +168,7 @@ def test_idle_looks_at_some_frames_only(ground: Pixels) -> None:
                     await asyncio.sleep(0)
             bench.show(ground)
             await bench.ears.hear(lambda: [look.frame_number for look in bench.ears.looks][-1:] == [21])
-            assert bench.thread.counters.examined == 5 + 1
+            assert bench.thread.examined == 5 + 1
 
     asyncio.run(scenario())
 
@@ -179,10 +179,10 @@ def test_a_loop_that_does_not_listen_gets_no_pile_of_results(held: list[Pixels])
             bench.thread.set_interest(Interest.PASSAGE, codes=False)
             for _ in range(UNDELIVERED_MOST + 4):
                 bench.show(held[0], after_ms=33)
-                examined = bench.thread.counters.examined
-                while bench.thread.counters.examined == examined:
+                examined = bench.thread.examined
+                while bench.thread.examined == examined:
                     pass  # the loop is held up on purpose
-            assert bench.thread.counters.undelivered >= 3
+            assert bench.thread.undelivered >= 3
             await bench.ears.hear(lambda: len(bench.ears.looks) >= UNDELIVERED_MOST)
             assert len(bench.ears.looks) == UNDELIVERED_MOST
 
@@ -194,7 +194,7 @@ def test_an_answer_to_a_question_nobody_asks_any_more_is_let_go(held: list[Pixel
         async with Bench() as bench:
             bench.thread.set_interest(Interest.PASSAGE, codes=False)
             bench.show(held[0])
-            while bench.thread.counters.examined == 0:
+            while bench.thread.examined == 0:
                 pass  # examined, but not yet taken by the loop
             bench.thread.set_interest(Interest.IDLE, codes=False)
             bench.show(held[1])

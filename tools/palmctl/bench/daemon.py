@@ -43,7 +43,6 @@ def running_palmd(config_path: Path) -> Iterator[Running]:
         address = str(Path(folder) / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.bind(address)
-            channel.settimeout(READY_WITHIN_S)
             begun = time.perf_counter()
             process = subprocess.Popen(
                 [sys.executable, "-m", "device.core.main", "--config", str(config_path)],

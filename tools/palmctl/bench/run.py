@@ -30,7 +30,7 @@ from link1.canonical import JsonObject
 from models.crop import cut_palm
 from models.embedding import Embedder
 from models.frames import CameraFrame
-from models.hand import Hand, HandFinder
+from models.hand import HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.thresholds import Thresholds
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
@@ -91,19 +91,17 @@ def run_bench(
 
 def enrolled(embedder: Embedder, subject_ref: str, pictures: Sequence[Picture]) -> list[Known]:
     """Templates of one left palm from evenly spaced pictures of it. Raises BenchFailed."""
-    crops = [
-        crop for number, picture in enumerate(pictures) if (crop := palm_crop(picture, number)) is not None
-    ]
+    crops = [crop for picture in pictures if (crop := palm_crop(picture)) is not None]
     if len(crops) < TEMPLATES_A_HAND:
         raise BenchFailed(f"a generated palm could not be enrolled: {subject_ref}")
     vectors = embedder.embed(np.stack(crops[:: len(crops) // TEMPLATES_A_HAND][:TEMPLATES_A_HAND]))
     return [Known(subject_ref, "L", vector) for vector in vectors]
 
 
-def palm_crop(picture: Picture, number: int) -> Picture | None:
-    frame = CameraFrame(picture, number * 33, number)
-    hand = HandFinder().look(frame)
-    return cut_palm(frame, hand) if isinstance(hand, Hand) else None
+def palm_crop(picture: Picture) -> Picture | None:
+    frame = CameraFrame.from_pixels(picture)
+    hand = HandFinder().find(frame)
+    return None if hand is None else cut_palm(frame, hand)
 
 
 def new_board(

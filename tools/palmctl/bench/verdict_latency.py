@@ -222,20 +222,24 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
             latencies.setdefault(film.kind, []).append((gate.verdict_at_s - steady_at_s) * 1000)
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
             await _nobody(empty, writer, apart_s - ASKED_BEFORE_S)
-            _still_running(also)
+            for task in (task for task in also if task.done()):
+                task.result()
+                raise BenchFailed("the load that should run during the passages ended before them")
         status = await asyncio.to_thread(read_status, load_config(board.config_path).control_socket)
     finally:
         for task in (running, *also):
             task.cancel()
         await asyncio.gather(running, *also, return_exceptions=True)
-    return _figures(latencies, decisions, status.latency.to_obj())
-
-
-def _still_running(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        if task.done():
-            task.result()
-            raise BenchFailed("the load that should run during the passages ended before them")
+    inside = status.latency.to_obj()
+    return {
+        "passages": sum(len(values) for values in latencies.values()),
+        "decisions": decisions,
+        "by_film_ms": {kind: spread(values) for kind, values in latencies.items()},
+        "samples_ms": {kind: [round(value, 1) for value in values] for kind, values in latencies.items()},
+        "inside_p50_ms": round(inside["p50_us"] / 1000, 1),
+        "inside_p99_ms": round(inside["p99_us"] / 1000, 1),
+        "stages_ms": {name: round(us / 1000, 2) for name, us in inside["stages_us"].items()},
+    }
 
 
 async def _nobody(empty: bytes, writer: FolderWriter, lasts_s: float) -> None:
@@ -268,20 +272,6 @@ async def _play(film: Film, writer: FolderWriter, answered: asyncio.Event) -> fl
     for picture in film.pictures[film.leaves :]:
         await show(picture)
     return steady_at_s
-
-
-def _figures(
-    latencies: dict[str, list[float]], decisions: dict[str, int], inside: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "passages": sum(len(values) for values in latencies.values()),
-        "decisions": decisions,
-        "by_film_ms": {kind: spread(values) for kind, values in latencies.items()},
-        "samples_ms": {kind: [round(value, 1) for value in values] for kind, values in latencies.items()},
-        "inside_p50_ms": round(inside["p50_us"] / 1000, 1),
-        "inside_p99_ms": round(inside["p99_us"] / 1000, 1),
-        "stages_ms": {name: round(us / 1000, 2) for name, us in inside["stages_us"].items()},
-    }
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

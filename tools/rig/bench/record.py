@@ -30,11 +30,7 @@ def record() -> Recording:
 
 
 def _person(seed: int) -> RecordedPerson:
-    shown = [
-        picture
-        for number, picture in enumerate(enrolment_pictures(seed))
-        if palm_crop(picture, number) is not None
-    ]
+    shown = [picture for picture in enrolment_pictures(seed) if palm_crop(picture) is not None]
     enrolment = shown[:: len(shown) // TEMPLATES_A_HAND][:TEMPLATES_A_HAND]
     return RecordedPerson(film_pictures(seed, FRAMES_IN), enrolment)
 
