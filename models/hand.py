@@ -89,7 +89,6 @@ class PartialHand:
     """Something like a hand that cannot be used as it is; ``hint`` says what would help."""
 
     centre: NDArray[np.float32]
-    confidence: float
     hint: Hint
 
 
@@ -132,7 +131,7 @@ class HandFinder:
         if joints is not None:
             seen = self._of_joints(frame, view, joints)
         elif isinstance(seen, Hand):
-            seen = PartialHand(seen.centre, 0.0, "open_hand")
+            seen = PartialHand(seen.centre, "open_hand")
         usable = joints is not None and isinstance(seen, Hand)
         self._tracked = (joints.spot, frame.at_ms) if joints is not None and usable else None
         return seen
@@ -158,7 +157,7 @@ class HandFinder:
     def _of_joints(self, frame: CameraFrame, view: FinderView, joints: HandJoints) -> Hand | PartialHand:
         """The hand with these joints; where its valleys are exactly, the fine network says."""
         if not _usable(joints):
-            return PartialHand(joints.centre.astype(np.float32), 0.0, "open_hand")
+            return PartialHand(joints.centre.astype(np.float32), "open_hand")
         side, valleys = joints.handedness, view.from_frame(joints.valleys)
         width = CROP_SIZE / math.hypot(*similarity_from_valleys(valleys, side)[:, 0])
         opinion = self._network.look_at(view.light, valleys, side)
@@ -215,7 +214,7 @@ class HandFinder:
         if chance < DENIES:
             # A hand that is too near is often rejected: the advice is to move back, not to spread the
             # fingers.
-            return PartialHand(hand.centre, 0.0, hand.hint or "open_hand")
+            return PartialHand(hand.centre, hand.hint or "open_hand")
         better = view.to_frame(valleys).astype(np.float32)
         away = float(np.hypot(*(better[1:] - hand.valleys[1:]).T).max())
         if chance < AGREES or away < SAME_PLACE * hand.palm_width_px:
@@ -251,7 +250,7 @@ def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | Part
     width_px = CROP_SIZE / math.hypot(matrix[0, 0], matrix[1, 0])
     inside = _inside_share(frame, matrix)
     if inside < 0.9:
-        return PartialHand(centre.astype(np.float32), found.confidence, "center")
+        return PartialHand(centre.astype(np.float32), "center")
     share = width_px / min(frame.width, frame.height)
     hint: Hint | None = None
     if share > MAX_PALM_SHARE:
@@ -320,4 +319,4 @@ def _partial(view: FinderView, blob: Blob | OpenHand) -> PartialHand:
         hint = "farther" if blob.radius > 0.3 * min(height, width) else "center"
     elif blob.radius < 0.1 * min(height, width):
         hint = "closer"
-    return PartialHand(view.to_frame(blob.centre).astype(np.float32), 0.0, hint)
+    return PartialHand(view.to_frame(blob.centre).astype(np.float32), hint)
