@@ -14,9 +14,9 @@ EQUAL_Q: Final = 5
 
 
 def choose_templates(
-    cosine: NDArray[np.float32], quality_q: Sequence[int], *, agree_cosine: float, most: int
+    cosine: NDArray[np.float32], quality_q: Sequence[int], *, agree_cosine: float
 ) -> tuple[int, ...]:
-    """The captures to keep, as rising indices: as many as may be, up to ``most``, that all agree.
+    """The captures to keep, as rising indices: as many as may be, up to MOST_TEMPLATES, that all agree.
 
     ``cosine`` (n, n) float32, -1..1: of every two captures' vectors, so that the caller need not copy the
     vectors; ``quality_q``: n of 0..100; two agree when their cosine is at least ``agree_cosine``. Among sets
@@ -25,13 +25,13 @@ def choose_templates(
     handful. Empty for no captures; one alone, the best, where no two agree.
 
     >>> cosine = np.array([[1.0, 0.7, 0.1], [0.7, 1.0, 0.6], [0.1, 0.6, 1.0]], np.float32)
-    >>> choose_templates(cosine, [70, 80, 75], agree_cosine=0.4, most=3)
+    >>> choose_templates(cosine, [70, 80, 75], agree_cosine=0.4)
     (1, 2)
     """
-    if not quality_q or most < 1:
+    if not quality_q:
         return ()
     steps = [q // EQUAL_Q for q in quality_q]
-    for size in range(min(most, len(steps)), 1, -1):
+    for size in range(min(MOST_TEMPLATES, len(steps)), 1, -1):
         agreeing = [
             (sum(steps[i] for i in some), -sum(float(cosine[pair]) for pair in combinations(some, 2)), some)
             for some in combinations(range(len(steps)), size)

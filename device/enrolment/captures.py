@@ -48,7 +48,6 @@ class HandCaptures:
             np.array([[cosine(a, b) for b in self._candidates] for a in self._candidates], np.float32),
             [one.quality_q for one in self._candidates],
             agree_cosine=self._agree_cosine,
-            most=MOST_TEMPLATES,
         )
         self.held = [self._candidates[i] for i in chosen]
         agrees = not self._contradicts(capture)

@@ -148,7 +148,7 @@ class Recogniser:
         times.end("crop")
 
         quality = assess(frame, hand, crop, self._tracked.previous)
-        self._tracked.judged(hand, frame)
+        self._tracked.judged(hand)
         times.end("quality")
 
         pad = self._liveness.check(frame, hand, crop)

@@ -29,7 +29,6 @@ class TrackedHand:
     def __init__(self) -> None:
         self.previous: Hand | None = None
         """The same hand a moment ago, for judging its motion."""
-        self._previous_at_ms = 0
         self._where: Hand | None = None
         self._last_seen_ms: int | None = None
         self._missed = False
@@ -40,7 +39,7 @@ class TrackedHand:
     def see(self, seen: Hand | PartialHand | None, frame: CameraFrame) -> bool:
         """Update with the finder's result for `frame`. True: the previous hand is forgotten, because it has
         left or another hand is in its place."""
-        if frame.at_ms - self._previous_at_ms > PREVIOUS_MS:
+        if self.previous is not None and frame.at_ms - self.previous.at_ms > PREVIOUS_MS:
             self.previous = None
         unseen_ms = 0 if self._last_seen_ms is None else frame.at_ms - self._last_seen_ms
         # Time without a frame that lacks the hand is not absence: a slow board needs it for examining.
@@ -61,9 +60,9 @@ class TrackedHand:
         """Whether the hand counts as in view, though the newest frame may not show it."""
         return self._last_seen_ms is not None
 
-    def judged(self, hand: Hand, frame: CameraFrame) -> None:
-        """`frame` was judged with `previous`; the next one is judged with `hand`."""
-        self.previous, self._previous_at_ms, self._where = hand, frame.at_ms, hand
+    def judged(self, hand: Hand) -> None:
+        """A frame was judged with `previous`; the next one is judged with `hand`."""
+        self.previous = self._where = hand
 
     def fuse(
         self, vector: npt.NDArray[np.float32], quality_q: int, agree_cosine: float

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.template_choice import EQUAL_Q, choose_templates
+from models.template_choice import EQUAL_Q, MOST_TEMPLATES, choose_templates
 
 AGREE = 0.5
-MOST = 3
 Vectors = list[NDArray[np.float32]]
 
 
@@ -30,7 +29,7 @@ def captures(draw: st.DrawFn) -> tuple[Vectors, list[int]]:
 def choose(shown: tuple[Vectors, list[int]]) -> tuple[int, ...]:
     vectors, quality_q = shown
     cosine = np.array([[a @ b for b in vectors] for a in vectors], np.float32)
-    return choose_templates(cosine, quality_q, agree_cosine=AGREE, most=MOST)
+    return choose_templates(cosine, quality_q, agree_cosine=AGREE)
 
 
 def agree(vectors: Vectors, some: tuple[int, ...]) -> bool:
@@ -41,11 +40,11 @@ def agree(vectors: Vectors, some: tuple[int, ...]) -> bool:
 def test_the_chosen_agree_and_are_as_many_as_there_can_be(shown: tuple[Vectors, list[int]]) -> None:
     chosen, vectors = choose(shown), shown[0]
     assert list(chosen) == sorted(set(chosen))
-    assert len(chosen) <= MOST
+    assert len(chosen) <= MOST_TEMPLATES
     assert bool(chosen) == bool(vectors)
     if vectors:
         assert agree(vectors, chosen)
-    if len(chosen) < MOST:
+    if len(chosen) < MOST_TEMPLATES:
         assert not any(agree(vectors, some) for some in combinations(range(len(vectors)), len(chosen) + 1))
 
 
