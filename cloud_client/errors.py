@@ -1,11 +1,4 @@
-"""Errors of the cloud side.
-
-CloudError
-├── ServerAddressError    the configured address or CA file cannot be used
-├── CloudUnreachable      no whole answer came: name, route, TLS, time-out, cut connection
-├── CloudAnswerError      an answer came that is outside the contract
-└── CloudProblem          the service refused, with a problem document (RFC 9457)
-"""
+"""Errors of the cloud side."""
 
 
 class CloudError(Exception):

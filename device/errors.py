@@ -1,25 +1,5 @@
-"""Everything that `device` raises.
-
-DeviceError
-├── ConfigError          the configuration file; `problems` names every wrong member at once
-├── StateError           the state directory
-│   ├── NotProvisioned   the device has no keys or no trust yet
-│   ├── KeyStoreError    a key file is missing, damaged or readable by others
-│   ├── TrustError       trust.json, or a signed object that it does not vouch for
-│   │   └── Outdated     validly signed, and older than one accepted before
-│   ├── AttestationError the maker's certificate chain, or its signer, cannot be used
-│   └── JournalError     the verdict journal cannot be used, or an entry contradicts it
-├── CameraError          the camera is absent, unreadable or stalled
-├── ProvisioningError    registration failed; `palmctl provision` says what to do
-├── Refused              a request is refused; `code` says why
-│   ├── UpdateRefused    a release, or a piece of one
-│   └── EnrolmentRefused a step of an enrolment, now
-└── IpcError             packets between processes of the device
-    ├── IpcUnreachable   no process listens, or the connection closed
-    │   └── IpcNotPermitted  this user may not use the socket; whether a process listens is unknown
-    └── IpcRefused       the other side refused; this is a Refused as well
-
-A message says what was expected, what was found (never a secret, never a personal value) and what to do.
+"""Everything that `device` raises. A message says what was expected, what was found (never a secret, never a
+personal value) and what to do.
 """
 
 

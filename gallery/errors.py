@@ -1,13 +1,4 @@
-"""What can go wrong in the gallery.
-
-    GalleryError
-    ├── PageRefused    something from the service, or from its carrier, is refused; `code` says why
-    ├── StoreError     the store on the disk cannot be opened or read, or does not hold together
-    ├── Overtaken      a search found the rows it wanted to read changed, however often it began again
-    └── ProbeError     a caller asked for a search with something that is no set of probe vectors
-
-A refused page changes nothing: the gallery keeps its position.
-"""
+"""What can go wrong in the gallery. A refused page changes nothing: the gallery keeps its position."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Everything that `link1` raises.
-
-Link1Error
-├── FormatError          bytes or members that are outside the contract
-│   └── KeyFormatError   a public or private key that must not be used
-├── SignatureError       well-formed, but not signed by the key that was expected
-├── SealError            a sealed record that is refused; `code` is reported to the sender
-└── TransportError       a port that cannot be opened or has gone away
-"""
+"""Everything that `link1` raises."""
 
 
 class Link1Error(Exception):

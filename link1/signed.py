@@ -12,6 +12,7 @@ from typing import Any
 from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes
 from link1.errors import FormatError, SignatureError
 from link1.keys import SIGNATURE_BYTES, PublicKey, SigningKey
+from link1.members import HEX32
 
 
 class Kind(Enum):
@@ -80,14 +81,6 @@ def object_ref(wrapper: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_bytes(wrapper)).hexdigest()[:32]
 
 
-def is_hex(value: object, length: int) -> bool:
-    """True for a string of exactly `length` lower-case hexadecimal digits."""
-    return isinstance(value, str) and len(value) == length and set(value) <= _HEX_DIGITS
-
-
-_HEX_DIGITS = frozenset("0123456789abcdef")
-
-
 def _parse(kind: Kind, wrapper: object) -> tuple[JsonObject, str, bytes]:
     if not isinstance(wrapper, dict) or set(wrapper) != {kind.member, "alg", "signer_kid", "sig_b64"}:
         raise FormatError(f"a signed {kind.member} has the members {kind.member}, alg, signer_kid, sig_b64")
@@ -97,6 +90,6 @@ def _parse(kind: Kind, wrapper: object) -> tuple[JsonObject, str, bytes]:
         raise FormatError(f"{kind.member} is not an object")
     if wrapper["alg"] != "ed25519":
         raise FormatError("alg is not ed25519")
-    if not is_hex(signer_kid, 32):
+    if not isinstance(signer_kid, str) or HEX32.fullmatch(signer_kid) is None:
         raise FormatError("signer_kid is not 32 lower-case hexadecimal digits")
     return obj, signer_kid, b64_decode(wrapper["sig_b64"], length=SIGNATURE_BYTES)

@@ -71,8 +71,8 @@ from link1.transport.serial_port import Port, open_port
 from models.hand import HandFinder
 from models.liveness import LivenessCheck
 
-SWITCH_INTERVAL_S = 0.001
 GALLERY_AGAIN_S = 15.0
+SWITCH_INTERVAL_S = 0.001
 """How long a thread that needs the interpreter waits for one that computes. With Python's default of 5 ms, a
 frame, which releases it thirty times, would be a fifth of a second late while a gallery page is applied."""
 _log = logging.getLogger(__name__)

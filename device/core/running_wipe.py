@@ -21,10 +21,9 @@ from device.errors import IpcRefused
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import OutboxEntry
-from device.platform.ipc import Packet, reply_with
+from device.platform.ipc import Packet, reply
 from device.platform.threads import StoreThread
 from device.trust.trust import Pinned
-from device.values.control import ResetDone
 from device.wipe.wipe import (
     REPLY_WITHIN_S,
     WIPED,
@@ -119,13 +118,13 @@ class RunningWipe:
     async def factory_reset(self, _request: Packet) -> Packet:
         """The technician's operation: empty the device without a report; the process ends after it."""
         async with self._one_at_a_time:
-            untold, trust = self.unconfirmed, self.pinned.trust
+            trust = self.pinned.trust
             await self._release_and(
                 lambda: reset_folder(self.state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
             )
         _log.warning("reset by a technician: everything in %s is destroyed", self.state_dir)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self._end, WipeEnd.RESET)
-        return reply_with(ResetDone(untold))
+        return reply()
 
     async def _after_collection(self, wipe_id: str) -> None:
         try:

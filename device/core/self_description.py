@@ -170,8 +170,7 @@ class SelfDescription:
 
     def _mail(self) -> status.MailStatus:
         at = self.mail().position
-        refused = None if at.refused is None else status.RefusedMail(at.refused.seq, at.refused.code)
-        return status.MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, refused)
+        return status.MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, at.refused)
 
     def _counters(self) -> dict[str, int]:
         return {

@@ -2,13 +2,12 @@
 because another model belongs to the gallery."""
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from device.core.housekeeping import WatchedThread
 from device.core.served_gallery import ServedGallery
@@ -16,6 +15,7 @@ from device.errors import StateError, UpdateRefused
 from device.health import Health, HealthWord
 from device.platform.clock import Clock
 from device.updates.desk import UpdateDesk
+from device.updates.versions import Versions
 from gallery.errors import GalleryError
 
 EVERY_S: Final = 1.0
@@ -25,8 +25,6 @@ TRIAL_MS: Final = 60_000
 """The limit after which it gives way."""
 QUIET_MS: Final = 10_000
 """How long a restart waits for a passage to end."""
-OUTCOME_NAME: Final = "update.json"
-_MAX_OUTCOME_BYTES: Final = 16 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -113,22 +111,16 @@ class UpdateWatch:
         state = self.desk.state
         if state is None or state.app is None:
             return
-        outcome = await asyncio.to_thread(_read_outcome, self.prefix / OUTCOME_NAME)
-        if outcome.get("trial"):
-            return  # it is running, and may be taken back
-        if outcome.get("release_seq") == state.app.release_seq and isinstance(outcome.get("code"), str):
-            await self.desk.app_outcome(state.app.release_seq, outcome["code"][:32])
+        try:
+            outcome = await asyncio.to_thread(Versions(self.prefix).newest)
+        except (OSError, UpdateRefused):
+            return  # the installer reports it
+        if outcome is None or outcome.trial:
+            return  # nothing was installed yet, or it is running, and may be taken back
+        if outcome.release_seq == state.app.release_seq:
+            await self.desk.app_outcome(outcome.release_seq, outcome.code[:32])
 
 
 def install_prefix() -> Path:
     """Where the package installs the software; PALM_ACCESS_PREFIX names another place for development."""
     return Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access"))
-
-
-def _read_outcome(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            outcome = json.loads(file.read(_MAX_OUTCOME_BYTES))
-    except (OSError, ValueError):
-        return {}  # nothing was installed yet, or the file is being written
-    return outcome if isinstance(outcome, dict) else {}

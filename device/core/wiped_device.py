@@ -21,7 +21,6 @@ from device.platform.roles import control_handler, refusing, serve_roles
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
-from device.values.control import ResetDone
 from device.wipe.wipe import REPLY_WITHIN_S, WIPED, Wipe, WipeStage, confirm_wipe, reset_folder
 from link1.objects import AppVersion
 
@@ -70,7 +69,7 @@ class WipedDevice:
         wipe = self._wipe
         reset_folder(self._config.device.state_dir, wipe.device_id, wipe.gate_id, wipe.dbd_id)
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)
-        return reply_with(ResetDone(self._untold))
+        return reply()
 
     @property
     def _untold(self) -> str | None:

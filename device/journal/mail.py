@@ -18,6 +18,7 @@ from device.errors import JournalError
 from device.journal.restore import keep_numbers, next_turn
 from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, mark, next_batch
+from device.values.status import RefusedMail
 
 _IN_APPLIED: Final = "in_applied_seq"
 _OUT: Final = "out_seq"
@@ -29,21 +30,13 @@ _SHA256: Final = "sha256 "
 
 
 @dataclass(frozen=True, slots=True)
-class InboxRefusal:
-    """The inbox record that blocks the inbox, and why it is rejected."""
-
-    seq: int
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
 class MailPosition:
     """The positions of both boxes. `refused` is None while nothing blocks the inbox."""
 
     in_applied_seq: int
     out_seq: int
     out_acked_seq: int
-    refused: InboxRefusal | None
+    refused: RefusedMail | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class MailBoxes:
             in_applied_seq=applied,
             out_seq=int(state.get(_OUT, 0)),
             out_acked_seq=int(state.get(_OUT_ACKED, 0)),
-            refused=InboxRefusal(refused_seq, str(state[_REFUSED_CODE])) if refused_seq > applied else None,
+            refused=RefusedMail(refused_seq, str(state[_REFUSED_CODE])) if refused_seq > applied else None,
         )
 
     def begin_inbox(self, next_seq: int) -> None:

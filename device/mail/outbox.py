@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from device.journal.mail import InboxRefusal, OutboxEntry
+from device.journal.mail import OutboxEntry
 from device.values.report import SelfReport
+from device.values.status import RefusedMail
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SealPublicKey, SigningKey
@@ -74,7 +75,7 @@ class ReportedState:
     """The content of a report by mail: what is reported by network too, and the record that was refused."""
 
     report: SelfReport
-    refused: InboxRefusal | None
+    refused: RefusedMail | None
 
     @property
     def news(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ While update.json says `trial`, the next start switches back to the old version.
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +25,14 @@ from link1 import members
 from link1.canonical import read_strict
 from link1.errors import FormatError
 from link1.keys import PublicKey
+from link1.wire import WireObject
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]{0,63}")
 _PYTHON = re.compile(r"^version = (3\.[0-9]{1,2})$", re.MULTILINE)
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(WireObject):
     """The newest installation. `code` is empty when it is in force; `back_to` is the previous version."""
 
     release_seq: int
@@ -63,11 +63,10 @@ class Versions:
         """The content of update.json. Raises UpdateRefused when it is damaged."""
         path = self._prefix / "update.json"
         try:
-            obj = read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
-            return Installation(**obj)
+            return Installation.from_obj(read_strict(path.read_bytes(), max_bytes=_MAX_FILE_BYTES))
         except FileNotFoundError:
             return None
-        except (FormatError, TypeError) as error:
+        except FormatError as error:
             raise UpdateRefused(
                 "updates_unusable", f"{path} is damaged ({error}); check `current`, then remove the file"
             ) from error

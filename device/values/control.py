@@ -155,10 +155,3 @@ class DeviceNamed(WireObject):
     """`factory_reset`, `update.rollback`: destructive requests name the device."""
 
     device_id: str
-
-
-class ResetDone(WireObject):
-    """The answer to `factory_reset`. `untold_wipe_id`: of a wipe whose completion the service does not
-    know."""
-
-    untold_wipe_id: str | None

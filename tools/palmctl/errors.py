@@ -1,18 +1,5 @@
-"""What the tools raise, in addition to the errors of the packages below.
-
-ToolError
-├── LogsUnavailable     journald does not let this user read
-│   └── NoJournal       journald is not here
-├── NoPassage           no one passed in the given time
-├── RegistrationUnanswered  the service did not register the device, and may be asked again
-├── NothingToReset      there is no device here
-├── OtherDevice         a change would make this device another one than was registered
-├── BundleRefused       a support bundle cannot be written there
-├── KeysNotEncrypted    keys cannot be made credentials here, or not by this user
-├── ReleaseError        no release can be made of a folder, or a file is none
-└── ResetRefused        a factory reset is not to be done, or not now
-
-A message says what was expected, what was found (never a secret, never a personal value) and what to do.
+"""What the tools raise, in addition to the errors of the packages below. A message says what was expected,
+what was found (never a secret, never a personal value) and what to do.
 """
 
 

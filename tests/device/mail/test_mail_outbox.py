@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.journal.mail import InboxRefusal, OutboxEntry
+from device.journal.mail import OutboxEntry
 from device.mail.outbox import (
     REPORT_APART_MS,
     REPORT_EVERY_MS,
@@ -17,6 +17,7 @@ from device.mail.outbox import (
     chunk_of,
     fitting,
 )
+from device.values.status import RefusedMail
 from link1.bodies import MAX_CHUNK_BYTES, MailPull
 from link1.canonical import read_strict
 from link1.keys import SealKey, SigningKey
@@ -50,7 +51,7 @@ def test_a_record_opens_with_the_key_of_the_service_and_is_signed_by_the_device(
 
 
 def test_a_report_has_the_members_of_the_network_and_where_the_mail_has_stopped() -> None:
-    standing = replace(STANDING, refused=InboxRefusal(9, "bad_signature"))
+    standing = replace(STANDING, refused=RefusedMail(9, "bad_signature"))
     assert standing.to_body(8) == STANDING.report.to_obj() | {
         "refused": [{"seq": 9, "code": "bad_signature"}],
         "mail": {"in_applied_seq": 8},
