@@ -27,7 +27,7 @@ from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
-from device.updates.desk import UpdateDesk, UpdateParts
+from device.updates.desk import UpdateDesk
 from device.updates.models import gallery_facts, open_models
 from device.vision.hand_weights import wanted_landmarks
 from gallery.errors import GalleryError
@@ -160,13 +160,11 @@ async def open_device(
         gallery_opens=gallery_opens,
         bulk_turn=bulk_turn,
         updates=UpdateDesk(
-            UpdateParts(
-                opened=updates,
-                roots=lambda: pinned.trust.roots,
-                now_ms=lambda: known_time_ms(gallery, clock),
-                app_version=version(APP_PACKAGE),
-                model_pinned=config.model.dir is not None,
-            )
+            opened=updates,
+            roots=lambda: pinned.trust.roots,
+            now_ms=lambda: known_time_ms(gallery, clock),
+            app_version=version(APP_PACKAGE),
+            model_pinned=config.model.dir is not None,
         ),
         pad_network=pad_network,
         hand_landmarks=hand_landmarks,

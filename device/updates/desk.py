@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -51,11 +51,14 @@ from link1.keys import PublicKey
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateParts:
-    """`roots`: those pinned now. `now_ms`: the time for checking a signer's certificate (epoch).
-    `model_pinned`: [model] dir is set, so that no model is accepted. `test_model`: tests the model in a
-    folder and returns its model_id, or raises UpdateRefused."""
+@dataclass(eq=False)
+class UpdateDesk:
+    """Methods run on the loop; disk work runs on the thread "update".
+
+    `roots`: those pinned now. `now_ms`: the time for checking a signer's certificate (epoch). `model_pinned`:
+    [model] dir is set, so that no model is accepted. `test_model`: tests the model in a folder and returns
+    its model_id, or raises UpdateRefused.
+    """
 
     opened: OpenedUpdates
     roots: Callable[[], Sequence[PublicKey]]
@@ -63,34 +66,29 @@ class UpdateParts:
     app_version: str
     model_pinned: bool
     test_model: Callable[[Path], str] = self_test
+    have: int = field(default=0, init=False)
+    """Chunks of the release being received that are on the disk."""
+    is_verified: bool = field(default=False, init=False)
+    """Whether the release being received is whole, and waits only for an offer that names it."""
 
-
-class UpdateDesk:
-    """Methods run on the loop; disk work runs on the thread "update"."""
-
-    def __init__(self, parts: UpdateParts) -> None:
-        self._parts = parts
-        self._store = parts.opened.store
-        self.state = parts.opened.state
+    def __post_init__(self) -> None:
+        self._store = self.opened.store
+        self.state = self.opened.state
         """None when the state on the disk is unusable; `fault` says why."""
-        self.fault = parts.opened.fault
+        self.fault = self.opened.fault
         self._thread = StoreThread("update")
         self._changing = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
-        self.software = _installed_version() or parts.app_version
+        self.software = _installed_version() or self.app_version
         """The running version: of the package (0.2.0-1), or of the program (0.2.0) without a package."""
-        self.have = 0
-        """Chunks of the release being received that are on the disk."""
-        self.is_verified = False
-        """Whether the release being received is whole, and waits only for an offer that names it."""
         self._fetched = -1
         self._subscribers: list[Callable[[], None]] = []
 
     @property
     def model_id(self) -> str:
         """Of the model in force; after a rollback, of the one that the next start takes."""
-        shipped_id, state = self._parts.opened.shipped_id, self.state
-        if state is None or self._parts.model_pinned:
+        shipped_id, state = self.opened.shipped_id, self.state
+        if state is None or self.model_pinned:
             return shipped_id
         return state.model_id(state.model, shipped_id)
 
@@ -143,7 +141,7 @@ class UpdateDesk:
         return manifest
 
     def _read(self, wrapper: JsonObject) -> Manifest:
-        return read_manifest(wrapper, roots=self._parts.roots(), now_ms=self._parts.now_ms())
+        return read_manifest(wrapper, roots=self.roots(), now_ms=self.now_ms())
 
     async def _take(self, manifest: Manifest, *, by_network: bool) -> None:
         before = self._usable()
@@ -241,12 +239,12 @@ class UpdateDesk:
     def _check_wanted(self, manifest: Manifest) -> None:
         if manifest.kind is ReleaseKind.APP and manifest.name != APP_PACKAGE:
             raise UpdateRefused("wrong_name", f"it is not {APP_PACKAGE}; send the release of this product")
-        if manifest.kind is ReleaseKind.MODEL and self._parts.model_pinned:
+        if manifest.kind is ReleaseKind.MODEL and self.model_pinned:
             raise UpdateRefused(
                 "model_pinned",
                 "[model] dir in the configuration names the model; remove it and release again",
             )
-        check_app_version(manifest, self._parts.app_version)
+        check_app_version(manifest, self.app_version)
 
     async def take_chunk(self, body: JsonObject) -> None:
         """A piece of a payload, durable when this returns. Raises FormatError, UpdateRefused, StateError."""
@@ -294,7 +292,7 @@ class UpdateDesk:
         Raises UpdateRefused, StateError."""
         if manifest.kind is ReleaseKind.APP:
             return None
-        return self._parts.test_model(self._store.unpack_model(manifest, payload))
+        return self.test_model(self._store.unpack_model(manifest, payload))
 
     async def _settle(
         self, manifest: Manifest, change: Callable[[UpdateState], UpdateState], app: Path | None = None
@@ -305,7 +303,7 @@ class UpdateDesk:
             state = self._usable()
             if state.receiving is not manifest:
                 return
-            if app is not None and not state.may_switch(manifest.release_seq, self._parts.now_ms()):
+            if app is not None and not state.may_switch(manifest.release_seq, self.now_ms()):
                 _log.info("release %d is whole and waits for an offer", manifest.release_seq)
                 self.is_verified = True
                 self._changed()
@@ -327,10 +325,10 @@ class UpdateDesk:
     def wants_other_model(self, facts: GalleryFacts | None) -> bool:
         """Whether the gallery belongs to another model than the one in force, so that a restart is due."""
         state = self.state
-        if state is None or self._parts.model_pinned:
+        if state is None or self.model_pinned:
             return False
-        now_ms = self._parts.now_ms()
-        return model_for(state, facts, self._parts.opened.shipped_id, now_ms) != state.model
+        now_ms = self.now_ms()
+        return model_for(state, facts, self.opened.shipped_id, now_ms) != state.model
 
     async def prove(self) -> None:
         """The model on trial serves. Raises StateError."""
@@ -354,7 +352,7 @@ class UpdateDesk:
     async def roll_back(self, facts: GalleryFacts | None) -> None:
         """A technician wants the previous model. Raises UpdateRefused, StateError."""
         async with self._changing:
-            await self._put(rolled_back(self._usable(), facts, self._parts.opened.shipped_id))
+            await self._put(rolled_back(self._usable(), facts, self.opened.shipped_id))
 
     def _usable(self) -> UpdateState:
         if self.state is None:

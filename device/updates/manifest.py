@@ -38,6 +38,7 @@ _MAX_RELEASES: Final = 2
 
 Seq = Annotated[int, Between(0)]
 ReleaseSeq = Annotated[int, Between(1)]
+Version = Annotated[str, _VERSION]
 
 
 class ReleaseKind(StrEnum):
@@ -54,14 +55,14 @@ class Manifest(WireObject):
     """A release that a pinned root vouches for. Sizes in bytes; `wrapper`: the signed object as received."""
 
     kind: ReleaseKind
-    name: str
-    version: str
-    size: int
-    sha256: str
-    chunk_size: int
-    chunk_count: int
-    min_app_version: str
-    release_seq: int
+    name: Annotated[str, NAME]
+    version: Version
+    size: Annotated[int, Between(1)]
+    sha256: Annotated[str, HEX64]
+    chunk_size: Annotated[int, Between(1, MAX_CHUNK_BYTES)]
+    chunk_count: Annotated[int, Between(1, MAX_CHUNKS)]
+    min_app_version: Version
+    release_seq: ReleaseSeq
     wrapper: JsonObject
 
     def to_obj(self) -> JsonObject:
@@ -74,7 +75,22 @@ class Manifest(WireObject):
 
         A certificate that has since expired does not invalidate what it signed while valid.
         """
-        return _read(members.nested(obj, Kind.UPDATE_MANIFEST.member), dict(obj))
+        return cls.of_signed(members.nested(obj, Kind.UPDATE_MANIFEST.member), dict(obj))
+
+    @classmethod
+    def of_signed(cls, obj: JsonObject, wrapper: JsonObject) -> "Manifest":
+        """Read the signed object of `wrapper`. Raises FormatError, UpdateRefused."""
+        members.version_1(obj)
+        manifest = super().from_obj(obj | {"wrapper": wrapper})
+        kind, size = manifest.kind, manifest.size
+        if size > kind.max_bytes:
+            raise UpdateRefused(
+                "too_large",
+                f"the {kind} has {size} bytes, at most {kind.max_bytes} are taken; make it smaller",
+            )
+        if manifest.chunk_count != -(-size // manifest.chunk_size):
+            raise FormatError("chunk_count is not what size and chunk_size make")
+        return manifest
 
     def chunk_bytes(self, index: int) -> int:
         """The length of chunk `index`: all but the last have the same size."""
@@ -153,7 +169,7 @@ def read_manifest(signed: Mapping[str, Any], *, roots: Sequence[PublicKey], now_
             f"the manifest is refused: {error}; the service has to send one that a pinned root vouches for"
         ) from error
     try:
-        return _read(obj, dict(signed))
+        return Manifest.of_signed(obj, dict(signed))
     except FormatError as error:
         raise UpdateRefused("malformed", f"the manifest is outside the contract: {error}") from error
 
@@ -180,29 +196,3 @@ def check_app_version(manifest: Manifest, app_version: str) -> None:
             f"the release needs at least version {manifest.min_app_version} of the software, this is "
             f"{app_version}; update the software first",
         )
-
-
-def _read(obj: Mapping[str, Any], wrapper: JsonObject) -> Manifest:
-    members.version_1(obj)
-    kind = ReleaseKind(members.one_of(obj, "kind", frozenset(ReleaseKind)))
-    size = members.integer(obj, "size", 1)
-    chunk_size = members.integer(obj, "chunk_size", 1, MAX_CHUNK_BYTES)
-    chunk_count = members.integer(obj, "chunk_count", 1, MAX_CHUNKS)
-    if size > kind.max_bytes:
-        raise UpdateRefused(
-            "too_large", f"the {kind} has {size} bytes, at most {kind.max_bytes} are taken; make it smaller"
-        )
-    if chunk_count != -(-size // chunk_size):
-        raise FormatError("chunk_count is not what size and chunk_size make")
-    return Manifest(
-        kind=kind,
-        name=members.text(obj, "name", NAME),
-        version=members.text(obj, "version", _VERSION),
-        size=size,
-        sha256=members.text(obj, "sha256", HEX64),
-        chunk_size=chunk_size,
-        chunk_count=chunk_count,
-        min_app_version=members.text(obj, "min_app_version", _VERSION),
-        release_seq=members.integer(obj, "release_seq", 1),
-        wrapper=wrapper,
-    )

@@ -1,8 +1,13 @@
-"""A factory reset step by step: identify the device, stop the daemons, then wipe (`device.wipe.wipe`)."""
+"""A factory reset step by step: identify the device, stop the daemons, then wipe (`device.wipe.wipe`).
+
+A running core performs the reset itself, because it has the databases open; otherwise it is done here. After
+an interruption it is completed by the next run, or by the next start of palmd.
+"""
 
 import contextlib
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,17 +15,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device.config.config import DeviceConfig
-from device.errors import DeviceError, StateError
+from device.errors import DeviceError, IpcNotPermitted, IpcUnreachable, StateError
+from device.platform.ipc import ask_core
+from device.trust.keystore import KeyStore
 from device.trust.trust import load_trust
+from device.values.control import DeviceNamed
 from device.values.status import read_status
-from device.wipe.factory_reset import ResetLosses, count_losses, journal_in_use, reset_device
 from device.wipe.wipe import FILE_NAME, WipeStage, finish_wipe, read_wipe, reset_folder
+from gallery.store import FILE_NAME as GALLERY_FILE
 from tools.palmctl.errors import ResetRefused
 
 _BOOTED = Path("/run/systemd/system")
 _STOPPED_WITHIN_S = 30.0
 _PROBE_WITHIN_S = 5.0
+RESET_WITHIN_S = 60.0
+_WAITING = "SELECT count(*) FROM verdicts WHERE uploaded < revision"
 _UNITS = ("palm-syncd.service", "palmd.service")
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLosses:
+    """What a reset would destroy; None where a number could not be read.
+
+    `uploads_waiting`: verdicts that the service does not have yet.
+    """
+
+    keys: bool
+    uploads_waiting: int | None
+    verdicts: int | None
+    templates: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +83,17 @@ def _untold_wipe(state_dir: Path) -> bool:
 
 
 def _losses_of(config: DeviceConfig) -> ResetLosses:
-    """What goes: as palmd tells it while it runs and holds the databases, else as they are counted."""
+    """What goes: as palmd tells it while it runs and holds the databases, else as they are counted;
+    an absent or damaged file counts as unknown."""
     try:
         told = read_status(config.control_socket)
     except DeviceError:
-        return count_losses(config)
+        return ResetLosses(
+            keys=KeyStore.exists(config.keys_dir),
+            uploads_waiting=_counted(config.journal_path, _WAITING),
+            verdicts=_counted(config.journal_path, "SELECT count(*) FROM verdicts"),
+            templates=_counted(config.gallery_dir / GALLERY_FILE, "SELECT count(*) FROM template"),
+        )
     return ResetLosses(True, told.uploads_waiting, told.verdict_seq, told.gallery.templates)
 
 
@@ -98,7 +127,9 @@ def stop_daemons(config: DeviceConfig, tell: Callable[[str], None]) -> None:
 
 
 def carry_out(config: DeviceConfig, here: Here) -> None:
-    """Destroy everything, or go on with what was begun. Raises WipeUnfinished, OSError."""
+    """Destroy everything, or go on with what was begun. Raises WipeUnfinished,
+    IpcRefused, IpcNotPermitted, StateError, OSError.
+    """
     state_dir = config.device.state_dir
     if _is_running(config):
         try:
@@ -107,8 +138,18 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
             raise ResetRefused(
                 "a palmd holds this device without answering: end it (systemctl stop palmd), then try again"
             ) from None
-        reset_device(config, here.device_id)
-        return
+        try:
+            named = DeviceNamed(here.device_id).to_obj()
+            ask_core(config.control_socket, "factory_reset", timeout_s=RESET_WITHIN_S, **named)
+            return
+        except IpcNotPermitted:
+            raise  # a core may be running
+        except IpcUnreachable:  # it may have ended meanwhile
+            if _journal_in_use(config):
+                raise StateError(
+                    "palmd is running but does not answer at its socket; run this as root, "
+                    "or stop it first: systemctl stop palmd"
+                ) from None
     if begun_before(config):
         with contextlib.suppress(StateError):  # its record is damaged: a new one finishes the work as well
             finish_wipe(state_dir)
@@ -118,7 +159,7 @@ def carry_out(config: DeviceConfig, here: Here) -> None:
 
 def _is_running(config: DeviceConfig) -> bool:
     """Whether a palmd listens or holds its journal; in doubt it is. One too busy to answer is running too."""
-    if journal_in_use(config):
+    if _journal_in_use(config):
         return True
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_WITHIN_S)
@@ -129,3 +170,29 @@ def _is_running(config: DeviceConfig) -> bool:
         except OSError:
             return True
     return True
+
+
+def _journal_in_use(config: DeviceConfig) -> bool:
+    """Whether another process has locked the journal, as a running palmd does."""
+    try:
+        _first(config.journal_path, "SELECT count(*) FROM sqlite_master")
+    except sqlite3.DatabaseError as error:
+        return error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    return False
+
+
+def _counted(path: Path, query: str) -> int | None:
+    try:
+        return _first(path, query)
+    except (sqlite3.Error, TypeError):
+        return None
+
+
+def _first(path: Path, query: str) -> int | None:
+    """The number that the query returns, None without a file; the file is not changed."""
+    if not path.is_file():
+        return None
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
+    ) as db:
+        return int(db.execute(query).fetchone()[0])

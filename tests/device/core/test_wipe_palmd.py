@@ -6,7 +6,6 @@ import sys
 
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
-from device.wipe.factory_reset import RESET_WITHIN_S, reset_device
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
@@ -22,6 +21,7 @@ from tests.device.whole_device import (
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import DEVICE_ID
 from tools.palmctl.commands.status import lines
+from tools.palmctl.reset import RESET_WITHIN_S, carry_out, who_is_here
 
 
 def wipe_order(device: Device) -> bytes:
@@ -111,10 +111,12 @@ def test_a_technician_empties_a_device_that_runs_and_one_that_does_not(device: D
     with PtyPair() as pair:
         device.plug(pair)
         with device.running() as process:
-            reset_device(device.config, device.config.device.id)
+            here = who_is_here(device.config)
+            assert here is not None
+            carry_out(device.config, here)
             assert list(state.iterdir()) == []
             assert process.wait(20) == 0
-        reset_device(device.config, device.config.device.id)
+        carry_out(device.config, here)
         code, said = device.run_to_end()
         assert (code, "palmctl provision" in said) == (3, True)
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from device.platform.clock import SystemClock
-from device.updates.desk import UpdateDesk, UpdateParts
+from device.updates.desk import UpdateDesk
 from device.updates.manifest import Manifest, OfferAnswer, OfferReader, ReleaseKind, read_manifest
 from device.updates.models import OpenedUpdates
 from device.updates.store import UpdateStore
@@ -119,4 +119,4 @@ def open_desk(state_dir: Path, **changed: Any) -> UpdateDesk:
         "now_ms": SystemClock().wall_ms,
         "test_model": tiny_model,
     }
-    return UpdateDesk(UpdateParts(**(given | changed)))
+    return UpdateDesk(**(given | changed))

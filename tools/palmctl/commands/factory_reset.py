@@ -10,7 +10,7 @@ import click
 from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
-    from device.wipe.factory_reset import ResetLosses
+    from tools.palmctl.reset import ResetLosses
 
 
 @click.command()
