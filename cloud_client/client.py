@@ -180,11 +180,9 @@ class CloudClient:
         """GET /v1/keys: what the service signs with, now and next."""
         return await self._get("/v1/keys")
 
-    async def gallery_deltas(
-        self, *, epoch: int, after_seq: int, limit: int = contract.DEFAULT_DELTA_PAGE, wait_s: int = 0
-    ) -> Answer:
+    async def gallery_deltas(self, *, epoch: int, after_seq: int, wait_s: int = 0) -> Answer:
         """GET /v1/gallery/deltas; `after_seq` acknowledges, `wait_s` (0..55) makes it a long poll."""
-        query = f"epoch={epoch}&after_seq={after_seq}&limit={limit}&wait_s={wait_s}"
+        query = f"epoch={epoch}&after_seq={after_seq}&limit={contract.DEFAULT_DELTA_PAGE}&wait_s={wait_s}"
         return await self._get(f"/v1/gallery/deltas?{query}", wait_s=wait_s)
 
     async def gallery_snapshot(self, cursor: str | None) -> Answer:

@@ -68,28 +68,28 @@ def _is_plain(value: object, depth: int) -> bool:
     return kind is list and all(_is_plain(item, depth - 1) for item in value)  # type: ignore[attr-defined]
 
 
-def read_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JsonObject:
+def read_strict(data: bytes, *, max_bytes: int) -> JsonObject:
     """Parse one JSON object from `data`, refusing everything that two readers could see differently.
 
-    `max_bytes` is checked before anything is parsed; `max_depth` counts the outermost object as 1.
-    Raises FormatError; its message names the fault and repeats nothing that was received.
+    `max_bytes` is checked before anything is parsed. Raises FormatError; its message names the fault and
+    repeats nothing that was received.
     """
     if len(data) > max_bytes:
         raise FormatError(f"message has {len(data)} bytes, at most {max_bytes} are read")
-    value = read_value(data, _INTEGERS, max_depth=max_depth)
+    value = read_value(data, _INTEGERS)
     if not isinstance(value, dict):
         raise FormatError("message is not a JSON object")
     return value
 
 
-def read_value(data: bytes, decoder: json.JSONDecoder, *, max_depth: int = MAX_DEPTH) -> object:
+def read_value(data: bytes, decoder: json.JSONDecoder) -> object:
     """Parse one JSON value as strictly as `read_strict`, with the numbers that `decoder` takes. The caller
     bounds the size of `data`. Raises FormatError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise FormatError("message is not UTF-8") from None
-    _check_depth(data, max_depth)
+    _check_depth(data)
     try:
         value: object = decoder.decode(text)
     except (json.JSONDecodeError, RecursionError):
@@ -107,15 +107,15 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-def _check_depth(data: bytes, max_depth: int) -> None:
-    """Refuse nesting beyond `max_depth` before the recursive parser sees it, in time linear in `data`."""
-    if data.count(b"{") + data.count(b"[") <= max_depth:
+def _check_depth(data: bytes) -> None:
+    """Refuse nesting beyond MAX_DEPTH before the recursive parser sees it, in time linear in `data`."""
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return
     brackets = _STRINGS.sub(b"", data).translate(_ONE_KIND, _NO_BRACKETS)
-    for _ in range(max_depth):
+    for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")  # the innermost level
     if brackets:
-        raise FormatError(f"message is nested deeper than {max_depth}, or its brackets do not match")
+        raise FormatError(f"message is nested deeper than {MAX_DEPTH}, or its brackets do not match")
 
 
 def object_without_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:

@@ -8,8 +8,10 @@ A kid is the first 32 hexadecimal characters of SHA-256 over the 32 bytes of the
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import nacl.exceptions
 from nacl import bindings
@@ -30,22 +32,18 @@ def kid_of(public_key: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class PublicKey:
-    """An Ed25519 public key (RFC 8032). Build it with `from_bytes` or `from_b64`."""
+class _NamedKey(ABC):
+    """The 32 bytes of a public key, their base64 and their kid."""
 
     raw: bytes
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "PublicKey":
-        """Load 32 bytes; raises KeyFormatError unless they are a canonical point of prime order."""
-        if len(raw) != KEY_BYTES:
-            raise KeyFormatError("an Ed25519 public key has 32 bytes")
-        if not bindings.crypto_core_ed25519_is_valid_point(raw):
-            raise KeyFormatError("these 32 bytes are not a usable Ed25519 public key")
-        return cls(raw)
+    @abstractmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Load 32 bytes. Raises KeyFormatError."""
 
     @classmethod
-    def from_b64(cls, text: object) -> "PublicKey":
+    def from_b64(cls, text: object) -> Self:
         """Load standard base64 of 32 bytes; raises FormatError or KeyFormatError."""
         return cls.from_bytes(b64_decode(text, length=KEY_BYTES))
 
@@ -56,6 +54,20 @@ class PublicKey:
     @cached_property
     def kid(self) -> str:
         return kid_of(self.raw)
+
+
+@dataclass(frozen=True)
+class PublicKey(_NamedKey):
+    """An Ed25519 public key (RFC 8032). Build it with `from_bytes` or `from_b64`."""
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Load 32 bytes; raises KeyFormatError unless they are a canonical point of prime order."""
+        if len(raw) != KEY_BYTES:
+            raise KeyFormatError("an Ed25519 public key has 32 bytes")
+        if not bindings.crypto_core_ed25519_is_valid_point(raw):
+            raise KeyFormatError("these 32 bytes are not a usable Ed25519 public key")
+        return cls(raw)
 
     def verify(self, message: bytes, signature: bytes) -> None:
         """Raise SignatureError unless `signature` (64 bytes, S < L, canonical R) signs `message`."""
@@ -109,13 +121,11 @@ class SigningKey:
 
 
 @dataclass(frozen=True)
-class SealPublicKey:
+class SealPublicKey(_NamedKey):
     """An X25519 public key (RFC 7748) that mail is sealed to."""
 
-    raw: bytes
-
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "SealPublicKey":
+    def from_bytes(cls, raw: bytes) -> Self:
         """Load 32 bytes; raises KeyFormatError for another length or a point of low order."""
         if len(raw) != KEY_BYTES:
             raise KeyFormatError("an X25519 public key has 32 bytes")
@@ -124,19 +134,6 @@ class SealPublicKey:
         except nacl.exceptions.RuntimeError:
             raise KeyFormatError("these 32 bytes are an X25519 point of low order") from None
         return cls(raw)
-
-    @classmethod
-    def from_b64(cls, text: object) -> "SealPublicKey":
-        """Load standard base64 of 32 bytes; raises FormatError or KeyFormatError."""
-        return cls.from_bytes(b64_decode(text, length=KEY_BYTES))
-
-    @property
-    def b64(self) -> str:
-        return b64_encode(self.raw)
-
-    @cached_property
-    def kid(self) -> str:
-        return kid_of(self.raw)
 
 
 _PROBE_SCALAR = b"\x08" + bytes(31)

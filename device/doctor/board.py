@@ -11,6 +11,7 @@ from pathlib import Path
 from cloud_client.contract import SIGNATURE_SKEW_S
 from device.doctor.case import Case, Finding, fail, is_there, number_of, ok, skip, text_of, warn
 from device.journal.reserve import LOW_DISK_BYTES
+from device.platform.heat import HOT_C
 
 _FEW_BYTES = 4 * LOW_DISK_BYTES
 _FEW_INODES = 1_000
@@ -118,8 +119,6 @@ def _utc(at_ms: int) -> str:
 
 
 WARM_C = 70
-HOT_C = 80
-"""Boards of the Raspberry Pi kind begin to slow down at 80 °C."""
 _PI_THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 _UNDER_VOLTAGE, _FREQUENCY_CAPPED, _THROTTLED = 0x1, 0x2, 0x4
 _SINCE_START_SHIFT = 16

@@ -30,12 +30,6 @@ class UploadBatch:
     tickets: tuple[Ticket, ...]
 
 
-def pending(rows: Rows) -> int:
-    """How many verdicts the service lacks, or has in an older revision."""
-    with rows.reported():
-        return int(rows.execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()[0])
-
-
 def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch:
     """The oldest items, at most `limit`. Evidence follows when no verdict is left, so that a batch refused
     because of wrong evidence delays no verdict.

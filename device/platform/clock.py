@@ -10,15 +10,12 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int:
         """From an arbitrary origin; stops while the machine sleeps. For deadlines."""
-        ...
 
     def boottime_ms(self) -> int:
         """Since the machine started, sleep included. For limits that must also expire during sleep."""
-        ...
 
     def wall_ms(self) -> int:
         """Since 1970-01-01 UTC, as far as the device knows. For times in signed objects."""
-        ...
 
 
 def has_kept_time(rtc: Path = Path("/sys/class/rtc")) -> bool:

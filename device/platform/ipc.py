@@ -74,6 +74,8 @@ class Patience:
     processor time needs seconds for the largest packet."""
 
 
+Ask = Callable[..., Packet]
+"""`ask(op, timeout_s=…, payload=…, **members)`: `ask_core` at one socket."""
 Handler = Callable[[Packet], Awaitable[Packet]]
 """Answers one request; may raise IpcRefused, which becomes a refusal."""
 

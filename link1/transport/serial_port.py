@@ -35,19 +35,15 @@ class Port(Protocol):
 
     def fileno(self) -> int:
         """A descriptor that selectors can watch."""
-        ...
 
     def read(self, max_bytes: int) -> bytes:
         """What has arrived, at most `max_bytes`; empty when nothing has."""
-        ...
 
     def write(self, data: bytes) -> int:
         """Take as many bytes as there is room for, without waiting, and say how many."""
-        ...
 
     def unsent(self) -> int:
         """Bytes taken that have not left yet; 0 where the port has no such figure."""
-        ...
 
     def close(self) -> None: ...
 

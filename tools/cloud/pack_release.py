@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.updates.manifest import MAX_CHUNKS, ReleaseKind
-from link1.canonical import JsonObject, b64_encode
+from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from models.manifest import MANIFEST_NAME, load_manifest
 from tools.palmctl.errors import ReleaseError
+from tools.palmctl.release_file import LENGTH, MAGIC
 
 CHUNK_BYTES: Final = 256 * 1024
 """342 KiB in base64: well below what a sealed record carries."""
@@ -114,3 +115,9 @@ def republish(folder: Path, model_id: str, out: Path) -> None:
     for file in manifest.files:
         (out / file.name).write_bytes((folder / file.name).read_bytes())
     (out / MANIFEST_NAME).write_text(json.dumps(obj | {"model_id": model_id}, indent=2), encoding="utf-8")
+
+
+def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
+    """Write a release file (`tools.palmctl.release_file`). Raises OSError."""
+    signed = canonical_bytes(wrapper)
+    path.write_bytes(MAGIC + LENGTH.pack(len(signed)) + signed + payload)

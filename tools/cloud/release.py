@@ -71,9 +71,8 @@ def release_create(
     from cloud_client.reference_server.ops import mail_send as sending
     from device.updates.manifest import ReleaseKind
     from link1.canonical import canonical_bytes
-    from tools.cloud.pack_release import chunk_bodies, manifest_obj
+    from tools.cloud.pack_release import chunk_bodies, manifest_obj, write_release
     from tools.palmctl.live_terminal import live_line
-    from tools.palmctl.release_file import write_release
 
     with live_line() as tell:
         tell(f"packing {folder} …")

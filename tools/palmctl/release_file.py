@@ -9,13 +9,13 @@ from typing import BinaryIO, Final
 
 from device.errors import UpdateRefused
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest
-from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.canonical import read_strict
 from link1.errors import FormatError, reason_of
 from link1.plain_file import open_plain_file
 from tools.palmctl.errors import ReleaseError
 
 MAGIC: Final = b"PALMUPD1"
-_LENGTH = struct.Struct(">I")
+LENGTH: Final = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,13 @@ class ReleaseFile:
     manifest: Manifest
     payload_at: int
 
-    def chunks(self, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Index and bytes of each chunk from `skip` on."""
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Index and bytes of each chunk."""
         size = self.manifest.chunk_size
         with self.path.open("rb") as file:
-            file.seek(self.payload_at + skip * size)
-            for index in range(skip, self.manifest.chunk_count):
+            file.seek(self.payload_at)
+            for index in range(self.manifest.chunk_count):
                 yield index, file.read(size)
-
-
-def write_release(path: Path, wrapper: JsonObject, payload: bytes) -> None:
-    """Write a release file. Raises OSError."""
-    signed = canonical_bytes(wrapper)
-    path.write_bytes(MAGIC + _LENGTH.pack(len(signed)) + signed + payload)
 
 
 def read_release(path: Path) -> ReleaseFile:
@@ -55,7 +49,7 @@ def read_release(path: Path) -> ReleaseFile:
 def _read(path: Path, file: BinaryIO) -> ReleaseFile:
     if file.read(len(MAGIC)) != MAGIC:
         raise FormatError("another file")
-    (length,) = _LENGTH.unpack(file.read(_LENGTH.size).rjust(_LENGTH.size, b"\xff"))
+    (length,) = LENGTH.unpack(file.read(LENGTH.size).rjust(LENGTH.size, b"\xff"))
     if length > MAX_MANIFEST_BYTES:
         raise FormatError("the manifest is too long")
     manifest = Manifest.from_obj(read_strict(file.read(length), max_bytes=MAX_MANIFEST_BYTES))

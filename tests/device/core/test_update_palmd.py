@@ -26,11 +26,10 @@ from tests.device.updates.update_setting import (
     signed,
 )
 from tests.device.whole_device import Device, Validator, known_people, until, validator_at
-from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies
+from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies, write_release
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
-from tools.palmctl.release_file import write_release
 
 
 def updates(device: Device) -> dict[str, Any]:

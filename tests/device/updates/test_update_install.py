@@ -26,8 +26,7 @@ from tests import REPOSITORY
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
 from tests.device.updates.update_setting import signed
 from tests.device.whole_device import Device, make_device
-from tools.cloud.pack_release import manifest_obj, pack_app
-from tools.palmctl.release_file import write_release
+from tools.cloud.pack_release import manifest_obj, pack_app, write_release
 
 SOURCE = REPOSITORY
 PACKAGES = ("cloud_client", "device", "gallery", "link1", "models")

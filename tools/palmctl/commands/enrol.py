@@ -16,8 +16,9 @@ from typing import Final
 
 import click
 
+from device.config.config import config_path, load_config
 from device.errors import IpcRefused
-from device.platform.ipc import ask_core
+from device.platform.ipc import Ask, ask_core
 from device.values.control import (
     CodeTyped,
     ScreenAnswer,
@@ -28,7 +29,6 @@ from device.values.control import (
     TermsShown,
 )
 from device.values.status import EnrolmentShown
-from tools.palmctl.control_sockets import Ask, totem_socket_of
 from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
@@ -88,7 +88,7 @@ def enrol(
             "in a test, --accept-terms VERSION"
         )
     terminal = EnrolmentTerminal(
-        partial(ask_core, totem_socket_of(config)),
+        partial(ask_core, load_config(config_path(config)).totem_socket),
         language=language,
         accept_unread=accept_terms,
         tell=lambda text: click.echo(text, err=True),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from device.config.config import config_path, load_config
 from device.platform.ipc import ask_core
 from device.values.status import read_status
-from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.language import translated as _
 from tools.palmctl.pages.core_pages import preview_routes
 from tools.palmctl.pages.server import LocalPage
@@ -44,7 +44,7 @@ def preview(*, config: Path | None, port: int, minutes: float, as_json: bool) ->
     Exit code 0: the page was closed or its time is over. 3: no daemon answers. 4: this user may not
     see it.
     """
-    socket = control_socket_of(config)
+    socket = load_config(config_path(config)).control_socket
     read_status(socket)
     page = LocalPage(preview_routes(partial(ask_core, socket)), port=port, lives_s=minutes * 60)
     if as_json:

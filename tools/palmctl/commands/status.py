@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import click
 
+from device.config.config import config_path, load_config
 from device.errors import IpcError, IpcNotPermitted
 from device.values.status import CoreStatus, MailStatus, UpdatesStatus, read_status
 from tools.palmctl.commands.update import under_way
-from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_status import Recent, plain_line, screen, summary
@@ -39,7 +39,7 @@ def status(*, config: Path | None, as_json: bool, watch: bool, every: float) -> 
     Exit code 0: serving. 1: running, but every verdict would abstain. 3: no daemon answers. 4: this user
     may not ask it.
     """
-    socket = control_socket_of(config)
+    socket = load_config(config_path(config)).control_socket
     if watch:
         _watch(socket, every, as_json=as_json)
     told = read_status(socket)

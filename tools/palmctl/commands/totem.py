@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from device.config.config import config_path, load_config
 from device.errors import IpcError, IpcNotPermitted
 from device.platform import sd_notify
 from device.platform.files import replace_synced
 from device.platform.ipc import ask_core
-from tools.palmctl.control_sockets import totem_socket_of
 from tools.palmctl.pages.core_pages import totem_routes
 from tools.palmctl.pages.server import Answer, LocalPage, Reply
 
@@ -36,7 +36,7 @@ def totem(*, config: Path | None, port: int, url_file: Path | None, as_json: boo
 
     Exit code 0 or 130: ended. 1: the port or the file cannot be used. 4: this user may not ask the core.
     """
-    ask = partial(ask_core, totem_socket_of(config))
+    ask = partial(ask_core, load_config(config_path(config)).totem_socket)
     try:
         ask("enrolment.state", after=0, wait_ms=0)
     except IpcNotPermitted:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from device.config.config import config_path, load_config
 from device.platform.ipc import ask_core
 from device.values.control import NextAsked, PassAnswer, TrialPassage
 from device.values.status import CoreStatus, read_status
-from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.errors import NoPassage
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
@@ -57,7 +57,7 @@ def trial_pass(
     Exit code 0: a passage was seen, with any result. 1: none in time. 3: no daemon answers. 4: this
     user may not ask it.
     """
-    socket = control_socket_of(config)
+    socket = load_config(config_path(config)).control_socket
     status = read_status(socket)
     rehearsal = dry_run or status.cable.state != "up"
     click.echo(

@@ -12,7 +12,6 @@ from device.config.config import config_path, load_config
 from device.platform.ipc import IpcClient, ask_core
 from device.values.control import ChunkGiven, DeviceNamed, UpdatesAnswer
 from device.values.status import ReportedRelease, UpdatesInForce, UpdatesStatus
-from tools.palmctl.control_sockets import control_socket_of
 from tools.palmctl.groups import WholeHelpGroup
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
@@ -152,7 +151,7 @@ def show(told: UpdatesStatus, *, as_json: bool) -> None:
 
 def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
     """Every chunk in turn; those that are there already cost the daemon nothing."""
-    socket = control_socket_of(config)
+    socket = load_config(config_path(config)).control_socket
     seq, count = release.manifest.release_seq, release.manifest.chunk_count
 
     async def send() -> None:
@@ -175,6 +174,6 @@ def _hand_over(release: "ReleaseFile", config: Path | None) -> None:
 
 
 def _ask(config: Path | None, op: str, payload: bytes = b"", **members: object) -> UpdatesStatus:
-    socket = control_socket_of(config)
+    socket = load_config(config_path(config)).control_socket
     answer = ask_core(socket, op, timeout_s=_CHUNK_WITHIN_S, payload=payload, **members)
     return UpdatesAnswer.from_obj(answer.header).updates

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device.errors import IpcError, IpcRefused
-from device.platform.ipc import Packet
+from device.platform.ipc import Ask, Packet
 from device.values.control import (
     CodeTyped,
     NextAsked,
@@ -22,7 +22,6 @@ from device.values.control import (
 from device.values.status import StatusAnswer
 from link1.errors import FormatError
 from link1.wire import WireObject
-from tools.palmctl.control_sockets import Ask
 from tools.palmctl.enrolment_words import WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
 
