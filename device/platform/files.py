@@ -6,6 +6,7 @@ whose folder was never synced may be missing altogether.
 An object that is kept as JSON carries a checksum, because a flipped bit in a number yields another number.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -35,6 +36,19 @@ def replace_synced(path: Path, data: bytes, *, mode: int) -> None:
     write_synced(aside, data, mode=mode)
     aside.rename(path)
     sync_folder(path.parent)
+
+
+def write_on_stick(path: Path, data: bytes) -> None:
+    """As `replace_synced`, on a stick, whose file system may know neither modes nor owners. Pulled out in the
+    middle, it holds the old bytes or the new. Raises OSError."""
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    with contextlib.suppress(OSError):  # not every file system lets a folder be synced
+        sync_folder(path.parent)
 
 
 def with_checksum(obj: JsonObject) -> JsonObject:
@@ -74,3 +88,19 @@ def shred(path: Path) -> None:
             os.close(descriptor)
     path.unlink()
     sync_folder(path.parent)
+
+
+def hand_over(state_dir: Path) -> None:
+    """Give everything below `state_dir` to its owner, the daemons' user; a technician provisions with sudo.
+    Does nothing unless this process runs as root and the owner is another user. Raises OSError.
+
+    The owner may rename entries meanwhile, so only names within open folders are used, never whole paths.
+    """
+    if os.geteuid() != 0 or not state_dir.is_dir():
+        return
+    owner = state_dir.stat()
+    if owner.st_uid == 0:
+        return
+    for _path, folders, files, opened in os.fwalk(state_dir, follow_symlinks=False):
+        for name in (*folders, *files):
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=opened, follow_symlinks=False)

@@ -82,7 +82,7 @@ class UpdateDesk:
         self.software = _installed_version() or self.app_version
         """The running version: of the package (0.2.0-1), or of the program (0.2.0) without a package."""
         self._fetched = -1
-        self._subscribers: list[Callable[[], None]] = []
+        self._changed: Callable[[], None] = lambda: None
 
     @property
     def model_id(self) -> str:
@@ -94,7 +94,7 @@ class UpdateDesk:
 
     def when_changed(self, call: Callable[[], None]) -> None:
         """Have `call` called after each change of the state."""
-        self._subscribers.append(call)
+        self._changed = call
 
     async def start(self) -> None:
         """Continue what an earlier start began."""
@@ -365,10 +365,6 @@ class UpdateDesk:
             await self._thread.do(lambda: self._store.save(state))
             self.state = state
             self._changed()
-
-    def _changed(self) -> None:
-        for call in self._subscribers:
-            call()
 
 
 def _installed_version() -> str:

@@ -48,8 +48,8 @@ def bundle_create(
         answer_request,
         verdict_kid_of,
     )
+    from device.platform.files import write_on_stick
     from link1.plain_file import read_plain_file
-    from tools.palmctl.stick import write_on_stick
 
     content = read_plain_file(request, MAX_REQUEST_BYTES)
     device_id, found = verdict_kid_of(content)

@@ -158,7 +158,7 @@ def _authority(ca_file: Path | None) -> bytes:
 
 def _show_code(text: str) -> None:
     from models.qr_code import MAX_TEXT
-    from tools.palmctl.terminal_qr import qr_lines
+    from tools.palmctl.live_terminal import qr_lines
 
     if len(text) <= MAX_TEXT:
         click.echo("\n".join(qr_lines(text)))

@@ -180,7 +180,7 @@ def test_the_code_of_the_fingerprint_is_read_by_a_reader() -> None:
 
     from models.frames import CameraFrame
     from models.qr import read_qr
-    from tools.palmctl.terminal_qr import qr_lines
+    from tools.palmctl.live_terminal import qr_lines
 
     text = "palm-access:verdict-key:857666d8f8cf39614cc80be69c7f74d9"
     halves = {"█": (0, 0), "▀": (0, 255), "▄": (255, 0), " ": (255, 255)}

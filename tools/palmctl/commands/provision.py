@@ -29,17 +29,14 @@ from device.config.config import (
     load_config,
 )
 from device.errors import ProvisioningError
-from device.platform.files import replace_synced
-from device.platform.ownership import hand_over
+from device.platform.files import hand_over, replace_synced, write_on_stick
 from link1.errors import is_not_permitted
 from link1.plain_file import read_plain_file
 from tools.palmctl.errors import RegistrationUnanswered
 from tools.palmctl.language import marked
 from tools.palmctl.language import translated as _
-from tools.palmctl.live_terminal import is_live
+from tools.palmctl.live_terminal import is_live, qr_lines
 from tools.palmctl.standard_input import secret_line
-from tools.palmctl.stick import write_on_stick
-from tools.palmctl.terminal_qr import qr_lines
 
 if TYPE_CHECKING:  # what loads cryptography or HTTP is imported where it is used: --help stays quick
     from device.provisioning.invitation import Invitation
