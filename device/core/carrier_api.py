@@ -30,7 +30,7 @@ from device.journal.journal import Journal
 from device.journal.upload import UploadBatch
 from device.platform.clock import Clock
 from device.platform.ipc import Handler, Packet, reply, reply_with
-from device.platform.threads import StoreThread
+from device.platform.threads import StoreThread, wait_at_most
 from device.trust.known_time import gallery_now
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.desk import UpdateDesk
@@ -381,17 +381,15 @@ async def _wait_for(
     waiting: asyncio.Event, look: Callable[[], Awaitable[_T | None]], wait_ms: int
 ) -> _T | None:
     """The result of `look`, now or when `waiting` is set; None when the time is over."""
-    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + wait_ms / 1000
     while True:
         # Cleared before looking: an item added meanwhile sets it again.
         waiting.clear()
         found = await look()
         if found is not None:
             return found
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiting.wait()
-        except TimeoutError:
+        if not await wait_at_most(waiting, until_s - now_s()):
             return None
 
 

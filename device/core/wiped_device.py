@@ -18,6 +18,7 @@ from device.health import HealthWord
 from device.platform import sd_notify
 from device.platform.ipc import Packet, reply, reply_with
 from device.platform.roles import control_handler, refusing, serve_roles
+from device.platform.threads import wait_at_most
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyPurpose
 from device.values import carrier, status
@@ -116,11 +117,7 @@ async def serve_wiped(config: DeviceConfig, wipe: Wipe) -> None:
         interval_s = sd_notify.watchdog_interval_s()
         while not core.reset_done.is_set():
             sd_notify.watchdog()
-            try:
-                async with asyncio.timeout(interval_s):
-                    await core.reset_done.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(core.reset_done, interval_s)
         sd_notify.stopping()
 
 

@@ -9,13 +9,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from device.errors import EnrolmentRefused
 from device.values.control import TermsShown
-from link1.canonical import JsonObject
 from link1.members import NAME
 from link1.plain_file import read_plain_file
+from link1.wire import WireObject
 
 Purpose = Literal["enrollment", "identification", "dataset_collection"]
 
@@ -54,21 +54,13 @@ class Asked:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedPurpose:
+class AcceptedPurpose(WireObject):
     """One purpose, accepted on the screen of this device."""
 
+    constants: ClassVar = {"method": "device_screen"}
     purpose: Purpose
     terms_version: str
     accepted_at_ms: int
-
-    def to_obj(self) -> JsonObject:
-        return {
-            "purpose": self.purpose,
-            "terms_version": self.terms_version,
-            "method": "device_screen",
-            "accepted_at_ms": self.accepted_at_ms,
-        }
 
 
 def shipped_terms_dir() -> Path:

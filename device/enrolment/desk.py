@@ -16,6 +16,7 @@ from device.enrolment.effects import (
 from device.enrolment.flow import REDEEM_LIMIT_MS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer, EnrolmentOutbox
 from device.platform.clock import Clock
+from device.platform.threads import wait_at_most
 from device.values.recognition import EnrolmentLook
 from device.values.status import EnrolmentShown
 from link1.canonical import canonical_bytes
@@ -58,11 +59,7 @@ class EnrolmentDesk:
         """The number and content of the screen, as soon as its number differs from `seq` or the time is
         over."""
         if self._seq == seq:
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._changed, wait_s)
         return self._seq, self.shown
 
     def code_seen(self, payload: str) -> None:

@@ -100,13 +100,6 @@ def encode_packet(packet: Packet) -> bytes:
     return _head_of(packet) + packet.payload
 
 
-def write_packet(writer: asyncio.StreamWriter, packet: Packet) -> None:
-    """Write a packet without copying its payload, which its owner may overwrite afterwards."""
-    writer.write(_head_of(packet))
-    if packet.payload:
-        writer.write(packet.payload)
-
-
 def _head_of(packet: Packet) -> bytes:
     try:
         header = canonical_bytes(packet.header)
@@ -378,7 +371,9 @@ class IpcServer:
                     return
                 answer = await answering
                 connection.busy, connection.waits_since_s = False, loop.time()
-                write_packet(writer, answer)
+                writer.write(_head_of(answer))
+                if answer.payload:  # not copied: its owner may overwrite it afterwards
+                    writer.write(answer.payload)
                 await _taken(writer, packet_s)
         finally:
             upcoming.cancel()

@@ -50,3 +50,13 @@ class RunningTasks:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._failed(error)
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for `event`; False when the time was over first."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -25,6 +25,7 @@ from cloud_client.retry import Backoff, Random, retry_after_s
 from device.errors import IpcError, IpcRefused
 from device.platform.clock import Clock
 from device.platform.ipc import IpcClient, Packet
+from device.platform.threads import wait_at_most
 from device.syncd.policy import (
     BatchSize,
     FetchDeltas,
@@ -135,16 +136,6 @@ class SyncContext:
             self._online.clear()
         self.link_news.set()
         self.on_link_change(change)
-
-
-async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for `event`; False when the time was over first."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 class SyncTask(ABC):

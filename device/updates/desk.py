@@ -107,8 +107,7 @@ class UpdateDesk:
                 _log.error("release %d cannot be continued: %s", manifest.release_seq, error)
                 return
             self.have = len(here)
-            if self.have == manifest.chunk_count:
-                self._finish(manifest)
+            self._finish_if_whole()
 
     async def finish(self) -> None:
         """Stop between two steps; the next start continues."""
@@ -263,10 +262,8 @@ class UpdateDesk:
 
     def _finish_if_whole(self) -> None:
         manifest = None if self.state is None else self.state.receiving
-        if manifest is not None and self.have == manifest.chunk_count:
-            self._finish(manifest)
-
-    def _finish(self, manifest: Manifest) -> None:
+        if manifest is None or self.have < manifest.chunk_count:
+            return
         if self._finishing is None or self._finishing.done():
             self._finishing = asyncio.get_running_loop().create_task(self._verify(manifest), name="update")
 

@@ -26,29 +26,23 @@ class Recent:
     """The statuses of the last minute, each with when it was read (monotonic seconds)."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, CoreStatus]] = deque()
+        self._seen: deque[tuple[float, tuple[int, int, int]]] = deque()
 
     def add(self, at_s: float, status: CoreStatus) -> Rates:
         """Rates with this one as the newest. A restarted daemon begins a new window."""
-        if self._seen and _counts(status)[0] < _counts(self._seen[-1][1])[0]:
+        now = status.verdict_seq, status.camera.frames, status.camera.examined
+        if self._seen and (now[0] < self._seen[-1][1][0] or now[1] < self._seen[-1][1][1]):
             self._seen.clear()
-        if self._seen and _counts(status)[1] < _counts(self._seen[-1][1])[1]:
-            self._seen.clear()
-        self._seen.append((at_s, status))
+        self._seen.append((at_s, now))
         while at_s - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
-        since_s, first = self._seen[0]
+        since_s, before = self._seen[0]
         span_s = at_s - since_s
         if span_s <= 0:
             return Rates(None, None, None)
-        before, now = _counts(first), _counts(status)
         return Rates(
             (now[0] - before[0]) * 60 / span_s, (now[1] - before[1]) / span_s, (now[2] - before[2]) / span_s
         )
-
-
-def _counts(status: CoreStatus) -> tuple[int, int, int]:
-    return status.verdict_seq, status.camera.frames, status.camera.examined
 
 
 def summary(status: CoreStatus, rates: Rates) -> JsonObject:
