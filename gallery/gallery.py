@@ -316,9 +316,7 @@ class Gallery:
     def model_of_templates(self) -> str | None:
         """The model_id of the first template held, None while there is none; waits as `apply_*` do."""
         with self._writing() as view:
-            for _, template in self._store.templates(view.held.generation):
-                return template.model_id
-        return None
+            return self._store.first_model(view.held.generation)
 
     @property
     def silent_s(self) -> float:

@@ -160,12 +160,14 @@ class Store:
         """Delete one row."""
         self._db.execute("DELETE FROM template WHERE number = ?", [number])
 
-    def templates(self, generation: int) -> Iterator[tuple[int, Template]]:
-        """Every template of a generation, in the order of their rows. Raises StoreError at a bad one."""
-        yield from self._unsealed(generation, self._rows(generation))
+    def first_model(self, generation: int) -> str | None:
+        """The model_id of the first template of a generation, None while there is none. Raises StoreError."""
+        templates = self._unsealed(generation, self._rows(generation))
+        return next((template.model_id for _, template in templates), None)
 
     def packed(self, generation: int) -> Iterator[tuple[list[int], list[bytes]]]:
-        """The same without unpacking: numbers and `pack_template`'s bytes, `ROWS_A_PIECE` at a time."""
+        """Every row of a generation: numbers and `pack_template`'s bytes, `ROWS_A_PIECE` at a time. Raises
+        StoreError at a bad one."""
         table, cursor = template_table(generation), self._rows(generation)
         while rows := cursor.fetchmany(ROWS_A_PIECE):
             yield [row[0] for row in rows], self._sealer.open_rows(table, (row[1:] for row in rows))

@@ -90,8 +90,6 @@ def peek(folder: Path, data_key: bytes) -> tuple[int, str | None] | None:
             if obj is None:
                 return None
             held = Held.from_obj(obj)
-            for _, template in store.templates(held.generation):
-                return held.position.epoch, template.model_id
-            return held.position.epoch, None
+            return held.position.epoch, store.first_model(held.generation)
     finally:
         store.close()

@@ -17,8 +17,7 @@ from typing import assert_never
 from device.core.latency import Latencies
 from device.errors import JournalError, SequenceHalted
 from device.health import Health, HealthWord
-from device.journal.evidence import MAX_UNBACKED
-from device.journal.journal import Journal
+from device.journal.journal import MAX_UNBACKED, Journal
 from device.mail.desk import MailDesk
 from device.passage import effects
 from device.passage.decision import build_verdict

@@ -265,7 +265,7 @@ class Palmd:
             store=opened.gallery,
             fault=opened.gallery_fault,
             thread=gallery_thread,
-            model_id=opened.model_id,
+            model_id=opened.model.model_id,
             pinned=opened.pinned,
             pinning=pinning,
             health=self.health,
@@ -298,9 +298,9 @@ class Palmd:
         )
         self.enrolment = EnrolmentDesk(
             EnrolmentFlow(
-                opened.model_id,
+                opened.model.model_id,
                 lambda: pinning.policy.thresholds,
-                agree_cosine=opened.agree_cosine,
+                agree_cosine=opened.model.agree_cosine,
                 terms=terms if config.enrolment.consent == "screen" else None,
                 qr_hands=config.enrolment.hands,
             ),
@@ -318,7 +318,7 @@ class Palmd:
         described = SelfDescription(
             config=config,
             app_version=version(APP_PACKAGE),
-            model_id=opened.model_id,
+            model_id=opened.model.model_id,
             pinned=opened.pinned,
             pinning=pinning,
             health=self.health,
@@ -402,7 +402,7 @@ class Palmd:
         )
         self.carrier = CarrierApi(
             device_id=opened.trust.device_id,
-            model_id=opened.model_id,
+            model_id=opened.model.model_id,
             gallery=lambda: gallery.serving,
             wipe_id=lambda: self.wipe.unconfirmed,
             journal=opened.journal,
@@ -443,7 +443,7 @@ class Palmd:
             pinned=opened.pinned,
             policy=opened.policy,
             verdict_key=opened.keys.verdict,
-            model_id=opened.model_id,
+            model_id=opened.model.model_id,
             gallery_mark=gallery.mark,
             health=self.health,
             clock=clock,
@@ -473,18 +473,18 @@ class Palmd:
             pinning=pinning,
             bulk_turn=opened.bulk_turn,
             clock=clock,
-            recognises=opened.embedder is not None,
+            recognises=opened.model.embedder is not None,
             want=lambda interest, codes: self.inference.set_interest(interest, codes=codes),
             kick=self.pump.kick,
         )
         self.inference = InferenceThread(
             slot,
             Recogniser(
-                opened.embedder,
+                opened.model.embedder,
                 lambda: opened.gallery,
                 lambda: pinning.policy.thresholds,
                 LivenessCheck(opened.pad_network),
-                agree_cosine=opened.agree_cosine,
+                agree_cosine=opened.model.agree_cosine,
                 finder=HandFinder(landmarks=opened.hand_landmarks),
             ),
             loop,

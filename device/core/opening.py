@@ -7,7 +7,7 @@ health, and answers hands with NOT_READY.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -28,12 +28,11 @@ from device.trust.known_time import gallery_now, known_time_ms
 from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
 from device.updates.desk import UpdateDesk
-from device.updates.models import gallery_facts, open_models
+from device.updates.models import OpenedModel, gallery_facts, open_models
 from device.vision.hand_weights import wanted_landmarks
 from gallery.errors import GalleryError
 from gallery.gallery import Gallery
 from link1.keys import PublicKey
-from models.embedding import Embedder
 from models.errors import ModelsError
 from models.hand_landmarks import HandLandmarks
 from models.pad_network import PadNetwork, open_pad_network
@@ -51,7 +50,7 @@ _log = logging.getLogger(__name__)
 class Opened:
     """The durable parts of the core, and the turn that its gallery waits for.
 
-    A `*_fault` says why the part above it is None."""
+    `gallery_fault` says why there is no gallery."""
 
     config: DeviceConfig
     pinned: Pinned
@@ -59,11 +58,7 @@ class Opened:
     keys: KeyStore
     journal: Journal
     mail: MailPosition
-    model_id: str
-    embedder: Embedder | None
-    agree_cosine: float
-    """The cosine from which two captures count as one palm, with this model."""
-    model_fault: str
+    model: OpenedModel
     gallery: Gallery | None
     gallery_fault: str
     gallery_opens: Callable[[], bool]
@@ -105,6 +100,8 @@ async def open_device(
     now_ms = max(clock.wall_ms(), pinned.service_ms)
     model, updates = await journal_thread.do(lambda: open_models(config, facts, now_ms))
     pad_network, pad_fault = await journal_thread.do(lambda: _open_pad_network(config))
+    if pad_fault:  # without the liveness network that its operator configured, a device recognises no one
+        model = replace(model, embedder=None, fault="; ".join(filter(None, (model.fault, pad_fault))))
     hand_landmarks = await journal_thread.do(lambda: _open_hand_landmarks(config))
     gallery: Gallery | None = None
 
@@ -150,11 +147,7 @@ async def open_device(
         keys=keys,
         journal=journal,
         mail=mail,
-        model_id=model.model_id,
-        # Without the liveness network that its operator configured, a device recognises no one.
-        embedder=None if pad_fault else model.embedder,
-        agree_cosine=model.agree_cosine,
-        model_fault="; ".join(filter(None, (model.fault, pad_fault))),
+        model=model,
         gallery=gallery,
         gallery_fault=gallery_fault,
         gallery_opens=gallery_opens,
@@ -181,8 +174,8 @@ def first_words(opened: Opened, now_ms: int) -> dict[HealthWord, str]:
         words[HealthWord.KEY_UNATTESTED] = UNATTESTED
     if why := opened.journal.halted:
         words[HealthWord.ROLLED_BACK] = rolled_back_detail(why)
-    if opened.model_fault:
-        words[HealthWord.MODEL_FAULT] = opened.model_fault
+    if opened.model.fault:
+        words[HealthWord.MODEL_FAULT] = opened.model.fault
     if opened.gallery_fault:
         words[HealthWord.STORE_FAULT] = opened.gallery_fault
     return words

@@ -150,7 +150,7 @@ class SelfDescription:
             enrolment=self.enrolment.shown,
             latency=gate.latencies.summary(),
             service_time_ms=self.pinned.service_ms,
-            counters=status.EvidenceCounters(end.bad_signatures, self.journal.evidence.beyond),
+            counters=status.EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
             memory=status.MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
         )
 

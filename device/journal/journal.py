@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from device.errors import JournalError, SequenceHalted
-from device.journal.evidence import EvidenceRows
 from device.journal.mail import MailBoxes
 from device.journal.opening import create_file, open_file
 from device.journal.reserve import Reserve
@@ -43,6 +42,13 @@ MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
 PURGE_ROWS = 100
 """Rows deleted in one call, so that a verdict never waits long for the thread."""
+MAX_SIGNED_PER_TXN = 16
+MAX_SIGNED_WAITING = 4_096
+"""Wrong decisions and passages signed by a validator key prove something about the validator (LINK/1 §4): so
+many are kept in full for one txn_id, and so many that the service does not have yet."""
+MAX_UNBACKED = 16
+"""All others can be forged in any number by an attacker on the cable: so many of each backing are kept, the
+newest, and they never displace signed ones."""
 _PROBE_BYTES = 64 * 1024
 _CHECKED_AT_START = 16
 """So many of the newest verdicts are opened and their chain is checked before a new one is added."""
@@ -77,7 +83,8 @@ class Journal:
         except BaseException:
             rows.close()
             raise
-        self.evidence = EvidenceRows(rows)
+        self.evidence_beyond = 0
+        """Signed messages since the start that exceeded the limits and were not kept."""
         self.mail = MailBoxes(rows)
         """Inbox position and outbox: a receipt and the rows it settles change in one transaction."""
         self.halted: str = halted[0] if halted else ""
@@ -232,13 +239,52 @@ class Journal:
     def record_evidence(
         self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing = Backing.SIGNED
     ) -> bool:
-        """Keep a wrong decision or passage, within the limits of `device.journal.evidence`; False when this
-        same message is kept already.
+        """Keep a wrong decision or passage, within the limits above; False when this same message is kept
+        already.
 
         `txn_id`: the transaction it names, if any. Raises JournalError.
         """
         with self._rows.transaction():
-            return self.evidence.keep(kind, wrapper, txn_id, backing, self._now_ms())
+            ref = object_ref(wrapper)
+            if self._execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
+                return False
+            verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
+            seq = verdict[0] if verdict else None
+            if backing is Backing.SIGNED and not self._has_room_for(txn_id, seq):
+                self.evidence_beyond += 1
+                return True
+            self._execute(
+                "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms, txn_id, backing)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    ref,
+                    kind,
+                    seq,
+                    self._rows.sealed(wrapper, "evidence", ref, seq or 0),
+                    self._now_ms(),
+                    txn_id,
+                    str(backing),
+                ),
+            )
+            if backing is not Backing.SIGNED:
+                self._execute(
+                    "DELETE FROM evidence WHERE backing = ? AND id NOT IN"
+                    " (SELECT id FROM evidence WHERE backing = ? ORDER BY id DESC LIMIT ?)",
+                    (str(backing), str(backing), MAX_UNBACKED),
+                )
+            return True
+
+    def _has_room_for(self, txn_id: str | None, seq: int | None) -> bool:
+        """Messages without a verdict can never be uploaded, so they have a separate limit."""
+        of_txn = self._execute(
+            "SELECT count(*) FROM evidence WHERE txn_id IS ? AND backing = 'signed'", (txn_id,)
+        ).fetchone()[0]
+        waiting = self._execute(
+            "SELECT count(*) FROM evidence WHERE backing = 'signed' AND uploaded = 0"
+            " AND (seq IS NULL) = (? IS NULL)",
+            (seq,),
+        ).fetchone()[0]
+        return bool(of_txn < MAX_SIGNED_PER_TXN and waiting < MAX_SIGNED_WAITING)
 
     def close_open_outcomes(self) -> int:
         """After a start: answers still awaited from before did not come in time. Returns how many."""

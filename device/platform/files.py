@@ -13,7 +13,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from link1.canonical import JsonObject, canonical_bytes
+from link1 import members
+from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
 
 _SUM: Final = "sha256"
@@ -65,6 +66,14 @@ def without_checksum(obj: JsonObject) -> JsonObject:
     if bare != obj and with_checksum(bare) != obj:
         raise FormatError("its checksum does not match: its content has changed")
     return bare
+
+
+def read_kept(path: Path, max_bytes: int) -> JsonObject:
+    """The object of version 1 in a file, without its checksum. Raises OSError, FormatError."""
+    with path.open("rb") as file:
+        obj = without_checksum(read_strict(file.read(max_bytes + 1), max_bytes=max_bytes))
+    members.version_1(obj)
+    return obj
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from device.errors import NotProvisioned, TrustError
-from device.platform.files import replace_synced, with_checksum, without_checksum
+from device.platform.files import read_kept, replace_synced, with_checksum
 from link1 import members
-from link1.canonical import JsonObject, read_strict
+from link1.canonical import JsonObject
 from link1.errors import FormatError
 from link1.handshake import OncePinned
 from link1.keys import PublicKey, SealPublicKey
@@ -314,16 +314,13 @@ def reread(trust: Trust, changes: JsonObject) -> Trust:
 def load_trust(path: Path) -> Trust:
     """Read trust.json. Raises NotProvisioned when there is none, TrustError when it is invalid."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        return _read(read_kept(path, MAX_FILE_BYTES))
     except FileNotFoundError:
         raise NotProvisioned(
             f"{path} does not exist: this device is not provisioned; run `palmctl provision`"
         ) from None
     except OSError as error:
         raise TrustError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
-    try:
-        return _read(without_checksum(read_strict(data, max_bytes=MAX_FILE_BYTES)))
     except FormatError as error:
         raise TrustError(
             f"{path} is damaged ({error}); restore it from a backup or register the device again"

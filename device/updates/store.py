@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from device.errors import StateError, UpdateRefused
-from device.platform.files import replace_synced, sync_folder, with_checksum, without_checksum
+from device.platform.files import read_kept, replace_synced, sync_folder, with_checksum
 from device.updates.archive import MODEL_LIMITS, unpack
 from device.updates.manifest import Manifest, PayloadChunk
 from device.updates.state import SHIPPED, UpdateState
 from link1 import members
-from link1.canonical import JsonObject, canonical_bytes, read_strict
+from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError
 
 MAX_STATE_BYTES: Final = 64 * 1024
@@ -72,18 +72,14 @@ class UpdateStore:
         """
         path = self._updates / "state.json"
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_STATE_BYTES + 1)
+            obj = read_kept(path, MAX_STATE_BYTES)
+            # Earlier software wrote one release_seq for both kinds.
+            both = members.integer(obj, "release_seq")
+            return UpdateState.from_obj({"app_seq": both, "model_seq": both} | obj)
         except FileNotFoundError:
             return UpdateState(home_epoch=first_epoch)
         except OSError as error:
             raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
-        try:
-            obj = without_checksum(read_strict(data, max_bytes=MAX_STATE_BYTES))
-            members.version_1(obj)
-            # Earlier software wrote one release_seq for both kinds.
-            both = members.integer(obj, "release_seq")
-            return UpdateState.from_obj({"app_seq": both, "model_seq": both} | obj)
         except (FormatError, UpdateRefused) as error:
             raise StateError(
                 f"{path} is damaged, or of a newer version ({error}); the shipped model is used and no "

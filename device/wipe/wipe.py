@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from device.errors import StateError
-from device.platform.files import replace_synced, shred, sync_folder, with_checksum, without_checksum
+from device.platform.files import read_kept, replace_synced, shred, sync_folder, with_checksum
 from device.trust.keystore import KeyPurpose
-from link1 import members
-from link1.canonical import JsonObject, read_strict
+from link1.canonical import JsonObject
 from link1.errors import FormatError
 from link1.members import NAME
 from link1.wire import WireObject
@@ -81,16 +80,11 @@ def read_wipe(state_dir: Path) -> Wipe | None:
     """The wipe that was begun here, if any. Raises StateError when the file is damaged or unreadable."""
     path = state_dir / FILE_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+        return Wipe.from_obj(read_kept(path, _MAX_FILE_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StateError(f"{path} cannot be read ({error.strerror}); check its owner and mode") from error
-    try:
-        obj = without_checksum(read_strict(data, max_bytes=_MAX_FILE_BYTES))
-        members.version_1(obj)
-        return Wipe.from_obj(obj)
     except FormatError as error:
         raise StateError(
             f"{path} is damaged ({error}): a wipe was begun here; run `palmctl factory-reset` to finish it"

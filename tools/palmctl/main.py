@@ -93,9 +93,7 @@ class LazyGroup(ExtendedGroup):
             added = super().get_command(ctx, cmd_name)
             return None if added is None else in_language(added)
         name = COMMANDS[cmd_name][0]
-        command = getattr(import_module(f"tools.palmctl.commands.{name}"), name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"tools.palmctl.commands.{name} holds no command {cmd_name}")
+        command: click.Command = getattr(import_module(f"tools.palmctl.commands.{name}"), name)
         return in_language(command)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

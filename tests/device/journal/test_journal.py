@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from device.errors import JournalError
-from device.journal import evidence as evidence_module
+from device.journal import journal as journal_module
 from device.journal import schema as schema_module
 from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, Ticket
 from device.journal.mail import OutboxEntry
@@ -376,7 +376,7 @@ def test_evidence_is_kept_once_and_uploaded_beside_its_verdict(journal: Journal)
 def test_signed_evidence_is_bounded_for_a_txn_and_in_all(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence_module, "MAX_SIGNED_WAITING", 40)
+    monkeypatch.setattr(journal_module, "MAX_SIGNED_WAITING", 40)
     stored = {name: append(journal, name) for name in "abc"}
     upload_all(journal)
     for number in range(1, 21):
@@ -386,7 +386,7 @@ def test_signed_evidence_is_bounded_for_a_txn_and_in_all(
     items = upload_all(journal)
     of_txn = Counter(item["signed_decision"]["decision_obj"]["txn_id"] for item in items)
     assert sorted(of_txn.values()) == [13, 13, 14]
-    assert journal.evidence.beyond == 20
+    assert journal.evidence_beyond == 20
     for number in range(21, 31):  # there is room again, for each txn_id up to its own limit
         _, wrong = make_decision(stored["a"], verdict_ref="e" * 32, decision_seq=number)
         journal.record_evidence("decision", wrong, txn_id_of("a"))

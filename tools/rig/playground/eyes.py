@@ -63,10 +63,10 @@ class FilmEyes:
         if opened is None:
             return
         recogniser = Recogniser(
-            opened.embedder,
+            opened.model.embedder,
             lambda: opened.gallery,
             lambda: opened.policy.thresholds,
-            agree_cosine=opened.agree_cosine,
+            agree_cosine=opened.model.agree_cosine,
         )
         number = 0
         while True:

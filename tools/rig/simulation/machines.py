@@ -181,7 +181,7 @@ class DrawnEyes:
 
     def opened(self, opened: Opened) -> Opened:
         """With a model, which nothing asks."""
-        return replace(opened, embedder=cast("Embedder", object()), model_fault="")
+        return replace(opened, model=replace(opened.model, embedder=cast("Embedder", object()), fault=""))
 
     async def watch(self, machine: "DeviceMachine", palmd: Palmd) -> None:
         """A frame each FRAME_S; while nothing is in view one a second, which is all that is looked at."""
