@@ -90,11 +90,6 @@ def reply_with(answer: WireObject, payload: bytes | bytearray = b"") -> Packet:
     return reply(payload, **answer.to_obj())
 
 
-def refusal(code: str, message: str) -> Packet:
-    """A refused request: a word for programs and a sentence for people."""
-    return Packet({"ok": False, "code": code, "message": message})
-
-
 def encode_packet(packet: Packet) -> bytes:
     """The bytes of a packet; IpcError when it is over a cap or its header is no JSON object."""
     return _head_of(packet) + packet.payload
@@ -389,7 +384,7 @@ class IpcServer:
         try:
             return await self.handler(request)
         except IpcRefused as error:
-            return refusal(error.code, str(error))
+            return Packet({"ok": False, "code": error.code, "message": str(error)})
 
 
 async def _taken(writer: asyncio.StreamWriter, within_s: float) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from device.errors import IpcError, IpcRefused, IpcUnreachable
-from device.platform.ipc import MAX_HEADER_BYTES, Packet, ask_core, encode_packet, refusal, reply
+from device.platform.ipc import MAX_HEADER_BYTES, Packet, ask_core, encode_packet, reply
 
 
 @contextmanager
@@ -49,7 +49,10 @@ def test_an_answer_comes_whole_with_its_payload(tmp_path: Path) -> None:
 
 def test_a_refusal_has_its_code(tmp_path: Path) -> None:
     with (
-        peer(tmp_path, encode_packet(refusal("busy", "another one is in progress"))) as path,
+        peer(
+            tmp_path,
+            encode_packet(Packet({"ok": False, "code": "busy", "message": "another one is in progress"})),
+        ) as path,
         pytest.raises(IpcRefused, match="another one is in progress") as refused,
     ):
         ask_core(path, "enrolment.begin", timeout_s=5)
