@@ -78,7 +78,6 @@ class Applied:
     on than this gallery.
     """
 
-    position: Position
     done: bool = True
     behind: bool = False
 
@@ -220,7 +219,7 @@ class Gallery:
             time = held.time.with_head(head.issued_at_ms, now, complete=False)
             if not deltas and head.seq != held.position.seq:
                 self._save(replace(held, time=time))
-                return Applied(held.position, behind=True)
+                return Applied(behind=True)
             with self._store.transaction():
                 changes = carry_out(self._store, held.generation, held.count, deltas, view.index.coder)
                 if changes.count == head.count:
@@ -242,7 +241,7 @@ class Gallery:
             erased = any(delta.op is Op.TOMBSTONE for delta in deltas)
             if self._staging is not None and is_overtaken(self._staging, held.position, erased=erased):
                 self._drop_staging()
-        return Applied(held.position, behind=page.has_more)
+        return Applied(behind=page.has_more)
 
     def apply_snapshot_page(self, page_bytes: bytes, now: GalleryNow) -> Applied:
         """Take a page of a snapshot; the last one switches the gallery over.
@@ -270,7 +269,7 @@ class Gallery:
             if before is None or before.generation != staging.generation:
                 self._store.keep_only(held.generation, staging.generation, pause=self._piece)
             if page.has_more:
-                return Applied(held.position, done=False, behind=True)
+                return Applied(done=False, behind=True)
             if not is_whole(self._store, staging):
                 self._drop_staging()
                 raise PageRefused(
@@ -288,7 +287,7 @@ class Gallery:
             self._view = fresh
             self._store.keep_witness(switched)
             self._store.keep_only(switched.generation, pause=self._piece)
-        return Applied(switched.position)
+        return Applied()
 
     def apply_head(self, wrapper: object, now: GalleryNow) -> Applied:
         """Take a signed head without a page, for its freshness. Raises PageRefused, StoreError.
@@ -303,7 +302,7 @@ class Gallery:
             here = (held.position.epoch, held.position.seq, held.count)
             complete = (head.epoch, head.seq, head.count) == here
             self._save(replace(held, time=held.time.with_head(head.issued_at_ms, now, complete=complete)))
-        return Applied(held.position, behind=not complete)
+        return Applied(behind=not complete)
 
     def remember_time(self, now: GalleryNow) -> None:
         """Note the time on the disk when the last note is a minute old; to be called about that often, from

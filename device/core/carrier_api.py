@@ -275,8 +275,7 @@ class CarrierApi:
         upload = await _wait_for(errands.submitted, oldest, asked.wait_ms)
         if upload is None:
             return reply_with(carrier.ErrandOffered(0))
-        left_ms = max(0, upload.expires_at_ms - self.clock.monotonic_ms())
-        return reply_with(carrier.ErrandOffered(upload.ticket, upload.idempotency_key, left_ms), upload.body)
+        return reply_with(carrier.ErrandOffered(upload.ticket, upload.idempotency_key), upload.body)
 
     async def _errand_done(self, errands: Errands, request: Packet) -> Packet:
         answered = carrier.ErrandAnswered.from_obj(request.header)

@@ -78,7 +78,6 @@ class ErrandOffered(WireObject):
 
     ticket: int
     idempotency_key: str = ""
-    expires_in_ms: int | None = None
 
 
 class BatchAnswered(WireObject):

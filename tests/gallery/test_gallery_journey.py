@@ -296,7 +296,7 @@ def test_a_snapshot_is_taken_page_by_page_and_switched_at_the_last(service: Serv
     assert gallery.freshness(at()).reason is FreshnessReason.NO_HEAD
     assert who(gallery, 1) is None
     applied = gallery.apply_snapshot_page(second, at())
-    assert (applied.done, applied.position.seq, gallery.count) == (True, 4, 4)
+    assert (applied.done, gallery.position.seq, gallery.count) == (True, 4, 4)
     assert gallery.freshness(at()).fresh
     assert who(gallery, 1) == subject_ref(1)
     service.upsert(entry(5, 5))

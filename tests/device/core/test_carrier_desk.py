@@ -211,8 +211,6 @@ def test_an_enrolment_is_offered_with_the_same_key_until_it_is_answered_and_then
         )
         first = await waiting
         second = await carrier.call("enrolment.next", wait_ms=0)
-        for packet in (first, second):
-            assert packet.header.pop("expires_in_ms") <= 900_000
         assert first == second
         assert json.loads(first.payload) == {"token": "t", "vector": "AAAA"}
         held = core.enrolments.outbox.next(now_ms)

@@ -198,7 +198,7 @@ MESSAGES: list[tuple[WireObject, JsonObject]] = [
         {"device_id": "gate-1", "model_id": "m-1", "gallery": None, "wipe_id": "w-1"},
     ),
     (ErrandOffered(0), {"ticket": 0}),
-    (ErrandOffered(1, "enrol-1", 0), {"ticket": 1, "idempotency_key": "enrol-1", "expires_in_ms": 0}),
+    (ErrandOffered(1, "enrol-1"), {"ticket": 1, "idempotency_key": "enrol-1"}),
 ]  # fmt: skip
 
 
