@@ -226,7 +226,7 @@ def test_a_fault_of_our_own_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     def stumble(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("device.config.config.load_config", stumble)
+    monkeypatch.setattr("tools.palmctl.commands.status.load_config", stumble)
     done = CliRunner().invoke(main, ["status"])
     assert done.exit_code == 1
     assert "ZeroDivisionError" in done.stderr and "PALMCTL_TRACEBACK=1" in done.stderr
