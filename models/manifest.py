@@ -111,6 +111,8 @@ def load_manifest(folder: Path) -> ModelManifest:
     answer = np.frombuffer(b64_decode(written.self_test.vector_b64), dtype="<f4").astype(np.float32)
     if not abs(float(np.linalg.norm(answer)) - 1.0) < 1e-3:
         raise ManifestError(f"{path}: self_test.vector_b64 must be little-endian float32 of length 1")
+    if not written.thresholds.accept_q:  # an operator may sign such a configuration; no model has it
+        raise ManifestError(f"{path}: accept_q must be 1 to 10000, found 0")
     check_files(folder, written.files)
     agree_q = written.thresholds.accept_q if written.agree_q is None else written.agree_q
     return ModelManifest(folder, written.model_id, written.files, written.thresholds, agree_q, answer)

@@ -13,7 +13,7 @@
 4. Memory stays flat without a page fault per picture: mallopt(M_ARENA_MAX, M_MMAP_THRESHOLD,
    M_TRIM_THRESHOLD). By default glibc gives each thread a heap and moves ever larger buffers into it; the
    heaps grow with every new order of sizes and are not given back. With a mapping for each buffer of 128 KiB
-   memory is flat, but the kernel clears every page of every intermediate picture anew: a third of a look.
+   memory is flat, but the kernel clears every page of every intermediate picture again: a quarter of a look.
 
 Memory that the C library never sees freed is not overwritten: objects of up to 512 bytes, keys among them,
 which Python keeps in its own pools. Therefore a process that has no more use for its keys ends or restarts

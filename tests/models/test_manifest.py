@@ -76,6 +76,10 @@ def test_a_model_that_answers_otherwise_is_refused(copy: Path) -> None:
         ("thresholds", None),
         ("thresholds", {"thr_id": "t", "accept_q": 0.9}),
         ("thresholds", {"thr_id": "t", "accept_q": 10_001}),
+        (
+            "thresholds",
+            {"thr_id": "t", "accept_q": 0, "margin_q": 0, "quality_q": 0, "pad_q": 0, "enrol_quality_q": 0},
+        ),
         ("agree_q", 0),
         ("agree_q", "4600"),
         ("self_test", {}),
