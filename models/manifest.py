@@ -151,9 +151,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return raw
 
 
-def open_embedder(manifest: ModelManifest, threads: int = 1) -> Embedder:
+def open_embedder(manifest: ModelManifest) -> Embedder:
     """Load the embedding and prove it with the known answer; ``ModelFileError`` when it answers otherwise."""
-    embedder = Embedder(manifest.embedding_path, threads)
+    embedder = Embedder(manifest.embedding_path)
     vector = embedder.embed(known_crop()[None])[0]
     cosine = float(vector @ manifest.known_answer)
     if not cosine >= SELF_TEST_COSINE:

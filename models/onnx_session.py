@@ -1,4 +1,4 @@
-"""Opening ONNX files with ONNX Runtime, on explicitly few threads and without its telemetry."""
+"""Opening ONNX files with ONNX Runtime, on one thread and without its telemetry."""
 
 import os
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 from models.errors import ModelFileError
 
 
-def open_session(path: Path, threads: int = 1) -> Any:
+def open_session(path: Path) -> Any:
     """An ``InferenceSession`` on the processor. Raises ``ModelFileError`` for a file that is no model."""
     # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     # A spinning thread pool would eat the core that the next frame needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

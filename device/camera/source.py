@@ -8,7 +8,7 @@ from device.camera.interface import Camera, CameraSourceError, CameraUnavailable
 
 DEFAULT_FOLDER_FPS = 15.0
 DEFAULT_V4L2_FPS = 30.0
-FPS_RANGE = (0.1, 240.0)
+FPS_RANGE = (0.1, 1000.0)
 
 _EXPECTED = (
     "expected a device node such as /dev/video0, v4l2:by-id/NAME (a name of /dev/v4l/by-id), "

@@ -46,7 +46,7 @@ class DeviceSection:
 @dataclass(frozen=True, slots=True)
 class CameraSection:
     source: Annotated[str, values.camera_source, "the camera, or a recording"]
-    fps: Annotated[int, values.integer(1, 240), "pictures a second asked of the camera"] = 30
+    fps: Annotated[int, values.integer(1, 1000), "pictures a second asked of the camera"] = 30
     loop: Annotated[bool, values.boolean, "a recording restarts at its end"] = False
     look: Annotated[str, values.one_of("rgb", "nir"), "what the camera sees: colour, or near infrared"] = (
         "rgb"

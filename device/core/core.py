@@ -1,7 +1,7 @@
 """The core: the loop that connects the camera, the gate, the enrolment and the carrier.
 
 A frame's journey: `Recogniser.look` on the inference thread (camera frame → hand → palm crop → quality →
-liveness → vector → match), `Core.on_look` here, then `device.core.gate` (decision → verdict →
+vector → match, liveness next to both), `Core.on_look` here, then `device.core.gate` (decision → verdict →
 journal → session → frame bytes → cable). A delta's journey is `device.core.carrier_api`'s, and ends in
 `ServiceNews.gallery_changed`.
 """

@@ -1,7 +1,6 @@
 """Chooses and opens the model of this start; the previous one replaces a model that cannot be opened."""
 
 import logging
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -107,10 +106,7 @@ def _opened(folder: Path) -> OpenedModel:
         return OpenedModel(NO_MODEL_ID, None, 1.0, str(error))
     agree_cosine = manifest.agree_q / 10_000
     try:
-        # Most of the time of a stranger's passage goes into the vectors of shifted crops; half of them are
-        # computed on a second core.
-        threads = min(2, len(os.sched_getaffinity(0)))
-        return OpenedModel(manifest.model_id, open_embedder(manifest, threads), agree_cosine, "")
+        return OpenedModel(manifest.model_id, open_embedder(manifest), agree_cosine, "")
     except ModelsError as error:
         return OpenedModel(manifest.model_id, None, agree_cosine, str(error))
 

@@ -1,12 +1,14 @@
 """A frame's journey from the camera to a Sighting.
 
-    camera frame → hand → palm crop → quality → liveness → vector → match → Sighting
+    camera frame → hand → palm crop → quality → vector → match → Sighting
+                                           └──→ liveness ──┘
 
 `Recogniser.look` is that journey, in order; `device.passage.decision` continues with the Sighting.
 """
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
@@ -88,7 +90,7 @@ class Look:
 
 @dataclass(slots=True)
 class StageTimes:
-    """Milliseconds of each stage by name, in the order they ran."""
+    """Milliseconds of each stage by name, in the order they ended."""
 
     stage_ms: dict[str, float] = field(default_factory=dict)
     _since_s: float = field(default_factory=time.perf_counter)
@@ -126,6 +128,7 @@ class Recogniser:
         self._same_hand_cosine = agree_cosine / 2
         self._finder = finder or HandFinder()
         self._liveness = liveness or LivenessCheck()
+        self._second_core = ThreadPoolExecutor(1, "liveness")
         self._tracked = TrackedHand()
 
     def look(self, frame: CameraFrame, interest: Interest) -> Look | None:
@@ -151,28 +154,30 @@ class Recogniser:
         self._tracked.judged(hand)
         times.end("quality")
 
-        pad = self._liveness.check(frame, hand, crop)
-        times.end("liveness")
-
         floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
         good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
         capture, match, store_fault = None, None, ""
-        if good:
-            vector = self._embedder.embed(crop[np.newaxis])[0]
-            times.end("vector")
-            if interest is Interest.PASSAGE:
+        checking = self._second_core.submit(self._liveness.check, frame, hand, crop)
+        try:
+            if good:
+                vector = self._embedder.embed(crop[np.newaxis])[0]
+                times.end("vector")
+            if good and interest is Interest.PASSAGE:
                 probe = self._tracked.fuse(vector, quality.quality_q, self._same_hand_cosine)
-                try:
-                    match = self._search(crop, probe, thresholds, live=pad.res == "pass")
-                except StoreError as error:
-                    # A hand is in view, and it is unknown whether the gallery knows it.
-                    match, good, store_fault = None, False, str(error)
+                match = self._search(crop, probe, thresholds, live=lambda: checking.result().res == "pass")
                 times.end("match")
-            else:
-                # The runtime's buffers hold the vector's intermediate values until a black crop overwrites
-                # them; then only the capture's copy is left, which enrolment overwrites.
-                self._embedder.embed(np.zeros_like(crop)[np.newaxis])
-                capture = PalmCapture(hand.handedness, vector, quality.quality_q, pad, frame.at_ms)
+        except StoreError as error:
+            # A hand is in view, and it is unknown whether the gallery knows it.
+            good, store_fault = False, str(error)
+        finally:
+            pad = checking.result()
+        times.end("liveness")
+
+        if good and interest is Interest.ENROLMENT:
+            # The runtime's buffers hold the vector's intermediate values until a black crop overwrites
+            # them; then only the capture's copy is left, which enrolment overwrites.
+            self._embedder.embed(np.zeros_like(crop)[np.newaxis])
+            capture = PalmCapture(hand.handedness, vector, quality.quality_q, pad, frame.at_ms)
         sighting = Sighting(
             hand_present=True,
             at_ms=frame.at_ms,
@@ -199,7 +204,7 @@ class Recogniser:
         probe: npt.NDArray[np.float32],
         thresholds: Thresholds,
         *,
-        live: bool,
+        live: Callable[[], bool],
     ) -> Match | None:
         """Search with the probe; while the result is not settled, also with shifted crops, towards the
         nearest.
@@ -211,7 +216,7 @@ class Recogniser:
             return None
         slips, probes = [STILL], probe[np.newaxis]
         match = gallery.search(probes)
-        while live and match.best is not None and not _settled(match, thresholds):
+        while match.best is not None and not _settled(match, thresholds) and live():
             fresh = next_slips(slips, match.probe)
             if not fresh:
                 break

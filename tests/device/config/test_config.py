@@ -123,7 +123,7 @@ gate_id = 7
 dbd_id = "a b"
 [camera]
 source = "webcam"
-fps = 500
+fps = 5000
 loop = 1
 look = "nri"
 [link]
@@ -142,7 +142,7 @@ hands = ["L", "L"]
         f"{path}:4: [device] gate_id: expected a string of 1 to 64",
         f"{path}:5: [device] dbd_id: expected",
         f"{path}:7: [camera] source: expected",
-        f"{path}:8: [camera] fps: expected a whole number from 1 to 240, found a larger one",
+        f"{path}:8: [camera] fps: expected a whole number from 1 to 1000, found a larger one",
         f"{path}:9: [camera] loop: expected true or false, found a whole number",
         f'{path}:10: [camera] look: expected "rgb" or "nir", found another string (did you mean "nir"?)',
         f"{path}:11: [link] port: is missing",

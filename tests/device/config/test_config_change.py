@@ -59,7 +59,7 @@ def test_one_line_changes_and_all_others_stay(name: str, value: str, line: str) 
     [
         ("camera.fsp", "15", "did you mean camera.fps?"),
         ("kamera.fps", "15", "did you mean camera.fps?"),
-        ("camera.fps", "lots", "a whole number from 1 to 240"),
+        ("camera.fps", "lots", "a whole number from 1 to 1000"),
         ("camera.fps", "0", "a smaller one"),
         ("cloud.url", "http://cloud.example", "plain http"),
         ("cloud.ca_file", "/ca.pem", "url: is missing"),

@@ -30,7 +30,7 @@ Vectors = npt.NDArray[np.float32]
 THRESHOLDS = Thresholds("t1", accept_q=5000, margin_q=500, quality_q=40, pad_q=0, enrol_quality_q=55)
 POSITION = Position("s", 3, 17, bytes(range(32)))
 FRAME_MS = 33
-STAGES = ["hand", "crop", "quality", "liveness", "vector", "match"]
+STAGES = ["hand", "crop", "quality", "vector", "match", "liveness"]
 
 
 class ModelDouble:

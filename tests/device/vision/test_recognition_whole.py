@@ -139,7 +139,7 @@ def test_an_enrolled_palm_is_accepted_as_its_own(gate: Gate, seed: int, hand: Ha
     assert (outcome.subject_ref, outcome.hand) == (ref(seed), hand)
     assert outcome.pad.res == "pass"
     assert outcome.sighting is not None
-    assert list(outcome.sighting.stage_ms) == ["hand", "crop", "quality", "liveness", "vector", "match"]
+    assert list(outcome.sighting.stage_ms) == ["hand", "crop", "quality", "vector", "match", "liveness"]
 
 
 def test_a_stranger_scores_below_somebody_enrolled(gate: Gate) -> None:
