@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud_client.client import Answer, CloudClient, ServerAddress
-from cloud_client.contract import ProblemCode
+from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
 from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
 from device import APP_PACKAGE
@@ -51,16 +51,16 @@ _MAX_ANSWER_BYTES: Final = 256 * 1024
 _TOKEN = re.compile(r"[\x21-\x7e]{8,512}")
 
 _REFUSALS: Final[dict[str, str]] = {
-    ProblemCode.UNAUTHENTICATED: (
+    ServiceCode.UNAUTHENTICATED: (
         "the token is wrong, has expired, belongs to another device_id, or was used with other keys; "
         "ask the operator of the service for a new one for this device_id"
     ),
-    ProblemCode.DEVICE_STATE_CONFLICT: (
+    ServiceCode.DEVICE_STATE_CONFLICT: (
         "this device_id is active with other keys, or these keys are known under another device_id; "
         "have the old device revoked, or run `palmctl factory-reset` here, and use a new token"
     ),
-    ProblemCode.VALIDATION_FAILED: "the service rejects these values; check the options named",
-    ProblemCode.IDEMPOTENCY_KEY_MISMATCH: "the token was used for another registration; ask for a new one",
+    ServiceCode.VALIDATION_FAILED: "the service rejects these values; check the options named",
+    ServiceCode.IDEMPOTENCY_KEY_MISMATCH: "the token was used for another registration; ask for a new one",
 }
 
 

@@ -5,7 +5,7 @@ import logging
 import secrets
 from typing import Final
 
-from cloud_client.contract import ProblemCode
+from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import retry_after_s
 from device.errors import IpcRefused
@@ -111,7 +111,7 @@ class UpdatesTask(SyncTask):
             chunk = await self._context.ask(self._cloud.update_chunk(wanted.release_seq, wanted.index))
             body = chunk.body
         except CloudProblem as error:
-            if error.status != 404 or error.code != ProblemCode.UPDATE_NOT_FOUND:
+            if error.status != 404 or error.code != ServiceCode.UPDATE_NOT_FOUND:
                 raise
             op, request = "updates.gone", carrier.ReleaseGone(wanted.release_seq)
         self.backoff.succeeded()
@@ -132,7 +132,7 @@ def _is_absent(error: CloudError) -> bool:
     """Whether the service does not have this route: it is of an earlier version."""
     if not isinstance(error, CloudProblem):
         return False
-    return error.status == 405 or (error.status == 404 and error.code == ProblemCode.ROUTE_NOT_FOUND)
+    return error.status == 405 or (error.status == 404 and error.code == ServiceCode.ROUTE_NOT_FOUND)
 
 
 def _jittered(context: SyncContext, seconds: float) -> float:

@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ProblemCode
+from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
 from cloud_client.retry import Backoff, is_transient, retry_after_s
 from device.values.carrier import CloudState, GalleryPosition
@@ -30,13 +30,13 @@ _SNAPSHOT_HEALS: Final = frozenset({"gap", "bad_chain", "wrong_epoch", "state_mi
 
 _NOT_THE_CONTENT: Final = frozenset(
     {
-        ProblemCode.UNAUTHENTICATED,
-        ProblemCode.FORBIDDEN,
-        ProblemCode.LIVEMODE_MISMATCH,
-        ProblemCode.ROUTE_NOT_FOUND,
-        ProblemCode.METHOD_NOT_ALLOWED,
-        ProblemCode.NOT_IMPLEMENTED,
-        ProblemCode.IDEMPOTENCY_IN_PROGRESS,
+        ServiceCode.UNAUTHENTICATED,
+        ServiceCode.FORBIDDEN,
+        ServiceCode.LIVEMODE_MISMATCH,
+        ServiceCode.ROUTE_NOT_FOUND,
+        ServiceCode.METHOD_NOT_ALLOWED,
+        ServiceCode.NOT_IMPLEMENTED,
+        ServiceCode.IDEMPOTENCY_IN_PROGRESS,
     }
 )
 """Refusals that say nothing about the body, so the same body may be accepted later."""
@@ -109,7 +109,7 @@ class GalleryCourse:
     def failed(self, error: CloudError) -> float:
         """The service refused or did not answer; seconds to wait."""
         code = error.code if isinstance(error, CloudProblem) else ""
-        if code == ProblemCode.HISTORY_EXPIRED and isinstance(self._next, FetchDeltas):
+        if code == ServiceCode.HISTORY_EXPIRED and isinstance(self._next, FetchDeltas):
             self._next = FetchSnapshot(None)
             # The next step is known, so it follows at once, unless a snapshot led straight back here. Only a
             # page of deltas resets the count of failures.
@@ -117,8 +117,8 @@ class GalleryCourse:
             delay_s = self._backoff.failed()
             return 0.0 if first else delay_s
         if isinstance(self._next, FetchSnapshot) and code in (
-            ProblemCode.CURSOR_EXPIRED,
-            ProblemCode.INVALID_CURSOR,
+            ServiceCode.CURSOR_EXPIRED,
+            ServiceCode.INVALID_CURSOR,
         ):
             self._next = FetchSnapshot(None)
         elif isinstance(self._next, FetchDeltas):
@@ -187,7 +187,7 @@ class Reachability:
         A refusal with a code of the service is an answer too, except when it does not accept the device.
         """
         if isinstance(error, CloudProblem) and error.code and error.status < 500:
-            if error.code != ProblemCode.UNAUTHENTICATED:
+            if error.code != ServiceCode.UNAUTHENTICATED:
                 return self.answered()
             return self._change(
                 CloudState(

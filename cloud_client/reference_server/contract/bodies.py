@@ -17,8 +17,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from cloud_client.contract import MAX_BATCH_ITEMS, NAME_64, ProblemCode
-from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.contract import MAX_BATCH_ITEMS, NAME_64
+from cloud_client.reference_server.contract.problems import FieldError, Problem, ProblemCode, invalid
 from cloud_client.reference_server.contract.times import EARLIEST_MS, LATEST_MS, parse_rfc3339
 from cloud_client.reference_server.contract.words import (
     CPF,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from cloud_client.contract import CURSOR, ProblemCode
-from cloud_client.reference_server.contract.problems import FieldError, Problem
+from cloud_client.contract import CURSOR
+from cloud_client.reference_server.contract.problems import FieldError, Problem, ProblemCode
 from cloud_client.reference_server.contract.times import parse_rfc3339
 from cloud_client.reference_server.contract.words import EXTERNAL_REF, UUID
 

@@ -6,9 +6,51 @@ contract's own member names) and a code.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
-from cloud_client.contract import ProblemCode as Code
+
+class ProblemCode(StrEnum):
+    """Stable error codes (partner API, Errors) and the two of the transport itself."""
+
+    MALFORMED_JSON = "malformed_json"
+    INVALID_REQUEST = "invalid_request"
+    INVALID_CURSOR = "invalid_cursor"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    INSUFFICIENT_SCOPE = "insufficient_scope"
+    LIVEMODE_MISMATCH = "livemode_mismatch"
+    ENROLLMENT_SESSION_INVALID = "enrollment_session_invalid"
+    SUBJECT_NOT_FOUND = "subject_not_found"
+    DEVICE_NOT_FOUND = "device_not_found"
+    VERDICT_NOT_FOUND = "verdict_not_found"
+    ENROLLMENT_SESSION_NOT_FOUND = "enrollment_session_not_found"
+    ERASURE_RECEIPT_NOT_FOUND = "erasure_receipt_not_found"
+    UPDATE_NOT_FOUND = "update_not_found"
+    ROUTE_NOT_FOUND = "route_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    EXTERNAL_REF_CONFLICT = "external_ref_conflict"
+    CPF_CONFLICT = "cpf_conflict"
+    SUBJECT_STATE_CONFLICT = "subject_state_conflict"
+    ENROLLMENT_SESSION_STATE_CONFLICT = "enrollment_session_state_conflict"
+    DEVICE_STATE_CONFLICT = "device_state_conflict"
+    IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress"
+    HISTORY_EXPIRED = "history_expired"
+    CURSOR_EXPIRED = "cursor_expired"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    VALIDATION_FAILED = "validation_failed"
+    EXTERNAL_REF_LOOKS_LIKE_CPF = "external_ref_looks_like_cpf"
+    ONBOARD_REF_LOOKS_LIKE_CPF = "onboard_ref_looks_like_cpf"
+    CPF_INVALID = "cpf_invalid"
+    CONSENT_REQUIRED = "consent_required"
+    MODEL_UNSUPPORTED = "model_unsupported"
+    IDEMPOTENCY_KEY_MISMATCH = "idempotency_key_mismatch"
+    IDEMPOTENCY_KEY_REQUIRED = "idempotency_key_required"
+    RATE_LIMITED = "rate_limited"
+    INTERNAL_ERROR = "internal_error"
+    NOT_IMPLEMENTED = "not_implemented"
+    SERVICE_UNAVAILABLE = "service_unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,168 +63,168 @@ class ProblemKind:
     retryable: bool = False
 
 
-KINDS: Final[Mapping[Code, ProblemKind]] = {
-    Code.MALFORMED_JSON: ProblemKind(
+KINDS: Final[Mapping[ProblemCode, ProblemKind]] = {
+    ProblemCode.MALFORMED_JSON: ProblemKind(
         400,
         "The body is not valid JSON",
         "Send one JSON object in UTF-8, without duplicate names, NaN or a byte order mark.",
     ),
-    Code.INVALID_REQUEST: ProblemKind(
+    ProblemCode.INVALID_REQUEST: ProblemKind(
         400,
         "A query or header parameter has the wrong format",
         "Correct the query or the header: unknown, repeated and misspelt parameters are refused.",
     ),
-    Code.INVALID_CURSOR: ProblemKind(
+    ProblemCode.INVALID_CURSOR: ProblemKind(
         400,
         "The cursor does not belong to this list",
         "Begin the list again without a cursor; a cursor belongs to one list and its filters.",
     ),
-    Code.UNAUTHENTICATED: ProblemKind(
+    ProblemCode.UNAUTHENTICATED: ProblemKind(
         401,
         "Authentication failed",
         "Check the whole credential: key, signature, clock, environment. The reason is never given.",
     ),
-    Code.FORBIDDEN: ProblemKind(
+    ProblemCode.FORBIDDEN: ProblemKind(
         403,
         "The credential has no access to this resource",
         "Use a device of the kind that this route is for.",
     ),
-    Code.INSUFFICIENT_SCOPE: ProblemKind(
+    ProblemCode.INSUFFICIENT_SCOPE: ProblemKind(
         403,
         "The API key lacks the scope of this route",
         "Use an API key that has the scope which the reference names for this route.",
     ),
-    Code.LIVEMODE_MISMATCH: ProblemKind(
+    ProblemCode.LIVEMODE_MISMATCH: ProblemKind(
         403,
         "The credential belongs to the other environment",
         "Use a key of the environment in which the object was made, test or live.",
     ),
-    Code.ENROLLMENT_SESSION_INVALID: ProblemKind(
+    ProblemCode.ENROLLMENT_SESSION_INVALID: ProblemKind(
         403,
         "The enrollment token is not valid",
         "Open a new session: this one is over, unknown, or for another device.",
     ),
-    Code.SUBJECT_NOT_FOUND: ProblemKind(
+    ProblemCode.SUBJECT_NOT_FOUND: ProblemKind(
         404, "No such person", "Drop your reference: the person was erased, never existed, or is not yours."
     ),
-    Code.DEVICE_NOT_FOUND: ProblemKind(
+    ProblemCode.DEVICE_NOT_FOUND: ProblemKind(
         404,
         "No such device",
         "Look the device up in GET /v1/devices; it is not registered in this environment.",
     ),
-    Code.VERDICT_NOT_FOUND: ProblemKind(
+    ProblemCode.VERDICT_NOT_FOUND: ProblemKind(
         404,
         "No such verdict",
         "Read the id from the list of changes; verdicts are deleted after their retention.",
     ),
-    Code.ENROLLMENT_SESSION_NOT_FOUND: ProblemKind(
+    ProblemCode.ENROLLMENT_SESSION_NOT_FOUND: ProblemKind(
         404, "No such enrollment session", "Open a new session; this one is not in this environment."
     ),
-    Code.ERASURE_RECEIPT_NOT_FOUND: ProblemKind(
+    ProblemCode.ERASURE_RECEIPT_NOT_FOUND: ProblemKind(
         404, "No such erasure receipt", "Read the receipt_id from the answer to the erasure."
     ),
-    Code.UPDATE_NOT_FOUND: ProblemKind(
+    ProblemCode.UPDATE_NOT_FOUND: ProblemKind(
         404,
         "No such update for this device",
         "Ask for the updates again: this release is not offered to this device now.",
     ),
-    Code.ROUTE_NOT_FOUND: ProblemKind(
+    ProblemCode.ROUTE_NOT_FOUND: ProblemKind(
         404, "No such route", "Correct the path; there are no redirects and no trailing slash."
     ),
-    Code.METHOD_NOT_ALLOWED: ProblemKind(
+    ProblemCode.METHOD_NOT_ALLOWED: ProblemKind(
         405, "The route does not take this method", "Use one of the methods in the header Allow."
     ),
-    Code.EXTERNAL_REF_CONFLICT: ProblemKind(
+    ProblemCode.EXTERNAL_REF_CONFLICT: ProblemKind(
         409, "external_ref is already used", "You have this person already: look them up with ?external_ref=."
     ),
-    Code.CPF_CONFLICT: ProblemKind(
+    ProblemCode.CPF_CONFLICT: ProblemKind(
         409,
         "The CPF already belongs to another person",
         "Look the person up in your own records; which person has the CPF is not revealed.",
     ),
-    Code.SUBJECT_STATE_CONFLICT: ProblemKind(
+    ProblemCode.SUBJECT_STATE_CONFLICT: ProblemKind(
         409, "The person's state does not allow this", "Fetch the person and decide again."
     ),
-    Code.ENROLLMENT_SESSION_STATE_CONFLICT: ProblemKind(
+    ProblemCode.ENROLLMENT_SESSION_STATE_CONFLICT: ProblemKind(
         409,
         "The session's state does not allow this",
         "Fetch the session and decide again; only an open session goes on.",
     ),
-    Code.DEVICE_STATE_CONFLICT: ProblemKind(
+    ProblemCode.DEVICE_STATE_CONFLICT: ProblemKind(
         409,
         "The device's state does not allow this",
         "Fetch the device and decide again; new keys need the old device to be revoked.",
     ),
-    Code.IDEMPOTENCY_IN_PROGRESS: ProblemKind(
+    ProblemCode.IDEMPOTENCY_IN_PROGRESS: ProblemKind(
         409,
         "The first request with this key is still running",
         "Wait a second and send the same request with the same key again.",
         retryable=True,
     ),
-    Code.HISTORY_EXPIRED: ProblemKind(
+    ProblemCode.HISTORY_EXPIRED: ProblemKind(
         410,
         "The deltas asked for are no longer kept",
         "Take a snapshot, and continue with deltas from its seq.",
     ),
-    Code.CURSOR_EXPIRED: ProblemKind(
+    ProblemCode.CURSOR_EXPIRED: ProblemKind(
         410,
         "The cursor is outside retention",
         "Begin the list again without a cursor; what was deleted in the meantime is gone.",
     ),
-    Code.PAYLOAD_TOO_LARGE: ProblemKind(413, "The body is too large", "Send less in one request."),
-    Code.UNSUPPORTED_MEDIA_TYPE: ProblemKind(
+    ProblemCode.PAYLOAD_TOO_LARGE: ProblemKind(413, "The body is too large", "Send less in one request."),
+    ProblemCode.UNSUPPORTED_MEDIA_TYPE: ProblemKind(
         415,
         "Content-Type is not application/json",
         "Send Content-Type: application/json, and no Content-Encoding.",
     ),
-    Code.VALIDATION_FAILED: ProblemKind(
+    ProblemCode.VALIDATION_FAILED: ProblemKind(
         422,
         "The request is outside the contract",
         "Correct the places in errors[]; unknown members are refused.",
     ),
-    Code.EXTERNAL_REF_LOOKS_LIKE_CPF: ProblemKind(
+    ProblemCode.EXTERNAL_REF_LOOKS_LIKE_CPF: ProblemKind(
         422, "external_ref carries a CPF", "Use a name of your own for the person; a CPF goes into cpf alone."
     ),
-    Code.ONBOARD_REF_LOOKS_LIKE_CPF: ProblemKind(
+    ProblemCode.ONBOARD_REF_LOOKS_LIKE_CPF: ProblemKind(
         422, "onboard_ref carries a CPF", "Use a name of your own for the person; a CPF goes into cpf alone."
     ),
-    Code.CPF_INVALID: ProblemKind(
+    ProblemCode.CPF_INVALID: ProblemKind(
         422, "The CPF has wrong check digits", "Have the person type the CPF again."
     ),
-    Code.CONSENT_REQUIRED: ProblemKind(
+    ProblemCode.CONSENT_REQUIRED: ProblemKind(
         422,
         "A current consent is missing",
         "Record the consents to enrollment and identification, then send it again.",
     ),
-    Code.MODEL_UNSUPPORTED: ProblemKind(
+    ProblemCode.MODEL_UNSUPPORTED: ProblemKind(
         422,
         "The gallery uses another recognition model",
         "Give the device the gallery's model, or begin an epoch with the device's.",
     ),
-    Code.IDEMPOTENCY_KEY_MISMATCH: ProblemKind(
+    ProblemCode.IDEMPOTENCY_KEY_MISMATCH: ProblemKind(
         422,
         "The Idempotency-Key was used with another body",
         "Make a key for each thing that you do; this one was used with another body.",
     ),
-    Code.IDEMPOTENCY_KEY_REQUIRED: ProblemKind(
+    ProblemCode.IDEMPOTENCY_KEY_REQUIRED: ProblemKind(
         428, "Idempotency-Key is required", "Send an Idempotency-Key, made from your own event."
     ),
-    Code.RATE_LIMITED: ProblemKind(
+    ProblemCode.RATE_LIMITED: ProblemKind(
         429,
         "Rate limit exceeded",
         "Wait the seconds of Retry-After, then send the same request again.",
         retryable=True,
     ),
-    Code.INTERNAL_ERROR: ProblemKind(
+    ProblemCode.INTERNAL_ERROR: ProblemKind(
         500,
         "Internal error",
         "Send the same request with the same key again; report instance when it stays so.",
         retryable=True,
     ),
-    Code.NOT_IMPLEMENTED: ProblemKind(
+    ProblemCode.NOT_IMPLEMENTED: ProblemKind(
         501, "Planned, not implemented", "Do without it: it is planned. For events poll the list of changes."
     ),
-    Code.SERVICE_UNAVAILABLE: ProblemKind(
+    ProblemCode.SERVICE_UNAVAILABLE: ProblemKind(
         503,
         "Temporarily unavailable",
         "Wait the seconds of Retry-After, then send the same request with the same key again.",
@@ -207,7 +249,7 @@ class Problem(Exception):
 
     def __init__(
         self,
-        code: Code,
+        code: ProblemCode,
         detail: str = "",
         *,
         errors: Sequence[FieldError] = (),
@@ -243,15 +285,15 @@ class Problem(Exception):
 
 def invalid(pointer: str, code: str) -> Problem:
     """422 ``validation_failed`` for one place."""
-    return Problem(Code.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
+    return Problem(ProblemCode.VALIDATION_FAILED, errors=[FieldError(pointer, code)])
 
 
 def unauthenticated() -> Problem:
     """The one answer to every credential failure."""
-    return Problem(Code.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
+    return Problem(ProblemCode.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
 
 
 def unavailable(retry_after_s: int = 1, headers: Mapping[str, str] | None = None) -> Problem:
     """503 with Retry-After."""
     retry = {"Retry-After": str(retry_after_s)}
-    return Problem(Code.SERVICE_UNAVAILABLE, headers=retry | dict(headers or {}))
+    return Problem(ProblemCode.SERVICE_UNAVAILABLE, headers=retry | dict(headers or {}))

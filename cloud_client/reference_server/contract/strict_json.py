@@ -6,8 +6,7 @@ as in RFC 8785 and JSON Schema. Any other is a float: valid JSON, which the sche
 
 import json
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from link1.canonical import MAX_INTEGER, object_without_duplicates, read_value, refuse_number
 from link1.errors import FormatError
 

@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.answers import AnswerObject
 from cloud_client.reference_server.contract.parameters import cursor_bytes
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.store.base import Row, Tx
 

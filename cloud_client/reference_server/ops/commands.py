@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, get_args
 
-from cloud_client.contract import NAME_64, ProblemCode
+from cloud_client.contract import NAME_64
 from cloud_client.reference_server.contract.bodies import RevokeDevice
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import RESERVED_DEVICE_IDS, UUID, Scope, SessionStatus
 from cloud_client.reference_server.domain.devices import config as device_config

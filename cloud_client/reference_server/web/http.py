@@ -6,8 +6,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE, ProblemCode
-from cloud_client.reference_server.contract.problems import Problem, unavailable
+from cloud_client.contract import JSON_TYPE, NAME_64, PROBLEM_TYPE
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, unavailable
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
 from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer

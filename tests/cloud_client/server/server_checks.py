@@ -4,9 +4,8 @@ import re
 
 import httpx
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as resources
-from cloud_client.reference_server.contract.problems import KINDS
+from cloud_client.reference_server.contract.problems import KINDS, ProblemCode
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
 from cloud_client.reference_server.web.api.openapi import codes_of
 from cloud_client.reference_server.web.api.operation import Operation

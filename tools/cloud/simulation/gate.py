@@ -21,7 +21,7 @@ from typing import Final, Self, TypeVar
 import numpy as np
 
 from cloud_client.client import Answer, CloudClient, ServerAddress
-from cloud_client.contract import MAX_BATCH_ITEMS, ProblemCode
+from cloud_client.contract import MAX_BATCH_ITEMS, ServiceCode
 from cloud_client.errors import CloudProblem
 from device.enrolment.body import write_enrolment, write_failure
 from device.enrolment.consent import AcceptedPurpose
@@ -176,7 +176,7 @@ class SimulatedGate:
         try:
             return await work
         except CloudProblem as problem:
-            if problem.code == ProblemCode.UNAUTHENTICATED:
+            if problem.code == ServiceCode.UNAUTHENTICATED:
                 await self.obey()
             raise
 
@@ -190,7 +190,7 @@ class SimulatedGate:
                     epoch=palms.epoch, after_seq=palms.seq, wait_s=wait_s
                 )
             except CloudProblem as problem:
-                if problem.code != ProblemCode.HISTORY_EXPIRED:
+                if problem.code != ServiceCode.HISTORY_EXPIRED:
                     raise
                 await self._take_snapshot()
                 continue

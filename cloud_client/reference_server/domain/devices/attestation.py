@@ -24,11 +24,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import Field
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import Attest, Body, read_model
 from cloud_client.reference_server.contract.mail import base64_of
-from cloud_client.reference_server.contract.problems import FieldError, Problem, invalid
+from cloud_client.reference_server.contract.problems import FieldError, Problem, ProblemCode, invalid
 from cloud_client.reference_server.contract.times import DAY_MS
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices.records import is_attested, row_by_id, trust_of

@@ -4,8 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem, unauthenticated
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, unauthenticated
 from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call

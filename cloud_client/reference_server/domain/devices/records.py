@@ -4,9 +4,9 @@ import json
 import os
 from typing import Final
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RevokeDevice
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config

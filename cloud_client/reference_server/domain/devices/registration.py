@@ -2,10 +2,9 @@
 
 import hashlib
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import RegisterDevice
-from cloud_client.reference_server.contract.problems import Problem, invalid, unauthenticated
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid, unauthenticated
 from cloud_client.reference_server.contract.words import MAX_JSON_BYTES, DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config

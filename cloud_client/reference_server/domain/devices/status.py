@@ -1,8 +1,7 @@
 """Routes about the device itself: status and wiped (attest is in attestation.py)."""
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.bodies import Wiped
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.records import mark_wiped, row_by_id

@@ -3,9 +3,8 @@
 import json
 from typing import Final
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import attestation, rollouts
 from cloud_client.reference_server.domain.devices import config as device_config

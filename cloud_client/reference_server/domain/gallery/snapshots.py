@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract.parameters import cursor_bytes
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import SNAPSHOT_PAGE
 from cloud_client.reference_server.domain.gallery import log as gallery_log
 from cloud_client.reference_server.domain.tenancy.callers import Environment

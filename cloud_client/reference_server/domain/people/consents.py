@@ -2,10 +2,9 @@
 
 import uuid
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import GrantConsent
-from cloud_client.reference_server.contract.problems import Problem, invalid
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid
 from cloud_client.reference_server.contract.words import Purpose
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log

@@ -4,7 +4,6 @@ import json
 import uuid
 from dataclasses import dataclass
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import (
     Body,
@@ -14,7 +13,7 @@ from cloud_client.reference_server.contract.bodies import (
     RedeemBody,
     read_model,
 )
-from cloud_client.reference_server.contract.problems import Problem, invalid
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid
 from cloud_client.reference_server.contract.words import MAX_VECTORS_PER_HAND, Purpose, SessionStatus
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.gallery import log as gallery_log

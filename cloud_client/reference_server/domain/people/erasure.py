@@ -8,8 +8,8 @@ subject_ref, without which no device could drop the palm.
 import json
 import uuid
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import GALLERY_TTL_MS
 from cloud_client.reference_server.domain.call import ApiAnswer, Call

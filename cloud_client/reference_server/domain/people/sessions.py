@@ -5,10 +5,9 @@ import secrets
 import uuid
 from typing import Any
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateEnrollmentSession
-from cloud_client.reference_server.contract.problems import Problem, invalid
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid
 from cloud_client.reference_server.contract.words import (
     DeviceStatusWord,
     SessionStatus,

@@ -4,10 +4,9 @@ import json
 import uuid
 from typing import Any
 
-from cloud_client.contract import ProblemCode
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import CreateSubject
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import Purpose
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.pages import Listed, list_page, read_cursor

@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from cloud_client.contract import ProblemCode
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.tenancy.rows import own_row
 from cloud_client.reference_server.store.base import Row, Tx

@@ -1,7 +1,6 @@
 """Rows that a caller asks for by their id."""
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.store.base import Row, Tx
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import KINDS
+from cloud_client.reference_server.contract.problems import KINDS, ProblemCode
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER, UUID
 
 _TONES: Final = {"get": "good", "post": "warn", "delete": "bad"}

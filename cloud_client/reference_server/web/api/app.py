@@ -22,9 +22,9 @@ from typing import Any, cast
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, SERVER_TIME_HEADER, ProblemCode
+from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, SERVER_TIME_HEADER
 from cloud_client.reference_server.contract.parameters import read_query
-from cloud_client.reference_server.contract.problems import Problem, invalid, unavailable
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode, invalid, unavailable
 from cloud_client.reference_server.contract.request_signature import VerifiedRequest, normalise_authority
 from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.contract.times import rfc3339

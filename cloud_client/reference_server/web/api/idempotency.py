@@ -13,8 +13,7 @@ by compare-and-set on the time it was made.
 import json
 from dataclasses import dataclass, replace
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import IDEMPOTENT_REPLAYED_HEADER
 from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.domain.call import ApiAnswer

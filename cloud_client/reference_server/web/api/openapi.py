@@ -8,10 +8,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, JSON_TYPE, NAME_64, PROBLEM_TYPE, ProblemCode
+from cloud_client.contract import IDEMPOTENCY_KEY_HEADER, JSON_TYPE, NAME_64, PROBLEM_TYPE
 from cloud_client.reference_server.contract.answers import ProblemDocument
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER
-from cloud_client.reference_server.contract.problems import KINDS
+from cloud_client.reference_server.contract.problems import KINDS, ProblemCode
 from cloud_client.reference_server.contract.words import (
     CONTRACT_VERSION,
     IDEMPOTENCY_KEY,

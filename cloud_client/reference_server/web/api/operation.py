@@ -10,9 +10,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from cloud_client.contract import NAME_64, ProblemCode
+from cloud_client.contract import NAME_64
 from cloud_client.reference_server.contract.bodies import Body, read_model
 from cloud_client.reference_server.contract.parameters import Parameter
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.contract.words import HEX_32, MAX_JSON_BYTES, UUID, Scope
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.store.async_store import AsyncStore

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from cloud_client.contract import DEFAULT_DELTA_PAGE, MAX_WAIT_S, ProblemCode
+from cloud_client.contract import DEFAULT_DELTA_PAGE, MAX_WAIT_S
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract.parameters import CURSOR_PARAMETER, integer
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.contract.words import MAX_BULK_JSON_BYTES, MAX_DELTA_PAGE, MAX_REPORT_BYTES
 from cloud_client.reference_server.domain.devices import attestation, registration, reports, updates
 from cloud_client.reference_server.domain.devices import gallery as gallery_routes

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from cloud_client.contract import NAME_64, ProblemCode
+from cloud_client.contract import NAME_64
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract import bodies
 from cloud_client.reference_server.contract import mail as mail_bodies
@@ -18,6 +18,7 @@ from cloud_client.reference_server.contract.parameters import (
     one_of,
     uuid,
 )
+from cloud_client.reference_server.contract.problems import ProblemCode
 from cloud_client.reference_server.contract.words import (
     MAX_BULK_JSON_BYTES,
     DeviceStatusWord,

@@ -2,9 +2,9 @@
 
 import hashlib
 
-from cloud_client.contract import SERVER_TIME_HEADER, ProblemCode
+from cloud_client.contract import SERVER_TIME_HEADER
 from cloud_client.reference_server.contract import answers as shown
-from cloud_client.reference_server.contract.problems import KINDS, Problem
+from cloud_client.reference_server.contract.problems import KINDS, Problem, ProblemCode
 from cloud_client.reference_server.contract.times import rfc3339
 from cloud_client.reference_server.contract.words import API_VERSION, CONTRACT_VERSION
 from cloud_client.reference_server.domain.call import ApiAnswer, Call

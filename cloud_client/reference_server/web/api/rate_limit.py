@@ -13,8 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
-from cloud_client.contract import ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.store.async_store import AsyncStore
 from cloud_client.reference_server.store.base import UNLOCKED, Tx
 from cloud_client.reference_server.store.vault import Vault

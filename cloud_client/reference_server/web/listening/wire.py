@@ -27,8 +27,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from cloud_client.contract import PROBLEM_TYPE, ProblemCode
-from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.contract import PROBLEM_TYPE
+from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import REQUEST_ID_HEADER
 from cloud_client.reference_server.contract.written import encode
 from cloud_client.reference_server.web.access_log import ServedRequest
