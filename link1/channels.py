@@ -68,7 +68,6 @@ class ChannelSender:
     waiting: deque[Outgoing] = field(default_factory=deque)
     in_flight: InFlight | None = None
     next_mid: int = 0
-    retransmissions: int = 0
 
     def clear(self) -> None:
         self.waiting.clear()
@@ -162,7 +161,6 @@ class ChannelSender:
             return False
         flight.deadline_ms = None
         flight.next_slice = 0
-        self.retransmissions += 1
         return True
 
 

@@ -68,7 +68,7 @@ class Link:
     def __init__(self, random: RandomSource) -> None:
         self._random = random
         self._decoder = FrameDecoder()
-        self._state = LinkState.CLOSED
+        self.state = LinkState.CLOSED
         self._own_tag = b""
         self._peer_tag = b""
         self._senders = {channel: ChannelSender(channel) for channel in Channel}
@@ -86,14 +86,8 @@ class Link:
         self._last_asked_ms = 0
         self._port = PortQueue()
         self._ending: InFlight | None = None
-        self.frames_received = 0
-        self.resets = 0
 
     # ---- what the owner may look at
-
-    @property
-    def state(self) -> LinkState:
-        return self._state
 
     @property
     def idle(self) -> bool:
@@ -106,18 +100,9 @@ class Link:
         return self._decoder.dropped
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of a frame begun, at most one maximal frame."""
-        return self._decoder.held_bytes
-
-    @property
     def waiting(self) -> dict[Channel, int]:
         """Messages that wait behind the one in flight, at most MAX_WAITING a channel."""
         return {channel: len(sender.waiting) for channel, sender in self._senders.items()}
-
-    @property
-    def retransmissions(self) -> int:
-        return sum(sender.retransmissions for sender in self._senders.values())
 
     # ---- the port
 
@@ -147,11 +132,9 @@ class Link:
         For an owner that answers events: what it says to one frame must be queued before the next is taken,
         because a reset in the same bytes would send an answer into the session after it.
         """
-        if self._state is LinkState.CLOSED:
+        if self.state is LinkState.CLOSED:
             return []
-        frames = self._decoder.feed(data)
-        self.frames_received += len(frames)
-        return frames
+        return self._decoder.feed(data)
 
     def take(self, frame: Frame, now_ms: int) -> list[LinkEvent]:
         """Deal with one frame of `frames_in`."""
@@ -162,12 +145,12 @@ class Link:
             return self._enter(trigger, now_ms, DownReason.PEER_RESET, frame.payload)
         if frame.kind is FrameKind.RSTACK:
             own, peer = frame.payload[:TAG_BYTES], frame.payload[TAG_BYTES:]
-            if self._state is not LinkState.RESETTING or own != self._own_tag:
+            if self.state is not LinkState.RESETTING or own != self._own_tag:
                 self.dropped[DropReason.OTHER_SESSION] += 1
                 return []
             self._last_received_ms = now_ms
             return self._enter(LinkInput.RSTACK_OURS, now_ms, peer_tag=peer)
-        if self._state is not LinkState.UP:
+        if self.state is not LinkState.UP:
             self.dropped[DropReason.NO_SESSION] += 1
             return []
         if frame.sess != self._own_tag[0]:
@@ -208,7 +191,7 @@ class Link:
 
     def send(self, channel: Channel, message: Outgoing) -> bool:
         """Queue a message of 1..4096 bytes; False without a session or without room."""
-        return self._state is LinkState.UP and self._senders[channel].queue(message)
+        return self.state is LinkState.UP and self._senders[channel].queue(message)
 
     def withdraw_waiting(self, channel: Channel, name: str | None = None) -> bool:
         """Drop what waits on a channel and has not begun to go out, of all or of one name; whether there was
@@ -219,16 +202,16 @@ class Link:
         """Let one hint go out; a newer one takes the place of one still here. Raises FormatError."""
         if len(data) > MAX_PAYLOAD_BYTES:
             raise FormatError(f"a hint is one frame of at most {MAX_PAYLOAD_BYTES} bytes")
-        if self._state is LinkState.UP:
+        if self.state is LinkState.UP:
             self._hint = data
 
     # ---- time
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due at the latest; None while only bytes can change anything."""
-        if self._state is LinkState.RESETTING:
+        if self.state is LinkState.RESETTING:
             return self._next_rst_ms
-        if self._state is LinkState.CLOSED:
+        if self.state is LinkState.CLOSED:
             return None
         deadline_ms = self._last_received_ms + SILENCE_MS
         if not self._ping_due:
@@ -242,12 +225,12 @@ class Link:
 
     def tick(self, now_ms: int) -> list[LinkEvent]:
         """Do what time has made due."""
-        if self._state is LinkState.RESETTING:
+        if self.state is LinkState.RESETTING:
             if self._next_rst_ms is not None and now_ms >= self._next_rst_ms:
                 self._rst_due = True
                 self._next_rst_ms = now_ms + RST_EVERY_MS
             return []
-        if self._state is LinkState.CLOSED:
+        if self.state is LinkState.CLOSED:
             return []
         if now_ms - self._last_received_ms >= SILENCE_MS:
             return self.reset(now_ms, DownReason.SILENT)
@@ -300,7 +283,7 @@ class Link:
         reply = self._next_reply()
         if reply is not None:
             return reply
-        if self._state is not LinkState.UP:
+        if self.state is not LinkState.UP:
             return None
         sess = self._peer_tag[0]
         control, mail = self._senders[Channel.CONTROL], self._senders[Channel.MAIL]
@@ -321,7 +304,7 @@ class Link:
         if self._rst_due:
             self._rst_due = False
             return Frame(FrameKind.RST, payload=self._own_tag)
-        return self._next_answer(self._peer_tag[0]) if self._state is LinkState.UP else None
+        return self._next_answer(self._peer_tag[0]) if self.state is LinkState.UP else None
 
     def _next_answer(self, sess: int) -> Frame | None:
         if self._acks_due:
@@ -350,7 +333,7 @@ class Link:
         peer_tag: bytes = b"",
     ) -> list[LinkEvent]:
         """Follow the table. `reason` names the end of a session, `peer_tag` is what a frame brought."""
-        entry = SESSION_TABLE.get((self._state, trigger))
+        entry = SESSION_TABLE.get((self.state, trigger))
         if entry is None:
             return []
         events: list[LinkEvent] = []
@@ -358,7 +341,7 @@ class Link:
         for action in actions:
             match action:
                 case LinkAction.CLEAR:
-                    if self._state is LinkState.UP:
+                    if self.state is LinkState.UP:
                         events.append(SessionDown(reason))
                     self._clear()
                 case LinkAction.FRESH_TAG:
@@ -366,7 +349,6 @@ class Link:
                 case LinkAction.SAY_RST:
                     self._rst_due = True
                     self._next_rst_ms = now_ms + RST_EVERY_MS
-                    self.resets += 1
                 case LinkAction.NOTE_PEER:
                     self._peer_tag = peer_tag
                 case LinkAction.SAY_RSTACK:
@@ -376,7 +358,7 @@ class Link:
                     self._next_rst_ms = None
                     self._last_received_ms = self._last_sent_ms = now_ms
                     events.append(SessionUp())
-        self._state = next_state
+        self.state = next_state
         return events
 
     def _clear(self) -> None:

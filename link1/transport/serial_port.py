@@ -1,9 +1,4 @@
-"""A serial port (CDC-ACM, UART) or a pty, opened raw, exclusive and non-blocking; and finding a port by what
-is plugged in, for the number that the kernel gave it, as in ttyACM0, may change with every replug.
-
-    serial:1d6b:0104            # the tty of the device with these USB ids
-    serial:1d6b:0104:SERIAL     # where several of a kind are plugged in
-    /dev/serial/by-id/…         # the same as a plain path
+"""A serial port (CDC-ACM, UART) or a pty, opened raw, exclusive and non-blocking.
 
 pyserial opens and configures it; reading and writing go to the descriptor directly, because pyserial's
 own `write` waits and leaves half a frame behind when it gives up.
@@ -14,20 +9,16 @@ import errno
 import fcntl
 import io
 import os
-import re
 import struct
 import termios
-from collections.abc import Iterable
 from typing import Protocol
 
 import serial
-from serial.tools import list_ports
 
 from link1.errors import TransportError, reason_of
 
 DEFAULT_BAUD = 921_600
 """LINK/1 §1; CDC-ACM and ptys ignore it."""
-_BY_USB_IDS = re.compile(r"serial:([0-9a-fA-F]{4}):([0-9a-fA-F]{4})(?::(.{1,126}))?")
 
 
 class Port(Protocol):
@@ -97,15 +88,13 @@ class SerialPort:
 
 
 def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) -> Port:
-    """Open a serial port or pty at `path`, the serial port named `serial:VID:PID[:SERIAL]`, or USB bulk
-    endpoints named `usb:VID:PID[:SERIAL]`. Raises TransportError with what to do about it.
+    """Open a serial port or pty at `path`, or USB bulk endpoints named `usb:VID:PID[:SERIAL]`. Raises
+    TransportError with what to do about it.
     """
     if path.startswith("usb:"):
         from link1.transport.usb_bulk import open_usb  # only where it is used
 
         return open_usb(path)
-    if path.startswith("serial:"):
-        path = find_serial(path)
     try:
         # inter_byte_timeout makes VMIN 1, so that an empty read means hang-up and never "nothing yet".
         device = serial.Serial(
@@ -118,34 +107,6 @@ def open_port(path: str, *, baud: int = DEFAULT_BAUD, exclusive: bool = True) ->
     port = SerialPort(path, device)
     os.set_blocking(port.fileno(), False)
     return port
-
-
-class PortInfo(Protocol):
-    """What pyserial reports about one serial port; the ids are None where it is not on USB."""
-
-    device: str
-    vid: int | None
-    pid: int | None
-    serial_number: str | None
-
-
-def find_serial(spec: str, ports: Iterable[PortInfo] | None = None) -> str:
-    """The path of the one port that `serial:VID:PID[:SERIAL]` means; raises TransportError."""
-    match = _BY_USB_IDS.fullmatch(spec)
-    if match is None:
-        raise TransportError(f"{spec}: a port is written serial:VID:PID or serial:VID:PID:SERIAL, ids in hex")
-    ids, serial = (int(match[1], 16), int(match[2], 16)), match[3]
-    found = [
-        port
-        for port in (list_ports.comports() if ports is None else ports)
-        if (port.vid, port.pid) == ids and serial in (None, port.serial_number)
-    ]
-    if not found:
-        raise TransportError(f"{spec}: no such port is plugged in; plug it in, or name another port")
-    if len(found) > 1:
-        which = ", ".join(sorted(f"{port.serial_number or 'none'} at {port.device}" for port in found))
-        raise TransportError(f"{spec}: {len(found)} such ports; name one by its serial number: {which}")
-    return found[0].device
 
 
 def _advice(error: serial.SerialException) -> str:

@@ -15,7 +15,6 @@ from link1.canonical import JsonObject, b64_encode
 from link1.channels import MAX_WAITING
 from link1.envelope import MessageType, encode_message
 from link1.events import RequestReceived
-from link1.frames import MAX_ENCODED_BYTES
 from link1.link_states import LinkState
 from link1.objects import Request
 from link1.signed import Kind, object_ref, sign_object
@@ -116,7 +115,6 @@ class Gate:
     def check_bounds(self) -> None:
         """Nothing that a peer can fill is without an end."""
         link, desk, mail = self.end.link, self.desk, self.mail
-        assert link.held_bytes <= MAX_ENCODED_BYTES
         assert all(waiting <= MAX_WAITING for waiting in link.waiting.values())
         assert desk.held_answers <= MAX_HELD_ANSWERS
         assert len(desk.memory.answered) <= MAX_ANSWERED

@@ -18,12 +18,13 @@ import pytest
 from link1.errors import TransportError
 from link1.events import Proven
 from link1.transport.pump import CablePump, monotonic_ms
-from link1.transport.serial_port import Port, find_serial, open_port
+from link1.transport.serial_port import Port, open_port
 from link1.transport.usb_bulk import open_usb
 from link1.transport.usbfs import Interface
 from tests.link1.cable import make_device, make_validator
 from tests.link1.usb_bus import IN, OUT, PACKET, Bus, Gadget, write
 from tests.until import until
+from tools.kit import ports
 from tools.kit.pty_pair import PtyPair
 
 WITHIN_S = 5.0
@@ -335,16 +336,16 @@ def test_a_serial_port_is_found_by_what_it_is() -> None:
         return SimpleNamespace(device=path, vid=ids and ids[0], pid=ids and ids[1], serial_number=serial)
 
     plugged = [port("/dev/ttyS0", None, None), port("/dev/ttyACM1", "A1"), port("/dev/ttyACM0", "B2")]
-    assert find_serial("serial:1d6b:0104:A1", plugged) == "/dev/ttyACM1"
-    assert find_serial("serial:1D6B:0104", plugged[:2]) == "/dev/ttyACM1"
+    assert ports.find_serial("serial:1d6b:0104:A1", plugged) == "/dev/ttyACM1"
+    assert ports.find_serial("serial:1D6B:0104", plugged[:2]) == "/dev/ttyACM1"
     with pytest.raises(TransportError, match="A1 at /dev/ttyACM1, B2 at /dev/ttyACM0"):
-        find_serial("serial:1d6b:0104", plugged)
+        ports.find_serial("serial:1d6b:0104", plugged)
     with pytest.raises(TransportError, match="plug it in"):
-        find_serial("serial:1d6b:0105", plugged)
+        ports.find_serial("serial:1d6b:0105", plugged)
     with pytest.raises(TransportError, match="serial:VID:PID"):
-        find_serial("serial:acm", plugged)
+        ports.find_serial("serial:acm", plugged)
     with pytest.raises(TransportError, match="plug it in"):
-        open_port("serial:ffff:ffff")
+        ports.open_port("serial:ffff:ffff")
 
 
 def test_two_ends_meet_over_usb_and_again_after_a_replug(tmp_path: Path) -> None:

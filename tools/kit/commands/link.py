@@ -74,9 +74,9 @@ def monitor(
     """
     from contextlib import ExitStack, closing
 
-    from link1.transport.serial_port import open_port
     from tools.kit.link_monitor import CableLog, pieces_of_file, pieces_of_port, pieces_through
     from tools.kit.link_pcap import Direction, PcapWriter
+    from tools.kit.ports import open_port
 
     if (port is None) == (capture is None) or (through is not None and (port is None or sender is not None)):
         raise click.UsageError("give PORT, PORT with --through, or --file")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from link1.canonical import JsonObject
-from link1.transport.serial_port import open_port
 from tools.kit.conform.cable_line import PortLine
 from tools.kit.conform.end_under_test import Setup
 from tools.kit.conform.rules import ConformanceRule, RuleFinding, RuleResult
 from tools.kit.conform.runner import counters_beside, make_bench, run_rules
+from tools.kit.ports import open_port
 
 FAILED, NOT_ALL_TRIED = 1, 4
 """Exit codes; 2 is wrong usage and 3 no answer."""

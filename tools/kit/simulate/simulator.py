@@ -18,7 +18,6 @@ from link1.events import Down, ErrorReceived
 from link1.keys import PublicKey, SigningKey
 from link1.link_states import DownReason
 from link1.transport.pump import CablePump, monotonic_ms
-from link1.transport.serial_port import open_port
 from link1.validator.desk import (
     Decide,
     DeskEvent,
@@ -31,6 +30,7 @@ from link1.validator.desk import (
 from link1.validator.end import ValidatorEnd
 from link1.validator.events import DeviceProven, MessageRefusedByUs, StatusReceived
 from link1.validator.mail import InboxSettled, MailUnsupported, OutboxCollected, ValidatorMail
+from tools.kit.ports import open_port
 from tools.kit.simulate.faults import LATE_DECISION_MS, NO_TURN_AFTER, Fault, FaultOf, FaultyDesk
 from tools.kit.simulate.files import load_memory, save_memory, state_path
 from tools.kit.simulate.mail_carrier import MailCarrier, OfficeAccess
