@@ -1,7 +1,5 @@
 """Deltas carried out on the store, and what they change in the match set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -15,8 +15,6 @@ Components beyond ±0.498 are cut off there. That is 11 σ for any vector that w
 the signs, so it does not happen; what is kept is a unit vector in any case, and its scores are cosines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final

@@ -1,7 +1,5 @@
 """What can go wrong in the gallery. A refused page changes nothing: the gallery keeps its position."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -19,8 +19,6 @@ Everything is a pure function of what is held and of `GalleryNow`. The rules, in
    TTL from the moment it was verified.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -90,7 +88,7 @@ class HeldTime:
     newest_issued_at_ms: int | None = None
     counted_from_ms: int | None = None
 
-    def at(self, now: GalleryNow) -> HeldTime:
+    def at(self, now: GalleryNow) -> "HeldTime":
         """The same knowledge carried on to `now`, within one boot; this is what is written to the disk."""
         elapsed_ms = max(0, now.boottime_ms - self.boottime_ms)
         floor_ms = self.floor_ms + elapsed_ms
@@ -102,7 +100,7 @@ class HeldTime:
             age_ms=None if self.age_ms is None else self.age_ms + elapsed_ms,
         )
 
-    def after_restart(self, now: GalleryNow, boot_id: str, *, clock_kept: bool = True) -> HeldTime:
+    def after_restart(self, now: GalleryNow, boot_id: str, *, clock_kept: bool = True) -> "HeldTime":
         """What is left of it when the program starts again (rule 4); an empty `boot_id` counts as new.
 
         `clock_kept`: the wall clock ran on while the power was off.
@@ -121,7 +119,7 @@ class HeldTime:
             time_lost=lost,
         )
 
-    def with_head(self, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> HeldTime:
+    def with_head(self, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> "HeldTime":
         """A head was verified; `complete`: the store then holds exactly what it describes (rule 1).
 
         Raises PageRefused(freeze).

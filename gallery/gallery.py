@@ -19,8 +19,6 @@ Invariants
 wait for them. A search reads the few rows it scores from the disk, and fails where that does.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

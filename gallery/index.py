@@ -16,8 +16,6 @@ every sum of products is then an integer below 2²⁴, which float32 holds exact
 alike. `check_scan` proves it at the start on the processor at hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -110,14 +108,14 @@ class Segment:
         self._faiss = _scan_index(coarse)
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Segment:
+    def joined(cls, segments: Sequence["Segment"]) -> "Segment":
         """The rows of several segments in one."""
         return cls(
             np.concatenate([segment.numbers for segment in segments]),
             np.concatenate([segment.coarse for segment in segments]),
         )
 
-    def taking(self, keep: NDArray[np.bool_]) -> Segment:
+    def taking(self, keep: NDArray[np.bool_]) -> "Segment":
         """Only the rows where `keep` is true."""
         with rows_of(self.coarse, keep) as coarse:
             return Segment(self.numbers[keep], coarse)
@@ -149,7 +147,7 @@ class Index:
     def __len__(self) -> int:
         return sum(len(segment) for segment in self.segments)
 
-    def without(self, numbers: NDArray[np.int64]) -> Index:
+    def without(self, numbers: NDArray[np.int64]) -> "Index":
         """The index without the rows of these numbers; nothing of them stays in its memory."""
         kept, population = [], self.population
         for segment in self.segments:
@@ -163,14 +161,14 @@ class Index:
                 kept.append(segment.taking(keep))
         return Index(self.coder, _tidied(kept), population)
 
-    def with_templates(self, templates: Iterable[tuple[int, Template]]) -> Index:
+    def with_templates(self, templates: Iterable[tuple[int, Template]]) -> "Index":
         """The index with these (row number, template) as well; the numbers must not be in it yet."""
         added = list(templates)
         numbers = np.array([number for number, _ in added], dtype=np.int64)
         rows = [(numbers, coarse_codes([template.code for _, template in added]))] if added else []
         return self.with_rows(rows)
 
-    def with_rows(self, rows: Iterable[CoarseRows]) -> Index:
+    def with_rows(self, rows: Iterable[CoarseRows]) -> "Index":
         """The same for rows as they come from the store."""
         added, population = [], self.population
         for segment in _segments(rows):

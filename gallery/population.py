@@ -10,8 +10,6 @@ Both come from the match set at hand and from nothing else. They are sums of who
 so that a template taken out leaves exactly nothing behind in them; they are in memory alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -82,7 +80,7 @@ class Population:
     """(512,), in units of the coarse code."""
     products: _Sums = field(default_factory=lambda: np.zeros((VECTOR_LENGTH, VECTOR_LENGTH)))
 
-    def with_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> Population:
+    def with_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> "Population":
         """Also these (n,) rows with their (n, 512) coarse codes, as many as there is room for."""
         room = MOST_ROWS - len(self.numbers)
         if room <= 0 or not len(numbers):
@@ -91,7 +89,7 @@ class Population:
         taken = np.concatenate([self.numbers, numbers[:room]])
         return Population(taken, self.total + total, self.products + products)
 
-    def without_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> Population:
+    def without_rows(self, numbers: NDArray[np.int64], coarse: NDArray[np.uint8]) -> "Population":
         """Without these rows; those of them that took no part change nothing."""
         part = np.isin(numbers, self.numbers)
         if not part.any():

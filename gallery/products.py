@@ -7,8 +7,6 @@ same integers and rank alike; `python -m tools.rig.bench.gallery` compares their
 work where they differ.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from functools import cache

@@ -9,8 +9,6 @@ is there now was not in the gallery whose position the answer names; so the whol
 `Overtaken`, and the search begins again in the index that has the change.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the gallery holds apart from templates: its position, what it knows about time, what is staged."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from gallery.errors import StoreError
@@ -25,7 +23,7 @@ class Position:
         return self.head.hex()[:16]
 
     @classmethod
-    def start(cls, stream: str, epoch: int) -> Position:
+    def start(cls, stream: str, epoch: int) -> "Position":
         """Before the first delta of an epoch."""
         return cls(stream, epoch, 0, head_zero(stream, epoch))
 
@@ -54,7 +52,7 @@ class Held:
         }
 
     @classmethod
-    def from_obj(cls, obj: JsonObject) -> Held:
+    def from_obj(cls, obj: JsonObject) -> "Held":
         """Out of the store, whose seal vouches for it. Raises StoreError for another version."""
         try:
             place = {**obj["position"], "head": bytes.fromhex(obj["position"]["head"])}
@@ -75,7 +73,7 @@ class Staging:
     count: int
 
     @classmethod
-    def of(cls, head: Head, generation: int) -> Staging:
+    def of(cls, head: Head, generation: int) -> "Staging":
         """The beginning of a snapshot; `head` is one with a state."""
         return cls(generation, head.epoch, head.seq, head.head, head.state or b"", head.count)
 
@@ -88,7 +86,7 @@ class Staging:
         return {**asdict(self), "head": self.head.hex(), "state": self.state.hex()}
 
     @classmethod
-    def from_obj(cls, obj: JsonObject) -> Staging:
+    def from_obj(cls, obj: JsonObject) -> "Staging":
         """Out of the store. Raises StoreError for another version."""
         try:
             return cls(**{**obj, "head": bytes.fromhex(obj["head"]), "state": bytes.fromhex(obj["state"])})

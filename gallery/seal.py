@@ -8,8 +8,6 @@ Nonces are 96 random bits. A store would have to seal 2³² rows before two of t
 of 2⁻³³; at a thousand changes a day that is eleven thousand years.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -6,8 +6,6 @@ staged, begins a new staging. Whether everything is there, and nothing else, is 
 after the last page. All functions work inside a transaction of their caller.
 """
 
-from __future__ import annotations
-
 from gallery.changes import templates_of
 from gallery.codes import Coder
 from gallery.pace import Pause, at_once, paced

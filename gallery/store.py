@@ -17,8 +17,6 @@ WAL with synchronous=FULL: what `transaction` has committed is there after power
 flash memory that is a logical erasure, as the medium itself may keep old pages.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator

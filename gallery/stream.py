@@ -17,8 +17,6 @@ Invariants (device surface §4):
 4. `state = SHA-256(SHA-256(JCS(entry_1)) ‖ SHA-256(JCS(entry_2)) ‖ …)` by rising template_id.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -87,7 +85,7 @@ class Entry:
     suspended: bool = False
 
     @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> Entry:
+    def from_obj(cls, obj: Mapping[str, Any]) -> "Entry":
         """Read the entry's members out of `obj`; others are ignored. Raises FormatError."""
         return cls(
             template_id=members.text(obj, "template_id", members.HEX32),
@@ -130,7 +128,7 @@ class Delta:
     subject_ref: str | None = None
 
     @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> Delta:
+    def from_obj(cls, obj: Mapping[str, Any]) -> "Delta":
         """Read one delta and check its digest over every received member.
 
         Raises FormatError, or PageRefused(bad_chain) when the digest is not that of the contents.
@@ -165,7 +163,7 @@ class Head:
     state: bytes | None = None
 
     @classmethod
-    def from_obj(cls, obj: Mapping[str, Any]) -> Head:
+    def from_obj(cls, obj: Mapping[str, Any]) -> "Head":
         """Read the inner head_obj. Raises FormatError."""
         members.version_1(obj)
         state = members.optional_text(obj, "state", members.HEX64)

@@ -1,7 +1,5 @@
 """What readers of the gallery see, and how it is made from the disk: at a start, and at a switch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,8 @@ import logging
 import os
 from pathlib import Path
 
-from device.camera.interface import LONGEST_SIDE_PX, CameraUnavailable, Pixels
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.source import LONGEST_SIDE_PX, CameraUnavailable, Pixels
 from link1.plain_file import read_plain_file
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"})

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from device.camera.interface import READ_LIMIT_S, Pixels
+from device.camera.source import READ_LIMIT_S, Pixels
 
 LIVE_RATE_HZ = 10.0
 """Each picture of a slower film is repeated at this rate or more, as a camera filming it would do."""

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from device.camera.interface import LONGEST_SIDE_PX, Pixels
+from device.camera.source import LONGEST_SIDE_PX, Pixels
 from models import MOST_PIXELS
 
 _Sample = TypeVar("_Sample", bound=np.integer[Any] | np.floating[Any])

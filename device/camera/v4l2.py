@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from device.camera.interface import CameraLost, CameraUnavailable, Pixels
 from device.camera.pixels import shrink
+from device.camera.source import CameraLost, CameraUnavailable, Pixels
 
 WIDTH_PX, HEIGHT_PX = 640, 480
 SELECT_TIMEOUT_S = 1

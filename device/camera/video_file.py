@@ -7,8 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from device.camera.interface import CameraUnavailable, Pixels
 from device.camera.pixels import shrink
+from device.camera.source import CameraUnavailable, Pixels
 from models import MOST_PIXELS
 
 FALLBACK_FPS = 25.0

@@ -88,8 +88,6 @@ class CarrierApi:
     begun.
     """
 
-    device_id: str
-    model_id: str
     gallery: Callable[[], Gallery | None]
     journal: Journal
     http_key: Callable[[], bytes | None]
@@ -184,7 +182,7 @@ class CarrierApi:
     async def _hello(self, _request: Packet) -> Packet:
         gallery = self.gallery()
         position = None if gallery is None else _position(gallery)
-        return reply_with(carrier.HelloAnswer(self.device_id, self.model_id, position, self.wipe_id()))
+        return reply_with(carrier.HelloAnswer(position, self.wipe_id()))
 
     async def _http_key(self, _request: Packet) -> Packet:
         key = self.http_key()
@@ -205,8 +203,7 @@ class CarrierApi:
         applied = await self.gallery_thread.do(lambda: gallery.apply_snapshot_page(request.payload, now))
         if applied.done:
             self.gallery_changed()
-        at = _position(gallery)
-        return reply_with(carrier.SnapshotPageTaken(applied.done, at.epoch, at.seq))
+        return reply_with(carrier.SnapshotPageTaken(applied.done, _position(gallery)))
 
     async def _verdicts_next(self, request: Packet) -> Packet:
         asked = carrier.BatchAsked.from_obj(request.header)

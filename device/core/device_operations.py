@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, measure
 from device.errors import IpcRefused
-from device.platform.ipc import Handler, Packet, reply_with
+from device.platform.ipc import Handler, Packet, reply, reply_with
 from device.platform.roles import refusing
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_MANIFEST_BYTES, Manifest, ReleaseKind
 from device.updates.state import SHIPPED, GalleryFacts, ModelSlot, ReleaseNote, UpdateState
 from device.values import status
-from device.values.control import ChunkGiven, ChunkTaken, ManifestTaken, UpdatesAnswer
+from device.values.control import ChunkGiven, UpdatesAnswer
 from device.vision.capture import FrameSlot
 from link1.canonical import b64_encode, read_strict
 from models.hand_landmarks import HandLandmarks
@@ -45,13 +45,13 @@ def device_operations(
 
     async def manifest(request: Packet) -> Packet:
         wrapper = read_strict(request.payload, max_bytes=MAX_MANIFEST_BYTES)
-        taken = await desk.take_manifest(wrapper)
-        return reply_with(ManifestTaken(taken.release_seq, updates_status(desk)))
+        await desk.take_manifest(wrapper)
+        return reply_with(UpdatesAnswer(updates_status(desk)))
 
     async def chunk(request: Packet) -> Packet:
         given = ChunkGiven.from_obj(request.header)
         await desk.take_chunk(given.to_obj() | {"data_b64": b64_encode(request.payload)})
-        return reply_with(ChunkTaken(desk.have))
+        return reply()
 
     async def rollback(_request: Packet) -> Packet:
         await desk.roll_back(await facts())

@@ -19,7 +19,7 @@ os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from device import APP_PACKAGE
-from device.camera import open_camera
+from device.camera.source import open_camera
 from device.config.config import DeviceConfig, config_path, load_config
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
@@ -401,8 +401,6 @@ class Palmd:
             rolled_back=news.rolled_back,
         )
         self.carrier = CarrierApi(
-            device_id=opened.trust.device_id,
-            model_id=opened.model.model_id,
             gallery=lambda: gallery.serving,
             wipe_id=lambda: self.wipe.unconfirmed,
             journal=opened.journal,

@@ -17,7 +17,6 @@ from device.config.config import DeviceConfig
 from device.errors import TrustError
 from device.health import HealthWord
 from device.journal.journal import Journal
-from device.journal.mail import MailPosition
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock
 from device.platform.threads import StoreThread
@@ -29,6 +28,7 @@ from device.trust.policy import Policy, read_policy
 from device.trust.trust import Pinned, Trust, load_trust
 from device.updates.desk import UpdateDesk
 from device.updates.models import OpenedModel, gallery_facts, open_models
+from device.values.status import MailStatus
 from device.vision.hand_weights import wanted_landmarks
 from gallery.errors import GalleryError
 from gallery.gallery import Gallery
@@ -57,7 +57,7 @@ class Opened:
     policy: Policy
     keys: KeyStore
     journal: Journal
-    mail: MailPosition
+    mail: MailStatus
     model: OpenedModel
     gallery: Gallery | None
     gallery_fault: str

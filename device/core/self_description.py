@@ -139,7 +139,7 @@ class SelfDescription:
             ),
             gallery=self._gallery(),
             cloud=self.link.state,
-            mail=self._mail(),
+            mail=self.mail().position,
             updates=updates_status(self.updates),
             model_id=self.model_id,
             thr_id=self.pinning.policy.thresholds.thr_id,
@@ -151,7 +151,7 @@ class SelfDescription:
             latency=gate.latencies.summary(),
             service_time_ms=self.pinned.service_ms,
             counters=status.EvidenceCounters(end.bad_signatures, self.journal.evidence_beyond),
-            memory=status.MemoryStatus(self.memory.dumps_off, self.memory.locked, self.memory.problem),
+            memory=self.memory,
         )
 
     def _gallery(self) -> status.GalleryStatus:
@@ -166,10 +166,6 @@ class SelfDescription:
             reason="absent" if fresh is None else str(fresh.reason),
             left_s=0 if fresh is None else fresh.left_ms // 1000,
         )
-
-    def _mail(self) -> status.MailStatus:
-        at = self.mail().position
-        return status.MailStatus(at.in_applied_seq, at.out_seq, at.out_acked_seq, at.refused)
 
     def _counters(self) -> dict[str, int]:
         return {

@@ -77,7 +77,7 @@ class WipedDevice:
         return self._wipe.wipe_id if self._wipe.stage is WipeStage.ERASED else None
 
     async def _hello(self, _request: Packet) -> Packet:
-        return reply_with(carrier.HelloAnswer(self._wipe.device_id, "none", None, self._untold))
+        return reply_with(carrier.HelloAnswer(None, self._untold))
 
     async def _http_key(self, _request: Packet) -> Packet:
         if self._untold is None:

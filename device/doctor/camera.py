@@ -3,11 +3,11 @@
 import time
 from contextlib import closing
 
-from device.camera import Camera, CameraError, SourceKind, open_camera, parse_source
+from device.camera.source import Camera, SourceKind, open_camera, parse_source
 from device.config.config import CameraSection, DeviceConfig
 from device.doctor.case import Case, Finding, fail, not_checked, ok, skip, warn
 from device.doctor.measured_picture import PICTURE_OP, MeasuredAnswer, MeasuredPicture, measure
-from device.errors import IpcError, IpcRefused
+from device.errors import CameraError, IpcError, IpcRefused
 from device.platform.ipc import ask_core
 from device.values.status import read_status
 from device.vision.hand_weights import wanted_landmarks

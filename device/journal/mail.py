@@ -18,7 +18,7 @@ from device.errors import JournalError
 from device.journal.restore import keep_numbers, next_turn
 from device.journal.rows import Rows, broken
 from device.journal.upload import Ticket, UploadBatch, mark, next_batch
-from device.values.status import RefusedMail
+from device.values.status import MailStatus, RefusedMail
 
 _IN_APPLIED: Final = "in_applied_seq"
 _OUT: Final = "out_seq"
@@ -27,16 +27,6 @@ _REFUSED_SEQ: Final = "refused_seq"
 _REFUSED_CODE: Final = "refused_code"
 _SHA256: Final = "sha256 "
 """With the number of a record: the hash of its bytes. Absent in records of earlier versions."""
-
-
-@dataclass(frozen=True, slots=True)
-class MailPosition:
-    """The positions of both boxes. `refused` is None while nothing blocks the inbox."""
-
-    in_applied_seq: int
-    out_seq: int
-    out_acked_seq: int
-    refused: RefusedMail | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +43,12 @@ class MailBoxes:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def position(self) -> MailPosition:
+    def position(self) -> MailStatus:
         with self._rows.reported():
             state = dict(self._rows.execute("SELECT name, value FROM mail_state").fetchall())
         applied = int(state.get(_IN_APPLIED, 0))
         refused_seq = int(state.get(_REFUSED_SEQ, 0))
-        return MailPosition(
+        return MailStatus(
             in_applied_seq=applied,
             out_seq=int(state.get(_OUT, 0)),
             out_acked_seq=int(state.get(_OUT_ACKED, 0)),

@@ -13,12 +13,13 @@ from typing import Any
 
 from cloud_client.contract import MAX_BATCH_ITEMS
 from device.errors import JournalError
-from device.journal.mail import MailBoxes, MailPosition, OutboxEntry
+from device.journal.mail import MailBoxes, OutboxEntry
 from device.mail import outbox
 from device.mail.apply import Fault, MailApply, RecordRefused
 from device.mail.inbox import InboxAssembly
 from device.platform.clock import Clock
 from device.platform.threads import RunningTasks, StoreThread
+from device.values.status import MailStatus
 from link1.bodies import MailChunk, MailNone, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
@@ -40,7 +41,7 @@ class MailDesk:
     `rolled_back`: the service knows of a later state.
     """
 
-    position: MailPosition
+    position: MailStatus
     boxes: MailBoxes
     journal_thread: StoreThread
     sender: outbox.Sender
@@ -48,7 +49,7 @@ class MailDesk:
     end: DeviceEnd
     clock: Clock
     online: Callable[[], bool]
-    report: Callable[[MailPosition], outbox.ReportedState]
+    report: Callable[[MailStatus], outbox.ReportedState]
     kick: Callable[[], None]
     store_failed: Callable[[JournalError], None]
     wipe_collected: Callable[[], None]

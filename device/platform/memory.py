@@ -25,9 +25,10 @@ import errno
 import os
 import re
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from link1.wire import WireObject
 
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
@@ -43,8 +44,7 @@ _MCL_ONFAULT: Final = 4
 """Lock only pages that are used: threads reserve far more than they touch (Linux 4.4)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryGuard:
+class MemoryGuard(WireObject):
     """What is in force. `problem`: what could not be put in force, and what to do; empty when all is."""
 
     dumps_off: bool

@@ -8,7 +8,7 @@ output; on standard error it says why there is none. It never ends by itself whi
 import resource
 import sys
 
-from device.camera import open_camera
+from device.camera.source import open_camera
 from device.errors import CameraError
 from device.provisioning.invitation import PREFIX
 from models.frames import CameraFrame

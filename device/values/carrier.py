@@ -34,8 +34,6 @@ class GalleryPosition(WireObject):
 class HelloAnswer(WireObject):
     """The answer to `hello`. `wipe_id`: of a wipe not yet reported to the service."""
 
-    device_id: str
-    model_id: str
     gallery: GalleryPosition | None
     wipe_id: str | None
 
@@ -44,12 +42,7 @@ class SnapshotPageTaken(WireObject):
     """The answer to `gallery.snapshot`, which carries a page. `done`: it was the last one."""
 
     done: bool
-    epoch: int
-    seq: int
-
-    @property
-    def position(self) -> GalleryPosition:
-        return GalleryPosition(self.epoch, self.seq)
+    position: GalleryPosition
 
 
 class BatchAsked(WireObject):

@@ -126,15 +126,8 @@ class PassAnswer(WireObject):
 
 
 class UpdatesAnswer(WireObject):
-    """The answer to `update.status` and `update.rollback`."""
+    """The answer to `update.status`, `update.rollback` and `update.manifest`, which carries a signed one."""
 
-    updates: UpdatesStatus
-
-
-class ManifestTaken(WireObject):
-    """The answer to `update.manifest`, which carries the signed manifest."""
-
-    release_seq: int
     updates: UpdatesStatus
 
 
@@ -143,12 +136,6 @@ class ChunkGiven(WireObject):
 
     release_seq: Annotated[int, Between(1)]
     index: Annotated[int, Between(0)]
-
-
-class ChunkTaken(WireObject):
-    """`have`: how many chunks of the release are on the disk."""
-
-    have: int
 
 
 class DeviceNamed(WireObject):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from device.errors import IpcRefused
 from device.platform.ipc import ask_core
+from device.platform.memory import MemoryGuard
 from device.values.carrier import CloudState
 from link1.canonical import JsonObject
 from link1.errors import FormatError
@@ -64,7 +65,7 @@ class RefusedMail(WireObject):
 
 
 class MailStatus(WireObject):
-    """The positions of the mail boxes."""
+    """The positions of both mail boxes. `refused` is None while nothing blocks the inbox."""
 
     in_applied_seq: int
     out_seq: int
@@ -214,14 +215,6 @@ class EvidenceCounters(WireObject):
     beyond_limit: int = field(metadata={"member": "evidence.beyond_limit"})
 
 
-class MemoryStatus(WireObject):
-    """The protections of keys in memory; `problem` is empty when all of them are in force."""
-
-    dumps_off: bool
-    locked: bool
-    problem: str
-
-
 class WipeStatus(WireObject):
     """A completed wipe. `record`: the sealed record that reports it to the service."""
 
@@ -255,7 +248,7 @@ class CoreStatus(WireObject):
     latency: LatencyStatus
     service_time_ms: int | None = None
     counters: EvidenceCounters | None = None
-    memory: MemoryStatus | None = None
+    memory: MemoryGuard | None = None
     wipe: WipeStatus | None = None
 
     @property

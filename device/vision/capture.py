@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from device.camera import Camera, CameraError, CameraLost
+from device.camera.source import Camera, CameraLost
+from device.errors import CameraError
 from models.frames import CameraFrame, NirHalf
 
 STALL_MS = 1_500

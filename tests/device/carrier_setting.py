@@ -217,8 +217,6 @@ async def running_core(
     errands, redeems = Errands(clock), Errands(clock)
     keys = KeyStore(VERDICT_KEY, HTTP_KEY, SealKey.from_seed(b"\x04" * 32), data_key)
     api = CarrierApi(
-        device_id=device_id,
-        model_id=model_id,
         gallery=lambda: gallery,
         journal=journal,
         http_key=lambda: keys.http.seed,

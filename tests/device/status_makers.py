@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from device.platform.memory import MemoryGuard
 from device.values.carrier import CloudState
 from device.values.report import (
     HeldGallery,
@@ -20,7 +21,6 @@ from device.values.status import (
     GalleryStatus,
     LatencyStatus,
     MailStatus,
-    MemoryStatus,
     UpdatesStatus,
 )
 from link1.objects import AppVersion
@@ -54,7 +54,7 @@ def some_status(**changes: Any) -> CoreStatus:
         "latency": LatencyStatus(0),
         "service_time_ms": 0,
         "counters": EvidenceCounters(0, 0),
-        "memory": MemoryStatus(True, True, ""),
+        "memory": MemoryGuard(True, True, ""),
     }
     return CoreStatus(**(members | changes))
 

@@ -42,8 +42,8 @@ from cloud_client.reference_server.errors import HttpSignatureError
 from cloud_client.reference_server.web.listening.connections import Connections
 from cloud_client.reference_server.web.listening.listener import config as server_config
 from cloud_client.reference_server.web.listening.wire import HttpConnection
-from device.camera.interface import LONGEST_SIDE_PX, CameraLost
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.source import LONGEST_SIDE_PX, CameraLost
 from device.camera.v4l2 import V4L2Camera
 from device.config.config import parse_config
 from device.core import self_description  # noqa: F401 - defines objects that cross a socket

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Final
 
-from device.camera import SourceKind, parse_source
+from device.camera.source import SourceKind, parse_source
 from device.errors import ProvisioningError
 from device.provisioning.invitation import MAX_TEXT, PREFIX
 

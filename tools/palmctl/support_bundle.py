@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from device.camera import SourceKind, parse_source
+from device.camera.source import SourceKind, parse_source
 from device.config.config import DeviceConfig
 from device.doctor.case import Case, is_closed, text_of
 from device.doctor.examine import examine

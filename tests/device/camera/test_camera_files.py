@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera import CameraUnavailable, Pixels, open_camera
 from device.camera.image_folder import ImageFolder
 from device.camera.pacing import PacedCamera, Pictures
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.source import CameraUnavailable, Pixels, open_camera
 from device.camera.video_file import VideoFile
 
 

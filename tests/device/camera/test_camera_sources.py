@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from device.camera import CameraSourceError, CameraUnavailable, SourceKind, open_camera, parse_source
+from device.camera.source import CameraSourceError, CameraUnavailable, SourceKind, open_camera, parse_source
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera import CameraLost, CameraUnavailable, Pixels
+from device.camera.source import CameraLost, CameraUnavailable, Pixels
 from device.camera.v4l2 import V4L2Camera, open_v4l2
 
 Picture = npt.NDArray[np.generic]

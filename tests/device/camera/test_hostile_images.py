@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 import pytest
 
-from device.camera import CameraUnavailable
 from device.camera.image_folder import ImageFolder
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.source import CameraUnavailable
 from device.camera.video_file import VideoFile
 from tests import REPOSITORY
 

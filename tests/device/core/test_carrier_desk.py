@@ -15,7 +15,7 @@ from device.platform.clock import SystemClock
 from device.platform.ipc import IpcClient, Packet
 from link1.canonical import canonical_bytes
 from link1.keys import SigningKey
-from tests.device.carrier_setting import DEVICE_ID, MODEL_ID, Core, Service, device_status, running_core
+from tests.device.carrier_setting import Core, Service, device_status, running_core
 
 T = TypeVar("T")
 STRANGER = SigningKey.from_seed(b"\x07" * 32)
@@ -65,8 +65,6 @@ def test_pages_are_applied_and_the_position_comes_back(tmp_path: Path) -> None:
         hello = await carrier.call("hello")
         assert hello.header == {
             "ok": True,
-            "device_id": DEVICE_ID,
-            "model_id": MODEL_ID,
             "gallery": {"epoch": 1, "seq": 0},
             "wipe_id": None,
         }

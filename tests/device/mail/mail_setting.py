@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from device.journal.journal import Journal, StoredVerdict
-from device.journal.mail import MailPosition
 from device.mail.apply import MailApply
 from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
@@ -23,6 +22,7 @@ from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.report import HeldGallery
+from device.values.status import MailStatus
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.bodies import Box, MailChunk, MailPull
@@ -376,7 +376,7 @@ class Mailed:
             updates=lambda: None,
         )
 
-        def report(position: MailPosition) -> ReportedState:
+        def report(position: MailStatus) -> ReportedState:
             at = gallery.position
             held = HeldGallery(at.stream, at.epoch, at.seq)
             return ReportedState(some_report(gallery=held), position.refused)

@@ -194,8 +194,8 @@ MESSAGES: list[tuple[WireObject, JsonObject]] = [
         },
     ),
     (
-        HelloAnswer("gate-1", "m-1", None, "w-1"),
-        {"device_id": "gate-1", "model_id": "m-1", "gallery": None, "wipe_id": "w-1"},
+        HelloAnswer(None, "w-1"),
+        {"gallery": None, "wipe_id": "w-1"},
     ),
     (ErrandOffered(0), {"ticket": 0}),
     (ErrandOffered(1, "enrol-1"), {"ticket": 1, "idempotency_key": "enrol-1"}),

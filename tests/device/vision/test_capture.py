@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from device.camera import CameraLost, CameraUnavailable, Pixels
+from device.camera.source import CameraLost, CameraUnavailable, Pixels
 from device.vision.capture import CameraCondition, CameraState, CaptureThread, FrameSlot
 from models.frames import CameraFrame
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera import open_camera
+from device.camera.source import open_camera
 from device.enrolment.effects import Upload
 from device.enrolment.flow import EnrolmentFlow
 from device.enrolment.session import EnrolmentSession
