@@ -16,7 +16,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -69,7 +68,7 @@ class ServerAddress:
             raise ServerAddressError(
                 "the cloud url must be https://host[:port] alone, without user, path, query or fragment"
             )
-        if parsed.scheme == "http" and not _is_loopback(parsed.host):
+        if parsed.scheme == "http" and not contract.is_loopback(parsed.host):
             raise ServerAddressError(
                 "plain http is accepted for a loopback address only; use https for any other host"
             )
@@ -91,15 +90,6 @@ class ServerAddress:
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

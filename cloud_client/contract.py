@@ -5,6 +5,7 @@ Everything here is named in the partner API v1 or in the device surface; nothing
 
 import re
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final
 
 # Header names, as they are written in answers.
@@ -29,6 +30,14 @@ DEFAULT_DELTA_PAGE: Final = 200
 MAX_WAIT_S: Final = 55
 
 QR_PREFIX: Final = "SVC"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can only be reached from its own machine: no other one is spoken to without TLS."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ServiceCode(StrEnum):

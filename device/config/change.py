@@ -6,9 +6,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.config.config import MEMBERS, DeviceConfig, parse_config, read_toml, toml_value
-from device.config.text import Locations, nearest
-from device.config.values import WrongValue
+from device.config.config import MEMBERS, DeviceConfig, Locations, parse_config, read_toml, toml_value
+from device.config.values import WrongValue, nearest
 from device.errors import ConfigError
 
 

@@ -7,6 +7,7 @@ Relative paths are relative to the folder of the file, `file:` sources included.
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -14,8 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from device.config import values
-from device.config.text import Locations, describe_kind, nearest
-from device.config.values import Parser, WrongValue
+from device.config.values import Parser, WrongValue, describe_kind, nearest
 from device.errors import ConfigError
 from device.platform.files import replace_synced
 from device.platform.roles import SocketRole, socket_path
@@ -28,6 +28,8 @@ MAX_FILE_BYTES = 64 * 1024
 """A full configuration has under 1 KiB; a larger file was named by mistake."""
 MAX_LINE_CHARACTERS = 1024
 """A path and a comment fit. The parser needs quadratic time for a dotted key, which is on one line."""
+_HEADER = re.compile(r"""\s*\[\[?\s*["']?([A-Za-z0-9_.-]+)["']?\s*\]\]?\s*(#.*)?""")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,26 @@ def toml_value(value: object) -> str:
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     # A JSON string is a TOML basic string, except that TOML requires DEL to be escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+class Locations:
+    """Line numbers of tables and members, which tomllib does not keep: a hint for people, missing where none
+    was found."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[tuple[str, str | None], int] = {}
+        table = ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            if header := _HEADER.fullmatch(line):
+                table = header.group(1)
+                self._lines.setdefault((table, None), number)
+            elif key := _KEY.match(line):
+                self._lines.setdefault((table, key.group(1)), number)
+
+    def line_of(self, table: str, member: str | None) -> int | None:
+        """Line of a member, else of its table, else None. The table "" is the text above all tables."""
+        own = self._lines.get((table, member))
+        return own or self._lines.get((table, None)) or self._lines.get(("", table))
 
 
 @dataclass(frozen=True, slots=True)

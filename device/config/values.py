@@ -6,15 +6,14 @@ password.
 """
 
 import difflib
-import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from device.config.text import describe_kind
+from cloud_client.contract import is_loopback
 from device.platform.roles import LONGEST_PATH
 from link1.members import NAME
 
@@ -22,6 +21,25 @@ MAX_SOCKET_PATH_BYTES = 107
 """unix(7): 108 bytes with the NUL."""
 _LONGEST_SOCKET_NAME = f"/{LONGEST_PATH}"
 _RESERVED_DEVICE_IDS = frozenset({"self", "register", "attest", ".", ".."})
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)` when one of `known` is close to `word`, else an empty string."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def describe_kind(value: object) -> str:
+    """The kind of a TOML value in words, without the value."""
+    kinds: tuple[tuple[type, str], ...] = (
+        (bool, "true or false"),
+        (str, "a string"),
+        (int, "a whole number"),
+        (float, "a number with a fraction"),
+        (list, "a list"),
+        (dict, "a table"),
+    )
+    return next((text for kind, text in kinds if isinstance(value, kind)), "a date or time")
 
 
 class WrongValue(Exception):
@@ -98,14 +116,6 @@ def _service_url(value: Any, _folder: Path) -> str:
     if parts.scheme == "http" and not is_loopback(host):
         raise WrongValue("plain http to another machine (biometric data travels in TLS only)")
     return text.rstrip("/")
-
-
-def is_loopback(host: str) -> bool:
-    """True for a loopback name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _hands(value: Any, _folder: Path) -> tuple[str, ...]:

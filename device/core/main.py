@@ -51,7 +51,7 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, SystemClock, has_kept_time
-from device.platform.logs import limit_repeats
+from device.platform.logs import log_to_stderr
 from device.platform.memory import MemoryGuard, guard_memory
 from device.platform.roles import control_handler, serve_roles
 from device.platform.threads import StoreThread
@@ -100,14 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.check:
             print(f"{path} can be used")
             return 0
-        logging.basicConfig(
-            level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-        )
+        log_to_stderr()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        limit_repeats()
         guard = guard_memory()
-        if guard.problem:
-            _log.warning("%s", guard.problem)
         config.device.runtime_dir.mkdir(parents=True, exist_ok=True)
         wipe = finish_wipe(config.device.state_dir)
         if wipe is None:
@@ -557,20 +552,20 @@ class Palmd:
     def _policy_changed(self) -> None:
         self.core.policy_changed()
 
-    def _interest_changed(self) -> None:
-        self.core.choose_interest()
-
     def _capture_wanted(self, wanted: bool) -> None:
         self.core.capture_wanted(wanted)
+
+    async def _seal_wiped(self, wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
+        await self.mail.wiped(wipe_id, destroy)
+
+    def _interest_changed(self) -> None:
+        self.core.choose_interest()
 
     def _cable_queued(self) -> None:
         self.core.kick_cable()
 
     def _store_failed(self, error: JournalError) -> None:
         self.health.report(HealthWord.STORE_FAULT, str(error))
-
-    async def _seal_wiped(self, wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
-        await self.mail.wiped(wipe_id, destroy)
 
     def _cannot_go_on(self, error: BaseException) -> None:
         if not self.broken.done():

@@ -5,6 +5,7 @@ everything else from the machine's journal.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,8 +55,9 @@ class RepeatLimit(logging.Filter):
         return True
 
 
-def limit_repeats() -> None:
-    """Put the bound on every handler of the root logger."""
+def log_to_stderr() -> None:
+    """Write the log of this daemon to standard error, with the bound on every handler."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit = RepeatLimit()
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)

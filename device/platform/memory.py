@@ -22,6 +22,7 @@ which Python keeps in its own pools. Therefore a process that has no more use fo
 
 import ctypes
 import errno
+import logging
 import os
 import re
 import resource
@@ -29,6 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from link1.wire import WireObject
+
+_log = logging.getLogger(__name__)
 
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
@@ -53,7 +56,7 @@ class MemoryGuard(WireObject):
 
 
 def guard_memory() -> MemoryGuard:
-    """Put these protections in force for this process, as far as the system allows."""
+    """Put these protections in force for this process, as far as the system allows; the rest is logged."""
     problems: list[str] = []
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -69,7 +72,10 @@ def guard_memory() -> MemoryGuard:
         problems.append(
             f"memory may be swapped out ({why}); set LimitMEMLOCK=infinity in the unit, or have no swap"
         )
-    return MemoryGuard(dumps_off, locked, "; ".join(problems))
+    problem = "; ".join(problems)
+    if problem:
+        _log.warning("%s", problem)
+    return MemoryGuard(dumps_off, locked, problem)
 
 
 def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:

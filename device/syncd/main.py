@@ -24,7 +24,7 @@ from device.config.config import config_path, load_config
 from device.errors import ConfigError, IpcError, IpcRefused
 from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock
-from device.platform.logs import limit_repeats
+from device.platform.logs import log_to_stderr
 from device.platform.memory import guard_memory
 from device.syncd import tasks
 from device.syncd.enrolment_tasks import EnrolmentTask, RedeemTask
@@ -168,14 +168,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program. Exit status: 0 by a signal or after a wipe, 1 failed, 2 wrong usage, 3 no http key."""
     given = parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    limit_repeats()
+    log_to_stderr()
     # A line with the whole address of every request does not belong into the journal.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
-    guard = guard_memory()
-    if guard.problem:
-        _log.warning("%s", guard.problem)
+    guard_memory()
     try:
         config = load_config(config_path(given.config))
         if config.cloud is None:

@@ -14,7 +14,7 @@ from device.errors import IpcRefused, IpcUnreachable
 from device.platform.ipc import Packet
 from tests.device.status_makers import some_status
 from tools.palmctl import pages
-from tools.palmctl.enrolment_words import WORDS
+from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.core_pages import preview_routes, totem_routes
 from tools.palmctl.pages.server import MAX_BODY_BYTES, LocalPage
 

@@ -21,7 +21,7 @@ from models.crop_geometry import Handedness
 from models.synthesis.person import make_person
 from models.synthesis.render import Pose, Setting, render_frame
 from tests.until import until
-from tools.palmctl.enrolment_words import WORDS
+from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.core_pages import totem_routes
 from tools.palmctl.pages.server import LocalPage
 from tools.rig.browser import Tab, browsing, find_chromium

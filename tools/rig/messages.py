@@ -29,7 +29,6 @@ MO: Final = PO.with_suffix(".mo")
 PROSE: Final = (
     "device/camera",
     "device/config/config.py",
-    "device/config/text.py",
     "device/config/values.py",
     "device/core/last_reports.py",
     "device/core/housekeeping.py",
@@ -46,6 +45,7 @@ PROSE: Final = (
     "device/vision/hand_weights.py",
     "device/wipe",
     "link1/transport",
+    "tools/kit/ports.py",
     "tools/palmctl/commands/enrol.py",
 )
 """Here every string of several words is a message: findings, details, what to do."""

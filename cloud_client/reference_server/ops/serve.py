@@ -15,6 +15,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from cloud_client.contract import is_loopback
 from cloud_client.reference_server.contract.times import NowMs, system_now_ms
 from cloud_client.reference_server.contract.words import DEFAULT_PORT
 from cloud_client.reference_server.domain.call import Service
@@ -32,7 +33,7 @@ from cloud_client.reference_server.store.health import StoreHealth
 from cloud_client.reference_server.store.vault import Vault, key_in_force
 from cloud_client.reference_server.web.access_log import ServedRequest
 from cloud_client.reference_server.web.admin.app import make_admin_app
-from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, is_loopback, listening
+from cloud_client.reference_server.web.admin.bind import LOOPBACK, AdminBind, listening
 from cloud_client.reference_server.web.admin.metrics import Metrics
 from cloud_client.reference_server.web.api.app import Api, make_app
 from cloud_client.reference_server.web.api.operations import OPERATIONS

@@ -29,9 +29,9 @@ from device.values.control import (
     TermsShown,
 )
 from device.values.status import EnrolmentShown
-from tools.palmctl.enrolment_words import WORDS, failure_word, hint_word
 from tools.palmctl.language import translated as _
 from tools.palmctl.live_terminal import is_live
+from tools.palmctl.pages import WORDS
 
 _ASK_EVERY_S: Final = 5.0
 _OVER = frozenset({"idle", "done", "review", "failed"})
@@ -198,17 +198,24 @@ class EnrolmentTerminal:
             return EnrolmentEnd("completed" if step == "done" else "review", None, words[f"{step}_how"])
         if step == "failed":
             code = state.code or ""
-            return EnrolmentEnd("failed", code, failure_word(self._language, code, typed=self._typed))
+            return EnrolmentEnd("failed", code, self._why(code))
         capture = state.capture
         if step == "show_hand" and capture is not None:
             marks = "●" * capture.captured + "○" * (capture.wanted - capture.captured)
-            hint = hint_word(self._language, capture.hint)
+            hint = words.get(f"hint_{capture.hint}", words["hint_none"])
             self._show(f"{words[f'show_{capture.hand}']}  {marks}  {hint}")
         elif step == "sending" and not online:
             self._show(words["sending_offline"])
         else:
             self._show(words[step])
         return None
+
+    def _why(self, code: str) -> str:
+        """Why it ended, as far as a person needs to know."""
+        if self._typed and code == "enrollment_session_invalid":
+            # The service does not distinguish a wrong code from an expired one.
+            return self._words["why_typed_code"]
+        return self._words.get(f"why_{code}", self._words["why_other"])
 
     def _consent(self, version: str, optional: list[str]) -> EnrolmentEnd | None:
         """Show the terms and ask; None when they were accepted."""
@@ -226,9 +233,7 @@ class EnrolmentTerminal:
             chosen = self._read_and_ask(answer.terms, purposes, optional)
             if chosen is None:
                 self._ask("enrolment.refuse")
-                return EnrolmentEnd(
-                    "failed", "consent_refused", failure_word(self._language, "consent_refused")
-                )
+                return EnrolmentEnd("failed", "consent_refused", self._why("consent_refused"))
             purposes = chosen
         self._ask("enrolment.accept", **TermsAccepted(version, tuple(purposes)).to_obj())
         return None

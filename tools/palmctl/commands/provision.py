@@ -383,13 +383,9 @@ def _base(path: Path, given: dict[str, Any]) -> DeviceConfig:
     if path.exists():
         found = load_config(path)
     else:
+        camera, link = CameraSection("/dev/video0"), LinkSection("/dev/ttyACM0")
         found = DeviceConfig(
-            DeviceSection("", "", "", Path("/var/lib/palm-access"), Path("/run/palm-access")),
-            CameraSection("/dev/video0", 30, loop=False, look="rgb"),
-            LinkSection("/dev/ttyACM0", 921_600),
-            None,
-            ModelSection(None),
-            EnrolmentSection(("L", "R")),
+            DeviceSection("", "", ""), camera, link, None, ModelSection(), EnrolmentSection()
         )
     state_dir = (given["state_dir"] or found.device.state_dir).absolute()
     return replace(found, device=replace(found.device, state_dir=state_dir))

@@ -22,7 +22,7 @@ from device.values.control import (
 from device.values.status import StatusAnswer
 from link1.errors import FormatError
 from link1.wire import WireObject
-from tools.palmctl.enrolment_words import WORDS
+from tools.palmctl.pages import WORDS
 from tools.palmctl.pages.server import Answer, Reply, json_reply
 
 _STATIC: Final = Path(__file__).parent / "static"

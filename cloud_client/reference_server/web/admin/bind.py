@@ -6,12 +6,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from starlette.types import ASGIApp
 
+from cloud_client.contract import is_loopback
 from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.web.listening import listener
 from cloud_client.reference_server.web.listening.connections import Connections
@@ -73,16 +73,6 @@ async def listening(
     finally:
         server.should_exit = True
         await task
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bound(bind: AdminBind) -> list[socket.socket] | None:
