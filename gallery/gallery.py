@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gallery.changes import carry_out
+from gallery.changes import carry_out, forget_staging, is_overtaken, is_whole, stage_page
 from gallery.codes import Coder
 from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
@@ -41,7 +41,6 @@ from gallery.pace import Pause, at_once
 from gallery.reader import RowReader
 from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
-from gallery.staging import forget_staging, is_overtaken, is_whole, stage_page
 from gallery.store import Store
 from gallery.stream import (
     Head,

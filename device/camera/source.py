@@ -116,18 +116,14 @@ def open_camera(source: str, fps: float | None = None, loop: bool = False, *, pa
         from device.camera.v4l2 import open_v4l2
 
         return open_v4l2(parsed.path, fps or DEFAULT_V4L2_FPS, pair=pair)
-    from device.camera.pacing import SLIDES_UP_TO_FPS, PacedCamera
+    from device.camera.recordings import SLIDES_UP_TO_FPS, ImageFolder, PacedCamera, VideoFile
 
     try:
         if parsed.path.is_dir():
-            from device.camera.image_folder import ImageFolder
-
             rate = fps or DEFAULT_FOLDER_FPS
             slides = rate <= SLIDES_UP_TO_FPS
             return PacedCamera(ImageFolder(parsed.path, loop=loop), rate, slides=slides)
         if parsed.path.exists():
-            from device.camera.video_file import VideoFile
-
             video = VideoFile(parsed.path, loop=loop)
             return PacedCamera(video, fps or video.own_fps)
     except PermissionError as error:

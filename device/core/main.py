@@ -27,11 +27,10 @@ from device.core.core import Core
 from device.core.device_operations import device_operations
 from device.core.gate import Gate, device_end
 from device.core.housekeeping import Housekeeping, WatchedThread
-from device.core.last_reports import Hardware, ServiceLink
 from device.core.opening import Opened, boot_id, first_words, open_device
 from device.core.people_operations import people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd
-from device.core.self_description import SelfDescription, ValidatorStatus
+from device.core.self_description import Hardware, SelfDescription, ServiceLink, ValidatorStatus
 from device.core.served_gallery import ServedGallery
 from device.core.service_news import ServiceNews
 from device.core.store_watch import StoreWatch

@@ -1,4 +1,5 @@
-"""What this device says of itself: to a technician, to its service, and, signed, to the validator."""
+"""What this device says of itself: to a technician, to its service, and, signed, to the validator; the last
+reports of camera, cable and carrier, and the health words that follow from them."""
 
 import asyncio
 import secrets
@@ -7,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cloud_client.contract import SIGNATURE_SKEW_S
 from device import APP_PACKAGE
 from device.config.config import DeviceConfig
 from device.core.carrier_api import CarrierApi
 from device.core.device_operations import release_states, updates_status
 from device.core.gate import Gate
-from device.core.last_reports import Hardware, ServiceLink
 from device.core.served_gallery import ServedGallery
 from device.core.store_watch import StoreWatch
 from device.enrolment.desk import EnrolmentDesk
-from device.health import Health
+from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.journal.reserve import free_bytes
 from device.mail.desk import MailDesk
@@ -27,13 +28,63 @@ from device.trust.pinning import Pinning
 from device.trust.trust import Pinned
 from device.updates.desk import UpdateDesk
 from device.values import report, status
-from device.vision.capture import CameraCondition, CaptureThread
+from device.values.carrier import CloudState
+from device.vision.capture import CameraCondition, CameraState, CaptureThread
 from device.vision.inference import InferenceThread
 from link1.device_end import DeviceEnd
 from link1.objects import AppVersion, DeviceStatus
 
 FPS_OVER_MS: Final = 1_000
 """Frames are counted over at least this time."""
+
+
+OFFLINE_WORD: Final = "no [cloud] in the configuration: this device lives on the validator's mail"
+"""Shown by `palmctl status` on a device without a network."""
+
+
+class Hardware:
+    """Every method runs on the loop's thread."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self.camera: CameraState | None = None
+        """None before its first report."""
+        self.cable_message = "the port has not been opened yet"
+        """For a technician: "open", or why the port is not open."""
+
+    def on_camera(self, state: CameraState) -> None:
+        self.camera = state
+        working = state.condition is CameraCondition.OK
+        self._health.put(HealthWord.CAMERA_FAULT, not working, state.message)
+
+    def on_port(self, error: Exception | None) -> None:
+        """The port was opened, or cannot be."""
+        self.cable_message = "open" if error is None else str(error)
+        if error is not None:
+            self._health.report(HealthWord.LINK_DOWN, str(error))
+
+
+class ServiceLink:
+    """Whether the service is reachable, as the carrier reports it, and the difference of its clock. Every
+    method runs on the loop's thread."""
+
+    def __init__(self, health: Health, clock: Clock, *, has_cloud: bool) -> None:
+        self._health = health
+        self._clock = clock
+        self.state = CloudState(False, "palm-syncd has not reported yet" if has_cloud else OFFLINE_WORD)
+
+    def link_state(self, state: CloudState) -> None:
+        self.state = state
+        self._health.put(HealthWord.OFFLINE, not state.online, state.detail)
+
+    def server_time(self, wall_ms: int) -> None:
+        """The service's clock (epoch ms), unsigned: used only for health."""
+        apart_ms = abs(wall_ms - self._clock.wall_ms())
+        self._health.put(
+            HealthWord.CLOCK_UNTRUSTED,
+            apart_ms > SIGNATURE_SKEW_S * 1000,
+            f"this clock and the service's are {apart_ms // 1000} s apart; check time synchronisation",
+        )
 
 
 @dataclass(eq=False)

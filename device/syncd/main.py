@@ -27,7 +27,6 @@ from device.platform.clock import Clock, SystemClock
 from device.platform.logs import log_to_stderr
 from device.platform.memory import guard_memory
 from device.syncd import tasks
-from device.syncd.enrolment_tasks import EnrolmentTask, RedeemTask
 from device.syncd.fleet_tasks import ReportTask, UpdatesTask
 from device.values.carrier import WIPED_CODE, CloudState
 from link1.keys import SigningKey
@@ -58,8 +57,8 @@ async def carry(
     carried: list[tasks.SyncTask] = [
         tasks.GalleryTask(context),
         tasks.VerdictTask(context),
-        EnrolmentTask(context),
-        RedeemTask(context),
+        tasks.EnrolmentTask(context),
+        tasks.RedeemTask(context),
         tasks.StatusTask(context),
         tasks.KeysTask(context),
         tasks.LinkStateTask(context),

@@ -14,7 +14,7 @@ import pytest
 from device.values.status import CoreStatus
 from tests.device.status_makers import some_status
 from tests.device.whole_device import Device, make_device
-from tools.palmctl.live_status import Recent, plain_line, screen, summary
+from tools.palmctl.commands.status import Recent, plain_line, screen, summary
 
 
 def at(verdicts: int, frames: int) -> CoreStatus:

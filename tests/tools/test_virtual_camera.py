@@ -5,8 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera.image_folder import ImageFolder
-from device.camera.pacing import PacedCamera
+from device.camera.recordings import ImageFolder, PacedCamera
 from device.camera.source import open_camera
 from tools.rig.virtual_camera import EMPTY_AFTER, READER_LAG_S, VirtualCamera
 

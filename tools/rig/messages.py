@@ -30,7 +30,7 @@ PROSE: Final = (
     "device/camera",
     "device/config/config.py",
     "device/config/values.py",
-    "device/core/last_reports.py",
+    "device/core/self_description.py",
     "device/core/housekeeping.py",
     "device/core/opening.py",
     "device/core/served_gallery.py",

@@ -11,11 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device.camera.image_folder import ImageFolder
-from device.camera.pacing import PacedCamera, Pictures
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.recordings import ImageFolder, PacedCamera, Pictures, VideoFile
 from device.camera.source import CameraUnavailable, Pixels, open_camera
-from device.camera.video_file import VideoFile
 
 
 def grey(value: int, height: int = 96, width: int = 128) -> Pixels:

@@ -14,10 +14,9 @@ import cv2
 import numpy as np
 import pytest
 
-from device.camera.image_folder import ImageFolder
 from device.camera.pixels import Unreadable, decode_image
+from device.camera.recordings import ImageFolder, VideoFile
 from device.camera.source import CameraUnavailable
-from device.camera.video_file import VideoFile
 from tests import REPOSITORY
 
 SIDE = 6_000
@@ -159,7 +158,7 @@ def test_a_pipe_under_the_name_of_a_picture_holds_nobody(tmp_path: Path) -> None
 
 
 def test_a_video_of_too_large_pictures_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device.camera.video_file.MOST_PIXELS", 200 * 100)
+    monkeypatch.setattr("device.camera.recordings.MOST_PIXELS", 200 * 100)
     path = tmp_path / "a.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, (320, 240))
     for _ in range(3):
