@@ -14,11 +14,21 @@ import numpy as np
 
 from gallery.codes import Coder
 from gallery.index import Index
-from gallery.pace import Pause, at_once, paced
 from gallery.records import Position, Staging
 from gallery.seal import Template
 from gallery.store import Store
-from gallery.stream import ENTRIES_A_PIECE, Delta, Entry, Op, SnapshotPage, StagedEntry, state_of
+from gallery.stream import (
+    ENTRIES_A_PIECE,
+    Delta,
+    Entry,
+    Op,
+    Pause,
+    SnapshotPage,
+    StagedEntry,
+    at_once,
+    paced,
+    state_of,
+)
 
 
 @dataclass(slots=True)

@@ -37,7 +37,6 @@ from gallery.codes import Coder
 from gallery.errors import Overtaken, PageRefused, RefusalCode, StoreError
 from gallery.freshness import MAX_TTL_MS, Freshness, FreshnessReason, GalleryNow, HeldTime
 from gallery.index import Index, Match, check_scan, simd_level
-from gallery.pace import Pause, at_once
 from gallery.reader import RowReader
 from gallery.records import Held, Position
 from gallery.seal import Sealer, Template
@@ -46,6 +45,8 @@ from gallery.stream import (
     Head,
     KeyOf,
     Op,
+    Pause,
+    at_once,
     follow_chain,
     read_delta_page,
     read_snapshot_page,
@@ -161,16 +162,13 @@ class Gallery:
         while True:
             view = self._view
             try:
-                found = view.index.search(probes, partial(self._read, view.held))
+                return view.index.search(probes, partial(self._read, view.held), view.held.position)
             except (Overtaken, StoreError) as error:
                 # A store that was destroyed meanwhile cannot be read either: its newest view is empty.
                 overtaken = isinstance(error, Overtaken) or self._view.index is not view.index
                 if not overtaken or monotonic() > give_up_s:
                     raise
                 sleep(0.001)  # the commit that was read is about to be shown
-            else:
-                margin = None if found.second_score is None else found.score - found.second_score
-                return Match(found.best, found.score, margin, view.held.position, found.probe)
 
     def reread(self) -> None:
         """Read again what a search could not; does nothing when there is no such thing. Raises StoreError."""

@@ -58,17 +58,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class NearestPerson:
-    """The best person, their score, and the score of the best template of any other person."""
-
-    best: Candidate | None
-    score: float
-    second_score: float | None
-    probe: int = 0
-    """Index of the nearest probe."""
-
-
-@dataclass(frozen=True, slots=True)
 class Match:
     """The answer to one search, and the position of the gallery that gave it.
 
@@ -177,11 +166,11 @@ class Index:
         _ = population.likeness  # worked out by who changes the index, and not by who searches it first
         return Index(self.coder, _tidied([*self.segments, *added]), population)
 
-    def search(self, probes: NDArray[np.float32], read: ReadRows) -> NearestPerson:
+    def search(self, probes: NDArray[np.float32], read: ReadRows, position: Position) -> Match:
         """Search with several vectors of one hand; a person's score is the best of any probe and template.
 
         `probes` is (n, 512) float32, 1 to 64 finite vectors of any length but 0. Scores are those of
-        `Likeness`, −1..1. Raises ProbeError, and what `read` raises.
+        `Likeness`, −1..1. `position` is that of the rows. Raises ProbeError, and what `read` raises.
         """
         likeness = self.population.likeness
         units = likeness.units(self.coder.turn(_checked(probes)))
@@ -191,8 +180,10 @@ class Index:
         k = FIRST_K
         while True:
             numbers = self._pooled(queries, k)
-            found = _best(read(numbers), units, likeness) if len(numbers) else NearestPerson(None, 0.0, None)
-            if found.second_score is not None or len(numbers) >= len(self):
+            found = Match(None, 0.0, None, position)
+            if len(numbers):
+                found = _best(read(numbers), units, likeness, position)
+            if found.margin is not None or len(numbers) >= len(self):
                 return found
             k *= 4  # One person holds all the rows that were pooled: look further for a second one.
 
@@ -246,7 +237,9 @@ def _scan_index(coarse: NDArray[np.uint8]) -> Any:
     return index
 
 
-def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: Likeness) -> NearestPerson:
+def _best(
+    templates: Sequence[Template], units: NDArray[np.float32], likeness: Likeness, position: Position
+) -> Match:
     """The first two people among these templates, at least one, by their exact scores with any probe."""
     codes = np.frombuffer(b"".join(template.code for template in templates), dtype=np.uint8)
     codes = codes.reshape(-1, CODE_BYTES)
@@ -261,7 +254,8 @@ def _best(templates: Sequence[Template], units: NDArray[np.float32], likeness: L
         if template.subject_ref != best.subject_ref
     ]
     candidate = Candidate(best.subject_ref.hex(), best.hand, best.onboard_ref)
-    return NearestPerson(candidate, score, max(others, default=None), probe)
+    margin = score - max(others) if others else None
+    return Match(candidate, score, margin, position, probe)
 
 
 def _segments(rows: Iterable[CoarseRows]) -> Iterator[Segment]:

@@ -27,10 +27,10 @@ from typing import Final
 from sqlite_utils import Database
 
 from gallery.errors import StoreError
-from gallery.pace import Pause, at_once
 from gallery.records import Held
 from gallery.seal import Sealer, Template, pack_template, template_table, unpack_template
 from gallery.slots import sync_names
+from gallery.stream import Pause, at_once
 from gallery.witness import FILE_NAME as WITNESS_NAME
 from gallery.witness import Witness
 from link1.canonical import JsonObject, canonical_bytes, read_strict

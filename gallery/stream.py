@@ -18,17 +18,16 @@ Invariants (device surface §4):
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gallery.errors import PageRefused, RefusalCode
-from gallery.pace import Pause, at_once, paced
 from link1 import members
 from link1.canonical import JsonObject, b64_decode, b64_encode, canonical_bytes, read_strict
 from link1.errors import FormatError, SignatureError
@@ -52,6 +51,21 @@ _LENGTH_TOLERANCE: Final = 1e-3
 
 KeyOf = Callable[[str], PublicKey | None]
 """From a signer_kid to the gallery key that is trusted under that name now, or None."""
+Pause = Callable[[], object]
+"""Called between pieces of long work, so that urgent work is not delayed; may wait."""
+T = TypeVar("T")
+
+
+def at_once() -> None:
+    """No pause."""
+
+
+def paced(items: Iterable[T], pause: Pause, every: int) -> Iterator[T]:
+    """The items, with a pause before each `every`-th."""
+    for number, item in enumerate(items, 1):
+        if number % every == 0:
+            pause()
+        yield item
 
 
 class Op(StrEnum):

@@ -9,10 +9,10 @@ import numpy as np
 from gallery.errors import StoreError
 from gallery.freshness import GalleryNow, HeldTime
 from gallery.index import CoarseRows, Index
-from gallery.pace import Pause, at_once, paced
 from gallery.records import Held, Position, Staging
 from gallery.seal import Sealer, coarse_codes, is_suspended, model_of
 from gallery.store import FILE_NAME, Store
+from gallery.stream import Pause, at_once, paced
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,6 @@ _GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 """L, the order of the prime-order subgroup (RFC 8032 §5.1)."""
 
 
-def kid_of(public_key: bytes) -> str:
-    """The 32-hex key identifier of the 32 bytes of a public key."""
-    return hashlib.sha256(public_key).hexdigest()[:32]
-
-
 @dataclass(frozen=True)
 class _NamedKey(ABC):
     """The 32 bytes of a public key, their base64 and their kid."""
@@ -53,7 +48,7 @@ class _NamedKey(ABC):
 
     @cached_property
     def kid(self) -> str:
-        return kid_of(self.raw)
+        return hashlib.sha256(self.raw).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

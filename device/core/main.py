@@ -26,14 +26,13 @@ from device.core.carrier_api import CarrierApi, Errands
 from device.core.core import Core
 from device.core.device_operations import device_operations
 from device.core.gate import Gate, device_end
-from device.core.housekeeping import Housekeeping, WatchedThread
+from device.core.housekeeping import Housekeeping, StoreWatch, WatchedThread
 from device.core.opening import Opened, boot_id, first_words, open_device
 from device.core.people_operations import people_operations, why_not_captured
 from device.core.running_wipe import RunningWipe, WipeEnd
 from device.core.self_description import Hardware, SelfDescription, ServiceLink, ValidatorStatus
 from device.core.served_gallery import ServedGallery
 from device.core.service_news import ServiceNews
-from device.core.store_watch import StoreWatch
 from device.core.update_watch import UpdateWatch, install_prefix
 from device.core.wiped_device import serve_wiped
 from device.enrolment.consent import TermsFolder, shipped_terms_dir

@@ -87,8 +87,7 @@ class RunningWipe:
     @property
     def unconfirmed(self) -> str | None:
         """The wipe_id to report to the service, once everything else is destroyed."""
-        wipe = self._wipe
-        return wipe.wipe_id if wipe is not None and wipe.stage is WipeStage.ERASED else None
+        return None if self._wipe is None else self._wipe.unconfirmed
 
     @property
     def may_ask_service(self) -> bool:

@@ -14,8 +14,8 @@ from device.config.config import DeviceConfig
 from device.core.carrier_api import CarrierApi
 from device.core.device_operations import release_states, updates_status
 from device.core.gate import Gate
+from device.core.housekeeping import StoreWatch
 from device.core.served_gallery import ServedGallery
-from device.core.store_watch import StoreWatch
 from device.enrolment.desk import EnrolmentDesk
 from device.health import Health, HealthWord
 from device.journal.journal import Journal

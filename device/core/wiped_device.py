@@ -72,23 +72,19 @@ class WipedDevice:
         asyncio.get_running_loop().call_later(REPLY_WITHIN_S, self.reset_done.set)
         return reply()
 
-    @property
-    def _untold(self) -> str | None:
-        return self._wipe.wipe_id if self._wipe.stage is WipeStage.ERASED else None
-
     async def _hello(self, _request: Packet) -> Packet:
-        return reply_with(carrier.HelloAnswer(None, self._untold))
+        return reply_with(carrier.HelloAnswer(None, self._wipe.unconfirmed))
 
     async def _http_key(self, _request: Packet) -> Packet:
-        if self._untold is None:
+        if self._wipe.unconfirmed is None:
             raise IpcRefused(carrier.WIPED_CODE, _WHAT_TO_DO)
         return reply(key_source(self._config.keys_dir)(KeyPurpose.HTTP))
 
     async def _order(self, _request: Packet) -> Packet:
-        return reply_with(carrier.StatusTaken(self._untold))
+        return reply_with(carrier.StatusTaken(self._wipe.unconfirmed))
 
     async def _wiped(self, request: Packet) -> Packet:
-        if carrier.WipeConfirmed.from_obj(request.header).wipe_id != self._untold:
+        if carrier.WipeConfirmed.from_obj(request.header).wipe_id != self._wipe.unconfirmed:
             raise IpcRefused("unknown_wipe", "no such wipe is waiting to be confirmed")
         confirmed = confirm_wipe(self._config.device.state_dir)
         if confirmed is not None:

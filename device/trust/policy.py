@@ -6,8 +6,7 @@ configuration stays in force when its signer's certificate expires.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from device.errors import TrustError
 from gallery.freshness import MAX_TTL_MS
@@ -17,21 +16,21 @@ from link1.errors import FormatError, SignatureError
 from link1.keys import PublicKey
 from link1.sealed import SignerCertificate, SignerPurpose
 from link1.signed import Kind, verify_object
+from link1.wire import Between, WireObject
 from models.thresholds import Thresholds
 
-_MAX_WAIT_MS = 600_000
+WaitMs = Annotated[int, Between(1, 600_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(WireObject):
     """The settings of this device. `attempts`: good captures needed to reject a palm."""
 
-    config_seq: int
+    config_seq: Annotated[int, Between(0)]
     thresholds: Thresholds
-    attempts: int
-    decision_timeout_ms: int
-    passage_timeout_ms: int
-    gallery_ttl_ms: int
+    attempts: Annotated[int, Between(1, 100)]
+    decision_timeout_ms: WaitMs
+    passage_timeout_ms: WaitMs
+    gallery_ttl_ms: Annotated[int, Between(1, MAX_TTL_MS)]
 
 
 def certified(
@@ -54,14 +53,7 @@ def read_policy(signed: Mapping[str, Any], *, roots: tuple[PublicKey, ...], take
     try:
         obj = certified(Kind.CONFIG, signed, roots=roots, now_ms=taken_at_ms)
         members.version_1(obj)
-        return Policy(
-            config_seq=members.integer(obj, "config_seq"),
-            thresholds=Thresholds.from_obj(members.nested(obj, "thresholds")),
-            attempts=members.integer(obj, "attempts", 1, 100),
-            decision_timeout_ms=members.integer(obj, "decision_timeout_ms", 1, _MAX_WAIT_MS),
-            passage_timeout_ms=members.integer(obj, "passage_timeout_ms", 1, _MAX_WAIT_MS),
-            gallery_ttl_ms=members.integer(obj, "gallery_ttl_ms", 1, MAX_TTL_MS),
-        )
+        return Policy.from_obj(obj)
     except (FormatError, SignatureError) as error:
         raise TrustError(
             f"the signed configuration is refused: {error}; "

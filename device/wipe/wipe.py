@@ -71,6 +71,11 @@ class Wipe(WireObject):
     dbd_id: Annotated[str, NAME]
     record: JsonObject | None = None
 
+    @property
+    def unconfirmed(self) -> str | None:
+        """The wipe_id to report to the service, once everything else is destroyed."""
+        return self.wipe_id if self.stage is WipeStage.ERASED else None
+
 
 class WipeUnfinished(StateError):
     """Not everything could be destroyed; every start tries again."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gallery import index as index_module
 from gallery.codes import Coder, decode
 from gallery.errors import GalleryError, ProbeError
-from gallery.index import FIRST_K, MAX_PROBES, Index, Match, NearestPerson, check_scan, joined
+from gallery.index import FIRST_K, MAX_PROBES, Index, Match, check_scan, joined
 from gallery.products import FROM_PROBES, best_rows, exact_products
 from gallery.records import Position
 from gallery.seal import Template
@@ -30,6 +30,9 @@ def unit(rng: np.random.Generator, n: int) -> NDArray[np.float32]:
     return vectors
 
 
+HERE = Position("s", 1, 1, bytes(32))
+
+
 class Rows(dict[int, Template]):
     """A store in memory: templates by the number of their row."""
 
@@ -42,13 +45,11 @@ class Rows(dict[int, Template]):
             )
             yield number, self[number]
 
-    def found(self, index: Index, probes: NDArray[np.float32]) -> NearestPerson:
-        return index.search(probes, lambda numbers: [self[number] for number in numbers.tolist()])
+    def found(self, index: Index, probes: NDArray[np.float32]) -> Match:
+        return index.search(probes, lambda numbers: [self[number] for number in numbers.tolist()], HERE)
 
 
-def searched(
-    vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]
-) -> NearestPerson:
+def searched(vectors: NDArray[np.float32], people: NDArray[np.int64], probes: NDArray[np.float32]) -> Match:
     rows = Rows()
     return rows.found(Index(CODER).with_templates(rows.put(vectors, people)), probes)
 
@@ -76,10 +77,10 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
     assert found.best is not None
     assert abs(found.score - score) < COSINE_ERROR
     if second is None:
-        assert found.second_score is None
+        assert found.margin is None
     else:
-        assert found.second_score is not None
-        assert abs(found.second_score - second) < COSINE_ERROR
+        assert found.margin is not None
+        assert abs(found.score - found.margin - second) < COSINE_ERROR
     if second is None or score - second > 2 * COSINE_ERROR:
         assert int(found.best.subject_ref, 16) == person
     _, by_that_probe, _ = exact(vectors, people, probes[found.probe : found.probe + 1])
@@ -150,9 +151,7 @@ def test_two_searches_joined_are_one_search(
         probes[seed % len(probes)] = vectors[seed % n]
 
     def match(part: NDArray[np.float32]) -> Match:
-        found = searched(vectors, people, part)
-        margin = None if found.second_score is None else found.score - found.second_score
-        return Match(found.best, found.score, margin, Position("s", 1, 1, bytes(32)), found.probe)
+        return searched(vectors, people, part)
 
     both = joined(match(probes[:first]), match(probes[first:]), first)
     once = match(probes)
@@ -213,14 +212,14 @@ def test_a_person_with_very_many_templates_does_not_hide_the_second_one() -> Non
     found = searched(vectors, people, near[:1].astype(np.float32))
     _, score, second = exact(vectors, people, near[:1])
     assert second is not None
-    assert found.second_score is not None
+    assert found.margin is not None
     assert abs(found.score - score) < COSINE_ERROR
-    assert abs(found.second_score - second) < COSINE_ERROR
+    assert abs(found.score - found.margin - second) < COSINE_ERROR
 
 
 def test_of_an_empty_set_nothing_is_found() -> None:
     found = Rows().found(Index(CODER), unit(np.random.default_rng(3), 2))
-    assert (found.best, found.score, found.second_score) == (None, 0.0, None)
+    assert (found.best, found.score, found.margin) == (None, 0.0, None)
 
 
 @pytest.mark.parametrize(

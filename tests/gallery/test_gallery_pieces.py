@@ -6,7 +6,7 @@ import pytest
 
 from gallery.errors import StoreError
 from gallery.gallery import REMEMBER_TIME_MS, Gallery
-from gallery.pace import at_once, paced
+from gallery.stream import at_once, paced
 from tests.gallery.gallery_service import Service, at, entry, who
 
 

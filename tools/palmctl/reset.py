@@ -34,28 +34,21 @@ _UNITS = ("palm-syncd.service", "palmd.service")
 
 
 @dataclass(frozen=True, slots=True)
-class ResetLosses:
-    """What a reset would destroy; None where a number could not be read.
+class Here:
+    """The device that would be destroyed, and what goes with it; None where a number could not be read.
 
+    `untold_wipe`: the service ordered a wipe and does not know yet that it is done; the key for that goes too.
     `uploads_waiting`: verdicts that the service does not have yet.
     """
-
-    keys: bool
-    uploads_waiting: int | None
-    verdicts: int | None
-    templates: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """The device that would be destroyed, and what goes with it."""
 
     device_id: str
     gate_id: str
     dbd_id: str
-    losses: ResetLosses
     untold_wipe: bool
-    """The service ordered a wipe and does not know yet that it is done; the key to tell it goes too."""
+    keys: bool
+    uploads_waiting: int | None
+    verdicts: int | None
+    templates: int | None
 
 
 def who_is_here(config: DeviceConfig) -> Here | None:
@@ -63,15 +56,16 @@ def who_is_here(config: DeviceConfig) -> Here | None:
     state_dir = config.device.state_dir
     if not state_dir.is_dir() or not any(path.name != "lost+found" for path in state_dir.iterdir()):
         return None
-    losses = _losses_of(config)
     for read in (lambda: load_trust(config.trust_path), lambda: read_wipe(state_dir)):
         try:
             found = read()
         except DeviceError:
             continue
         if found is not None:
-            return Here(found.device_id, found.gate_id, found.dbd_id, losses, _untold_wipe(state_dir))
-    return Here(config.device.id, config.device.gate_id, config.device.dbd_id, losses, untold_wipe=False)
+            untold = _untold_wipe(state_dir)
+            return Here(found.device_id, found.gate_id, found.dbd_id, untold, *_losses(config))
+    of = config.device
+    return Here(of.id, of.gate_id, of.dbd_id, False, *_losses(config))
 
 
 def _untold_wipe(state_dir: Path) -> bool:
@@ -82,19 +76,19 @@ def _untold_wipe(state_dir: Path) -> bool:
     return wipe is not None and wipe.wipe_id is not None and wipe.stage is not WipeStage.CONFIRMED
 
 
-def _losses_of(config: DeviceConfig) -> ResetLosses:
-    """What goes: as palmd tells it while it runs and holds the databases, else as they are counted;
-    an absent or damaged file counts as unknown."""
+def _losses(config: DeviceConfig) -> tuple[bool, int | None, int | None, int | None]:
+    """Keys, uploads, verdicts and templates: as palmd tells it while it runs and holds the databases, else as
+    they are counted; an absent or damaged file counts as unknown."""
     try:
         told = read_status(config.control_socket)
     except DeviceError:
-        return ResetLosses(
-            keys=KeyStore.exists(config.keys_dir),
-            uploads_waiting=_counted(config.journal_path, _WAITING),
-            verdicts=_counted(config.journal_path, "SELECT count(*) FROM verdicts"),
-            templates=_counted(config.gallery_dir / GALLERY_FILE, "SELECT count(*) FROM template"),
+        return (
+            KeyStore.exists(config.keys_dir),
+            _counted(config.journal_path, _WAITING),
+            _counted(config.journal_path, "SELECT count(*) FROM verdicts"),
+            _counted(config.gallery_dir / GALLERY_FILE, "SELECT count(*) FROM template"),
         )
-    return ResetLosses(True, told.uploads_waiting, told.verdict_seq, told.gallery.templates)
+    return True, told.uploads_waiting, told.verdict_seq, told.gallery.templates
 
 
 def begun_before(config: DeviceConfig) -> bool:

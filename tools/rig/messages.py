@@ -34,7 +34,6 @@ PROSE: Final = (
     "device/core/housekeeping.py",
     "device/core/opening.py",
     "device/core/served_gallery.py",
-    "device/core/store_watch.py",
     "device/core/update_watch.py",
     "device/doctor",
     "tools/rig/health_advice.py",

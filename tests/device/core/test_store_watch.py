@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from device.core.store_watch import StoreWatch
+from device.core.housekeeping import StoreWatch
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.platform.clock import SystemClock

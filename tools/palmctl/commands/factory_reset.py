@@ -10,7 +10,7 @@ import click
 from tools.palmctl.language import translated as _
 
 if TYPE_CHECKING:
-    from tools.palmctl.reset import ResetLosses
+    from tools.palmctl.reset import Here
 
 
 @click.command()
@@ -41,7 +41,7 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     if begun_before(settings):
         click.echo(_(f"A reset of {here.device_id} was begun before; finishing it."), err=True)
     else:
-        click.echo("\n".join(_losses(here.device_id, here.losses)), err=True)
+        click.echo("\n".join(_losses(here)), err=True)
         if here.untold_wipe:
             click.echo(
                 "  "
@@ -55,11 +55,10 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     stop_daemons(settings, lambda text: click.echo(_(text), err=True))
     carry_out(settings, here)
     if as_json:
-        losses = here.losses
         lost = {
-            "verdicts": losses.verdicts,
-            "uploads_waiting": losses.uploads_waiting,
-            "templates": losses.templates,
+            "verdicts": here.verdicts,
+            "uploads_waiting": here.uploads_waiting,
+            "templates": here.templates,
         }
         click.echo(json.dumps({"device_id": here.device_id, "lost": lost, "done": True}))
         return
@@ -71,10 +70,10 @@ def factory_reset(*, yes_i_mean: str | None, config: Path | None, as_json: bool)
     )
 
 
-def _losses(device_id: str, losses: "ResetLosses") -> list[str]:
+def _losses(here: "Here") -> list[str]:
     """What will be lost, the worst first."""
-    lines = [_(f"This destroys device {device_id}:")]
-    waiting, verdicts, templates = losses.uploads_waiting, losses.verdicts, losses.templates
+    lines = [_(f"This destroys device {here.device_id}:")]
+    waiting, verdicts, templates = here.uploads_waiting, here.verdicts, here.templates
     if waiting is None:
         lost = _("an unknown number of verdicts not yet uploaded: the service will never have them")
     else:
@@ -89,7 +88,7 @@ def _losses(device_id: str, losses: "ResetLosses") -> list[str]:
         lines.append("  " + _("an unknown number of templates of the gallery (the service has them)"))
     else:
         lines.append("  " + _(f"{templates:,} templates of the gallery (the service has them)"))
-    if losses.keys:
+    if here.keys:
         keys = _("its keys: it can sign no verdict any more, and wants a new token to become a device again")
         lines.append(f"  {keys}")
     return lines

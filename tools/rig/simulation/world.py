@@ -24,7 +24,7 @@ from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudError
 from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.store.base import Tx
-from device.core import housekeeping, self_description, store_watch
+from device.core import housekeeping, self_description
 from device.core.opening import Opened
 from device.errors import JournalError
 from device.health import HealthWord
@@ -125,7 +125,7 @@ _SURROUNDINGS: Final[list[tuple[ModuleType, str, Any]]] = [
     (self_description, "hottest_c", lambda: 41),
     (self_description, "available_mib", lambda: 1_024),
     (self_description, "free_bytes", lambda _folder: 8 << 30),
-    (store_watch, "free_bytes", lambda _folder: 8 << 30),
+    (housekeeping, "free_bytes", lambda _folder: 8 << 30),
     (reserve, "free_bytes", lambda _folder: 8 << 30),
     (housekeeping, "hottest_c", lambda: 41),
     (mail_carrier, "POLL_S", 6.0),
