@@ -2,7 +2,9 @@
 
 
 class CloudError(Exception):
-    """Base of every error raised by ``cloud_client``."""
+    """Base of every error raised by ``cloud_client``. `retry_after_s`: the wait that the service asks for."""
+
+    retry_after_s: float = 0.0
 
 
 class ServerAddressError(CloudError):

@@ -7,7 +7,7 @@ retried; it starts again after a success.
 from collections.abc import Callable
 from typing import Final
 
-from cloud_client.errors import CloudError, CloudProblem, CloudUnreachable
+from cloud_client.errors import CloudProblem, CloudUnreachable
 
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
@@ -46,8 +46,3 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, CloudProblem):
         return error.retryable or error.status in (429, 500, 502, 503, 504)
     return isinstance(error, CloudUnreachable)
-
-
-def retry_after_s(error: CloudError) -> float:
-    """The wait that the service asked for, 0 when it did not."""
-    return error.retry_after_s if isinstance(error, CloudProblem) else 0.0

@@ -209,8 +209,9 @@ class Session:
         except MessageRefused as refused:
             # An error is never answered, not even an unreadable one.
             if refused.about != MessageType.ERROR:
-                proven_code = refused.code if self._may_say(refused) else ErrorCode.UNPAIRED
-                self.send_error(proven_code, refused.about)
+                # Before the proofs only unreadable and foreign messages get an answer other than `unpaired`.
+                said = self.peer is not None or refused.code is not ErrorCode.UNSUPPORTED_TYPE
+                self.send_error(refused.code if said else ErrorCode.UNPAIRED, refused.about)
             return []
         if message.type is MessageType.ERROR:
             return self._read_error(message.body)
@@ -220,10 +221,6 @@ class Session:
             self.send_error(ErrorCode.UNPAIRED, message.type)
             return []
         return [Served(message)]
-
-    def _may_say(self, refused: MessageRefused) -> bool:
-        """Before the proofs only unreadable and foreign messages get an answer other than `unpaired`."""
-        return self.peer is not None or refused.code is not ErrorCode.UNSUPPORTED_TYPE
 
     def _read_hint(self, data: bytes) -> list[SessionEvent]:
         """A hint is never answered: what cannot be read or comes too early is gone."""

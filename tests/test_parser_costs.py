@@ -21,7 +21,7 @@ from cloud_client.reference_server.contract.strict_json import read_body
 from cloud_client.reference_server.errors import HttpSignatureError
 from device.config.config import parse_config
 from device.errors import ConfigError, IpcError
-from device.mail.inbox import InboxAssembly
+from device.mail.apply import InboxAssembly
 from device.platform.ipc import MAX_HEADER_BYTES, read_packet
 from link1 import frames
 from link1.bodies import Box, MailChunk

@@ -20,8 +20,8 @@ from device.enrolment.preview import Preview
 from device.enrolment.trial_pass import TrialPasses
 from device.health import Health, HealthWord
 from device.passage.engine import Conditions
-from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock
+from device.platform.threads import BulkTurn
 from device.trust.pinning import Pinning
 from device.vision.inference import RecognitionFault
 from device.vision.recognition import Interest, Look

@@ -33,7 +33,7 @@ from device.core.running_wipe import RunningWipe, WipeEnd
 from device.core.self_description import Hardware, SelfDescription, ServiceLink, ValidatorStatus
 from device.core.served_gallery import ServedGallery
 from device.core.service_news import ServiceNews
-from device.core.update_watch import UpdateWatch, install_prefix
+from device.core.update_watch import UpdateWatch
 from device.core.wiped_device import serve_wiped
 from device.enrolment.consent import TermsFolder, shipped_terms_dir
 from device.enrolment.desk import EnrolmentDesk
@@ -47,12 +47,11 @@ from device.mail.apply import MailApply
 from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
-from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock, SystemClock, has_kept_time
 from device.platform.logs import log_to_stderr
 from device.platform.memory import MemoryGuard, guard_memory
 from device.platform.roles import control_handler, serve_roles
-from device.platform.threads import StoreThread
+from device.platform.threads import BulkTurn, StoreThread
 from device.trust.known_time import known_time_ms
 from device.trust.pinning import Pinning
 from device.trust.service_status import StatusReader
@@ -532,7 +531,8 @@ class Palmd:
             stages=stages,
             wiped=lambda: self.wipe.begun,
             idle=lambda: self.gate.open_txn_id is None,
-            prefix=install_prefix(),
+            # Another place than the package's, for development.
+            prefix=Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access")),
         )
         self.housekeeping = Housekeeping(
             store=self.store_watch, gallery=gallery, health=self.health, clock=clock, stages=stages

@@ -17,9 +17,8 @@ from device.config.config import DeviceConfig
 from device.errors import TrustError
 from device.health import HealthWord
 from device.journal.journal import Journal
-from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import Clock
-from device.platform.threads import StoreThread
+from device.platform.threads import BulkTurn, StoreThread
 from device.trust.attestation import UNATTESTED, is_attested, read_attested
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyStore

@@ -3,7 +3,6 @@ because another model belongs to the gallery."""
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,8 +118,3 @@ class UpdateWatch:
             return  # nothing was installed yet, or it is running, and may be taken back
         if outcome.release_seq == state.app.release_seq:
             await self.desk.app_outcome(outcome.release_seq, outcome.code[:32])
-
-
-def install_prefix() -> Path:
-    """Where the package installs the software; PALM_ACCESS_PREFIX names another place for development."""
-    return Path(os.environ.get("PALM_ACCESS_PREFIX", "/opt/palm-access"))

@@ -26,7 +26,6 @@ from http import HTTPStatus
 from typing import Final
 
 from cloud_client.contract import QR_PREFIX
-from device.enrolment.body import write_enrolment, write_failure
 from device.enrolment.captures import HandCaptures, erase
 from device.enrolment.consent import OPTIONAL, AcceptedPurpose, Asked, TermsFolder
 from device.enrolment.effects import (
@@ -45,6 +44,8 @@ from device.enrolment.session import (
     normal_short_code,
     parse_qr,
     read_redeemed,
+    write_enrolment,
+    write_failure,
 )
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName

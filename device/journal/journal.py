@@ -36,8 +36,6 @@ from link1.events import Backing
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict
 from link1.signed import object_ref
 
-__all__ = ["Journal", "StoredVerdict", "Ticket", "TxnMemory", "UploadBatch"]
-
 MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
 PURGE_ROWS = 100

@@ -1,4 +1,5 @@
-"""Inbox records: checked, opened, then applied by the same code that handles them from the network.
+"""Inbox records: put together (LINK/1 §5), checked, opened, then applied by the same code that handles them
+from the network.
 
 A record's journey: `read_strict → check_inbox_record (shape, certificate, signature, box, src, dst, length,
 hash, seq) → open_record → the handler of its type`. Parsing and pages run on the gallery's thread, so that
@@ -20,7 +21,7 @@ from gallery.errors import GalleryError, PageRefused
 from gallery.freshness import GalleryNow
 from gallery.gallery import Applied, Gallery
 from link1 import members
-from link1.bodies import MAX_RECORD_BYTES
+from link1.bodies import MAX_RECORD_BYTES, MailAck, MailChunk, MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import PublicKey, SealKey
@@ -28,6 +29,67 @@ from link1.members import NAME
 from link1.sealed import check_inbox_record, open_record
 
 _log = logging.getLogger(__name__)
+
+
+class InboxAssembly:
+    """Assembles the record after the last applied: `take` returns the answer, or the whole record.
+
+    The bytes received survive a reset of the link, so that a transfer continues; after a restart of the
+    program it begins at 0 again."""
+
+    def __init__(self, applied_seq: int) -> None:
+        self.applied_seq = applied_seq
+        self._total = 0
+        self._data = bytearray()
+        self._judging = False
+
+    @property
+    def next_seq(self) -> int:
+        """The only record that is accepted now."""
+        return self.applied_seq + 1
+
+    def take(self, chunk: MailChunk) -> MailAck | bytes | None:
+        """The answer to a chunk; the bytes of the record when it is complete and has to be judged; None while
+        it is being judged."""
+        if chunk.seq <= self.applied_seq:
+            return self._ack(chunk.seq, MailState.APPLIED)
+        if chunk.seq != self.next_seq:
+            return self._ack(chunk.seq, MailState.GAP)
+        if self._judging:
+            return None
+        if chunk.total != self._total:
+            self._total = chunk.total
+            self._data.clear()
+        if chunk.offset == len(self._data):
+            self._data += chunk.data
+        if len(self._data) < self._total:
+            return self._ack(chunk.seq, MailState.MORE)
+        self._judging = True
+        return bytes(self._data)
+
+    def applied(self) -> MailAck:
+        """The record has taken effect, durably."""
+        self.applied_seq += 1
+        self._restart()
+        return self._ack(self.applied_seq, MailState.APPLIED)
+
+    def refused(self, code: str) -> MailAck:
+        """The record is rejected; it has to be sent again from the beginning."""
+        self._restart()
+        return self._ack(self.next_seq, MailState.REFUSED, code)
+
+    def postponed(self) -> None:
+        """The record cannot be judged now; the next question has it judged again."""
+        self._judging = False
+
+    def _restart(self) -> None:
+        self._judging = False
+        self._total = 0
+        self._data.clear()
+
+    def _ack(self, seq: int, state: MailState, code: str | None = None) -> MailAck:
+        next_offset = len(self._data) if state is MailState.MORE else 0
+        return MailAck(seq, next_offset, state, self.applied_seq, code)
 
 
 class InboxType(StrEnum):

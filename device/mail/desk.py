@@ -15,8 +15,7 @@ from cloud_client.contract import MAX_BATCH_ITEMS
 from device.errors import JournalError
 from device.journal.mail import MailBoxes, OutboxEntry
 from device.mail import outbox
-from device.mail.apply import Fault, MailApply, RecordRefused
-from device.mail.inbox import InboxAssembly
+from device.mail.apply import Fault, InboxAssembly, MailApply, RecordRefused
 from device.platform.clock import Clock
 from device.platform.threads import RunningTasks, StoreThread
 from device.values.status import MailStatus

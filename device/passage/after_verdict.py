@@ -21,13 +21,13 @@ from device.passage.effects import (
 from device.passage.table import Life, State, Trigger
 from device.trust.policy import Policy
 from device.values.transactions import StoredVerdict, TxnMemory
+from link1.bodies import MAX_REFS
 from link1.canonical import JsonObject
 from link1.objects import Decision, LastVerdict, Passage
 from link1.signed import object_ref
 
 MAX_OPEN = 64
 """Each waits at most 15 s by default, and a gate lets one person through every second or two."""
-MAX_REFS = 32
 _PACE_MS = 1_000
 MAX_RECENT = 64
 """A journal read is one or two messages behind; the rest is a reserve for slow disks."""

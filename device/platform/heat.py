@@ -26,6 +26,4 @@ def hottest_c(system: Path = Path("/sys")) -> int | None:
 
 def too_hot(temperature_c: int | None, *, before: bool) -> bool:
     """Whether the board counts as too hot; `before`: whether it did at the last look."""
-    if temperature_c is None:
-        return False
-    return temperature_c >= (COOL_C if before else HOT_C)
+    return temperature_c is not None and temperature_c >= (COOL_C if before else HOT_C)

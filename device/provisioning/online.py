@@ -22,7 +22,7 @@ from typing import Final
 from cloud_client.client import Answer, CloudClient, ServerAddress
 from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudAnswerError, CloudError, CloudProblem
-from cloud_client.retry import Backoff, Random, is_transient, retry_after_s
+from cloud_client.retry import Backoff, Random, is_transient
 from device import APP_PACKAGE
 from device.config.config import AttestSection, DeviceConfig, load_config, write_config
 from device.errors import AttestationError, NotProvisioned, ProvisioningError, TrustError
@@ -280,7 +280,7 @@ async def _register(cloud: CloudClient, body: bytes, token: str, around: Surroun
             raise ProvisioningError(str(error)) from error
         except CloudError as error:
             failure = error
-        delay_s = backoff.failed(retry_after_s(failure))
+        delay_s = backoff.failed(failure.retry_after_s)
         if (around.clock.monotonic_ms() - started_ms) / 1000 + delay_s > TRY_FOR_S:
             raise failure
         around.tell(f"{failure}; trying again in {delay_s:.0f} s")

@@ -7,7 +7,6 @@ from typing import Final
 
 from cloud_client.contract import ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
-from cloud_client.retry import retry_after_s
 from device.errors import IpcRefused
 from device.syncd.tasks import CORE_ANSWERS_S, CoreLine, SyncContext, SyncTask, read_answer
 from device.values import carrier
@@ -50,7 +49,7 @@ class ReportTask(SyncTask):
                 _log.info("reports: this service takes none")
                 self._not_before_ms = _in_ms(self._context, ROUTE_ABSENT_S)
                 return 0.0
-            pause_s = max(pause_s, retry_after_s(error))
+            pause_s = max(pause_s, error.retry_after_s)
         await asyncio.sleep(pause_s)
         return 0.0
 

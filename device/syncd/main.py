@@ -19,7 +19,7 @@ from typing import Final
 
 from cloud_client.client import CloudClient, ServerAddress
 from cloud_client.errors import CloudError, ServerAddressError
-from cloud_client.retry import Backoff, Random, retry_after_s
+from cloud_client.retry import Backoff, Random
 from device.config.config import config_path, load_config
 from device.errors import ConfigError, IpcError, IpcRefused
 from device.platform import sd_notify
@@ -82,7 +82,7 @@ async def _run(task: tasks.SyncTask, context: tasks.SyncContext, core: tasks.Cor
             try:
                 delay_s = await task.step(core)
             except CloudError as error:
-                delay_s = task.backoff.failed(retry_after_s(error))
+                delay_s = task.backoff.failed(error.retry_after_s)
             except IpcError as error:
                 if backoff.failures == 0:
                     _log.warning("%s: %s", task.name, error)

@@ -19,7 +19,7 @@ from typing import Final, TypeGuard
 
 from cloud_client.contract import CURSOR, MAX_BATCH_ITEMS, MAX_WAIT_S, ServiceCode
 from cloud_client.errors import CloudError, CloudProblem
-from cloud_client.retry import Backoff, is_transient, retry_after_s
+from cloud_client.retry import Backoff, is_transient
 from device.values.carrier import CloudState, GalleryPosition
 
 QUICK_ANSWER_S: Final = 1.0
@@ -123,7 +123,7 @@ class GalleryCourse:
             self._next = FetchSnapshot(None)
         elif isinstance(self._next, FetchDeltas):
             self._next = FetchDeltas(self.position, 0)
-        return self._backoff.failed(retry_after_s(error))
+        return self._backoff.failed(error.retry_after_s)
 
 
 def next_cursor_of(page: bytes) -> str | None:

@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NoReturn, TypeVar
 
 from cloud_client.client import Answer, CloudClient
 from cloud_client.errors import CloudError, CloudProblem
-from cloud_client.retry import Backoff, Random, retry_after_s
+from cloud_client.retry import Backoff, Random
 from device.errors import IpcError, IpcRefused
 from device.platform.clock import Clock
 from device.platform.ipc import IpcClient, Packet
@@ -227,7 +227,7 @@ class VerdictTask(SyncTask):
             except CloudError as error:
                 if is_judged(error):
                     return await self._refused(core, error, offered)
-                await self._context.pause(self.backoff.failed(retry_after_s(error)))
+                await self._context.pause(self.backoff.failed(error.retry_after_s))
                 continue
             return await self._answered(core, answer, offered.ticket)
 

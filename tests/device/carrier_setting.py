@@ -19,7 +19,7 @@ from cloud_client.reference_server.domain.gallery.deltas import delta_obj, make_
 from device.core.attestations import Attestations
 from device.core.carrier_api import CarrierApi, Errands
 from device.health import Health
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
 from device.platform.clock import SystemClock
 from device.platform.ipc import IpcServer
 from device.platform.threads import StoreThread
@@ -27,6 +27,7 @@ from device.trust.keystore import KeyStore
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.manifest import OfferReader
 from device.values.carrier import CloudState
+from device.values.transactions import StoredVerdict
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from gallery.stream import Delta, Entry, Op, head_zero, next_head

@@ -19,9 +19,8 @@ from device.config.config import (
     ModelSection,
 )
 from device.core.opening import Opened, boot_id, open_device
-from device.platform.bulk_turn import BulkTurn
 from device.platform.clock import has_kept_time
-from device.platform.threads import StoreThread
+from device.platform.threads import BulkTurn, StoreThread
 from device.trust.trust import Trust, trust_from_registration
 from device.updates.models import NO_MODEL_ID
 from gallery.stream import Entry

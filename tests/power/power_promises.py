@@ -12,10 +12,11 @@ from typing import Any
 
 from device.core.opening import Opened
 from device.errors import DeviceError
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
 from device.trust.keystore import KeyStore
 from device.trust.policy import read_policy
 from device.trust.trust import save_trust
+from device.values.transactions import StoredVerdict
 from device.wipe.wipe import Wipe, WipeStage, confirm_wipe, finish_wipe
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from device.core.opening import Opened
-from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, UploadBatch
+from device.journal.journal import MEMORY_MS, Journal
+from device.journal.upload import UploadBatch
 from device.mail.outbox import OutboxType, Sender
 from device.passage.decision import build_verdict
 from device.trust.keystore import KeyStore
 from device.trust.known_time import gallery_now
 from device.trust.trust import reread, save_trust
+from device.values.transactions import StoredVerdict
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
 from gallery.gallery import Gallery
 from link1.canonical import JsonObject, read_strict

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from device.journal.mail import OutboxEntry
-from device.mail.inbox import InboxAssembly
+from device.mail.apply import InboxAssembly
 from device.mail.outbox import chunk_of
 from device.passage.decision import build_verdict
 from device.passage.effects import (

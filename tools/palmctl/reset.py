@@ -37,7 +37,7 @@ _UNITS = ("palm-syncd.service", "palmd.service")
 class Here:
     """The device that would be destroyed, and what goes with it; None where a number could not be read.
 
-    `untold_wipe`: the service ordered a wipe and does not know yet that it is done; the key for that goes too.
+    `untold_wipe`: the service ordered a wipe and does not know yet that it is done; the key for it goes too.
     `uploads_waiting`: verdicts that the service does not have yet.
     """
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.enrolment.body import write_enrolment
 from device.enrolment.consent import REQUIRED, Asked, TermsFolder, shipped_terms_dir
 from device.enrolment.effects import (
     CaptureHint,
@@ -23,7 +22,7 @@ from device.enrolment.effects import (
 )
 from device.enrolment.flow import BOTH_HANDS, EnrolmentFlow
 from device.enrolment.outbox import EnrolmentAnswer
-from device.enrolment.session import EnrolmentSession, parse_qr
+from device.enrolment.session import EnrolmentSession, parse_qr, write_enrolment
 from device.errors import EnrolmentRefused
 from device.values.recognition import EnrolmentLook, HandName, PalmCapture
 from device.values.status import EnrolmentShown

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
+from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject
 from link1.signed import object_ref
 from tests.device.core_makers import (

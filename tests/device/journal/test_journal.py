@@ -10,9 +10,11 @@ import pytest
 from device.errors import JournalError
 from device.journal import journal as journal_module
 from device.journal import schema as schema_module
-from device.journal.journal import MEMORY_MS, Journal, StoredVerdict, Ticket
+from device.journal.journal import MEMORY_MS, Journal
 from device.journal.mail import OutboxEntry
 from device.journal.seal import RowSeal
+from device.journal.upload import Ticket
+from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject, canonical_bytes
 from link1.events import Backing
 from link1.objects import ErrorCode, LastVerdict

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
+from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject
 from link1.objects import ErrorCode
 from tests.device.core_makers import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
 from device.mail.apply import MailApply
 from device.mail.desk import MailDesk
 from device.mail.outbox import ReportedState, Sender
@@ -23,6 +23,7 @@ from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
 from device.values.report import HeldGallery
 from device.values.status import MailStatus
+from device.values.transactions import StoredVerdict
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery
 from link1.bodies import Box, MailChunk, MailPull

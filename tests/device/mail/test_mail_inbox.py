@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device.mail.inbox import InboxAssembly
+from device.mail.apply import InboxAssembly
 from link1.bodies import Box, MailAck, MailChunk, MailState
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.passage.after_verdict import MAX_REFS
 from device.passage.effects import Effect, JournalVerdict, SendError, SendGuide, SendVerdict
 from device.passage.engine import Conditions, TransactionEngine
 from device.values.recognition import Sighting
+from link1.bodies import MAX_REFS
 from link1.objects import ErrorCode, Pad, VerdictResult
 from tests.device.core_makers import (
     good_sighting,

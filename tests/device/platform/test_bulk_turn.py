@@ -2,7 +2,7 @@
 
 import threading
 
-from device.platform.bulk_turn import BulkTurn
+from device.platform.threads import BulkTurn
 
 
 def test_without_a_hand_bulk_work_begins_at_once() -> None:

@@ -17,10 +17,9 @@ from click.testing import CliRunner
 
 from cloud_client.client import CloudClient, ServerAddress
 from device.config.config import AttestSection, load_config, write_config
-from device.enrolment.body import write_enrolment
 from device.enrolment.consent import REQUIRED, Asked
 from device.enrolment.outbox import EnrolmentAnswer
-from device.enrolment.session import read_redeemed
+from device.enrolment.session import read_redeemed, write_enrolment
 from device.platform.clock import SystemClock
 from device.syncd.main import carry
 from device.syncd.tasks import CoreLine

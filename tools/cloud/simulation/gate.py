@@ -23,9 +23,8 @@ import numpy as np
 from cloud_client.client import Answer, CloudClient, ServerAddress
 from cloud_client.contract import MAX_BATCH_ITEMS, ServiceCode
 from cloud_client.errors import CloudProblem
-from device.enrolment.body import write_enrolment, write_failure
 from device.enrolment.consent import AcceptedPurpose
-from device.enrolment.session import EnrolmentSession, read_redeemed
+from device.enrolment.session import EnrolmentSession, read_redeemed, write_enrolment, write_failure
 from device.platform.files import shred, write_synced
 from device.provisioning.online import RegistrationFacts, check_registration, registration_body
 from device.trust.keystore import KeyStore

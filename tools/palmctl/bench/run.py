@@ -32,7 +32,6 @@ from models.embedding import Embedder
 from models.frames import CameraFrame
 from models.hand import HandFinder
 from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
-from models.thresholds import Thresholds
 from tools.palmctl.bench.board import DBD_ID, DEVICE_ID, GATE_ID, Board, Known, make_board
 from tools.palmctl.bench.daemon import BenchFailed, measure_start
 from tools.palmctl.bench.recording import FRAMES_HELD, films_of, read_recording
@@ -144,9 +143,8 @@ def measure_floor(
         gallery_key=trust.gallery_key,
         now=gallery_now(clock),
     )
-    thresholds = Thresholds.from_obj(asdict(manifest.thresholds))
     agree_cosine = manifest.agree_q / 10_000
-    recogniser = Recogniser(embedder, lambda: gallery, lambda: thresholds, agree_cosine=agree_cosine)
+    recogniser = Recogniser(embedder, lambda: gallery, lambda: manifest.thresholds, agree_cosine=agree_cosine)
     cv2.setNumThreads(1)
     took: list[float] = []
     for one in films:

@@ -234,10 +234,9 @@ def screen(told: JsonObject) -> list[str]:
         return click.style(text, fg="green" if good else "red")
 
     online = "online" if told["cloud_online"] else "offline"
-    serving = _("yes") if told["serving"] else _("no: every verdict would abstain")
     frames = _(f"{_number(told['frames_s'])} frames/s, {_number(told['examined_s'])} examined")
     rows = (
-        (_("serving"), mark(told["serving"], serving)),
+        (_("serving"), _yes(told["serving"])),
         (
             _("passages"),
             _(f"{_number(told['passages_min'])} a minute, {told['verdict_seq']} verdicts in all"),

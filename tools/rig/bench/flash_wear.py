@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from device.journal.journal import Journal, StoredVerdict
+from device.journal.journal import Journal
 from device.passage.decision import Outcome, build_verdict
 from device.platform.clock import Clock, SystemClock
 from device.trust.known_time import gallery_now
+from device.values.transactions import StoredVerdict
 from gallery.gallery import Gallery
 from gallery.stream import Head, head_zero
 from link1.canonical import JsonObject, b64_encode

@@ -21,10 +21,9 @@ from device.config.config import DeviceConfig
 from device.core.main import Palmd
 from device.core.opening import Opened, open_device
 from device.errors import DeviceError, IpcRefused, IpcUnreachable
-from device.platform.bulk_turn import BulkTurn
 from device.platform.ipc import Packet
 from device.platform.memory import MemoryGuard
-from device.platform.threads import StoreThread
+from device.platform.threads import BulkTurn, StoreThread
 from device.syncd.main import carry, http_key_of
 from device.syncd.tasks import CoreLine
 from device.values.recognition import MatchedPerson, Sighting
