@@ -36,7 +36,7 @@ from device.trust.service_status import ServiceStatus, StatusReader
 from device.updates.desk import UpdateDesk
 from device.updates.manifest import MAX_CHUNK_BYTES, MAX_MANIFEST_BYTES, OfferReader
 from device.values import carrier
-from device.values.report import SelfReport
+from device.values.status import SelfReport
 from gallery.errors import GalleryError, PageRefused
 from gallery.gallery import Gallery
 from link1 import members

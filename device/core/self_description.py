@@ -27,7 +27,7 @@ from device.platform.memory import MemoryGuard, available_mib
 from device.trust.pinning import Pinning
 from device.trust.trust import Pinned
 from device.updates.desk import UpdateDesk
-from device.values import report, status
+from device.values import status
 from device.values.carrier import CloudState
 from device.vision.capture import CameraCondition, CameraState, CaptureThread
 from device.vision.inference import InferenceThread
@@ -134,13 +134,13 @@ class SelfDescription:
             at_ms=self.clock.wall_ms(),
         )
 
-    def for_service(self) -> report.SelfReport:
+    def for_service(self) -> status.SelfReport:
         """The report of this moment, for both carriers."""
         trust, mark, mail = self.pinned.trust, self.gallery.mark(), self.mail().position
         camera, fps = self.hardware.camera, self._frames_per_second()
         working = camera is not None and camera.condition is CameraCondition.OK
-        waiting = report.ReportedQueues(self.store_watch().uploads_waiting, mail.out_seq - mail.out_acked_seq)
-        return report.SelfReport(
+        waiting = status.ReportedQueues(self.store_watch().uploads_waiting, mail.out_seq - mail.out_acked_seq)
+        return status.SelfReport(
             v=1,
             boot_id=self._boot_id,
             at_ms=self.clock.wall_ms(),
@@ -151,11 +151,11 @@ class SelfDescription:
             thr_id=self.pinning.policy.thresholds.thr_id,
             config_seq=self.pinning.policy.config_seq,
             health=tuple(str(word) for word in self.health.words),
-            gallery=None if trust.gallery is None else report.HeldGallery(mark.stream, mark.epoch, mark.seq),
-            link=report.ReportedLink(self.end.proven, trust.dbd_id if self.end.proven else None),
+            gallery=None if trust.gallery is None else status.HeldGallery(mark.stream, mark.epoch, mark.seq),
+            link=status.ReportedLink(self.end.proven, trust.dbd_id if self.end.proven else None),
             queues=waiting,
-            board=report.ReportedBoard(hottest_c(), _free_mib(self.config.device.state_dir), available_mib()),
-            camera=report.ReportedCamera(fps) if working else None,
+            board=status.ReportedBoard(hottest_c(), _free_mib(self.config.device.state_dir), available_mib()),
+            camera=status.ReportedCamera(fps) if working else None,
             counters=self._counters(),
             updates=release_states(self.updates),
         )

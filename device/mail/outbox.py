@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from device.journal.mail import OutboxEntry
-from device.values.report import SelfReport
-from device.values.status import RefusedMail
+from device.values.status import RefusedMail, SelfReport
 from link1.bodies import MAX_CHUNK_BYTES, Box, MailChunk, MailPull
 from link1.canonical import JsonObject, canonical_bytes
 from link1.keys import SealPublicKey, SigningKey

@@ -4,14 +4,6 @@ from typing import Any
 
 from device.platform.memory import MemoryGuard
 from device.values.carrier import CloudState
-from device.values.report import (
-    HeldGallery,
-    ReportedBoard,
-    ReportedCamera,
-    ReportedLink,
-    ReportedQueues,
-    SelfReport,
-)
 from device.values.status import (
     CableStatus,
     CameraStatus,
@@ -19,8 +11,14 @@ from device.values.status import (
     EnrolmentShown,
     EvidenceCounters,
     GalleryStatus,
+    HeldGallery,
     LatencyStatus,
     MailStatus,
+    ReportedBoard,
+    ReportedCamera,
+    ReportedLink,
+    ReportedQueues,
+    SelfReport,
     UpdatesStatus,
 )
 from link1.objects import AppVersion

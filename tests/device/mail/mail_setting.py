@@ -21,8 +21,7 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform.clock import SystemClock
 from device.platform.threads import StoreThread
 from device.trust.service_status import ServiceStatus, StatusReader
-from device.values.report import HeldGallery
-from device.values.status import MailStatus
+from device.values.status import HeldGallery, MailStatus
 from device.values.transactions import StoredVerdict
 from gallery.freshness import GalleryNow
 from gallery.gallery import Gallery

@@ -32,7 +32,7 @@ from device.trust.policy import Policy, read_policy
 from device.trust.service_status import StatusReader
 from device.trust.trust import load_trust, save_trust, with_service_keys
 from device.values.recognition import HandName, PalmCapture
-from device.values.report import HeldGallery, ReportedBoard, ReportedLink, ReportedQueues, SelfReport
+from device.values.status import HeldGallery, ReportedBoard, ReportedLink, ReportedQueues, SelfReport
 from gallery.stream import VECTOR_LENGTH, StagedEntry, read_snapshot_page, state_of
 from link1 import members
 from link1.bodies import Box
