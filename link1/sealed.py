@@ -177,7 +177,7 @@ def check_inbox_record(
 
     Returns its post and ciphertext; raises SealError with the code to report.
     """
-    post, ciphertext = _shape(record, Box.IN)
+    post, ciphertext = read_record(record, Box.IN)
     try:
         certificate = SignerCertificate.from_b64(record.get("signer_cert_b64"))
     except FormatError as error:
@@ -186,23 +186,10 @@ def check_inbox_record(
         signer = certificate.check(SignerPurpose.POST, roots, now_ms)
     except SignatureError as error:
         raise SealError("unknown_signer", str(error)) from None
-    _check_signature(record, signer)
-    _check_addressing(post, Box.IN, src=SERVICE_ID, dst=device_id)
-    _check_ciphertext(post, ciphertext)
+    check_signature(record, signer)
+    check_post(post, ciphertext, Box.IN, src=SERVICE_ID, dst=device_id)
     if post.seq != next_seq:
         raise SealError("seq_conflict", f"seq {next_seq} is next")
-    return post, ciphertext
-
-
-def check_outbox_record(record: JsonObject, *, device_id: str, signer: PublicKey) -> tuple[Post, bytes]:
-    """Check a record from a device, in the order the contract gives, but for its seq.
-
-    Returns its post and ciphertext; raises SealError with the code to report.
-    """
-    post, ciphertext = _shape(record, Box.OUT)
-    _check_signature(record, signer)
-    _check_addressing(post, Box.OUT, src=device_id, dst=SERVICE_ID)
-    _check_ciphertext(post, ciphertext)
     return post, ciphertext
 
 
@@ -237,7 +224,8 @@ def _info(addressing: JsonObject) -> bytes:
 _RECORD_MEMBERS = frozenset({"post", "ct_b64", "alg", "signer_kid", "sig_b64"})
 
 
-def _shape(record: JsonObject, box: Box) -> tuple[Post, bytes]:
+def read_record(record: JsonObject, box: Box) -> tuple[Post, bytes]:
+    """The post and the ciphertext of a record, unchecked but for their shape. Raises SealError."""
     if set(record) - {"signer_cert_b64"} != _RECORD_MEMBERS:
         raise SealError("malformed", "a record has post, ct_b64, alg, signer_kid, sig_b64")
     try:
@@ -252,7 +240,8 @@ def _wrapper(record: JsonObject) -> JsonObject:
     return {name: record[name] for name in ("post", "alg", "signer_kid", "sig_b64")}
 
 
-def _check_signature(record: JsonObject, signer: PublicKey) -> None:
+def check_signature(record: JsonObject, signer: PublicKey) -> None:
+    """Raises SealError unless `signer` signed the record."""
     if record["signer_kid"] != signer.kid:
         raise SealError("unknown_signer", "signer_kid is not the key that may sign here")
     try:
@@ -263,16 +252,14 @@ def _check_signature(record: JsonObject, signer: PublicKey) -> None:
         raise SealError("bad_signature", str(error)) from None
 
 
-def _check_addressing(post: Post, box: Box, *, src: str, dst: str) -> None:
+def check_post(post: Post, ciphertext: bytes, box: Box, *, src: str, dst: str) -> None:
+    """Check who it is from and for, and what it says of its ciphertext. Raises SealError."""
     if post.box is not box:
         raise SealError("wrong_box", f"box {box} expected")
     if post.src != src:
         raise SealError("wrong_source", "src is not who may write here")
     if post.dst != dst:
         raise SealError("wrong_destination", "dst is another recipient")
-
-
-def _check_ciphertext(post: Post, ciphertext: bytes) -> None:
     if len(ciphertext) != post.ct_len:
         raise SealError("length_mismatch", "ct_len is not the length of the ciphertext")
     if hashlib.sha256(ciphertext).hexdigest() != post.ct_sha256:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_client.reference_server.contract.sealed import check_outbox_record
 from link1.bodies import Box
 from link1.canonical import b64_decode, b64_encode
 from link1.errors import FormatError, SealError, SignatureError
@@ -12,7 +13,6 @@ from link1.sealed import (
     SignerCertificate,
     SignerPurpose,
     check_inbox_record,
-    check_outbox_record,
     open_record,
     seal_record,
 )

@@ -5,11 +5,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from cloud_client.reference_server.contract.sealed import check_outbox_record
 from link1.bodies import Box, MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.keys import SigningKey
 from link1.objects import VerdictResult
-from link1.sealed import SignerCertificate, SignerPurpose, check_outbox_record, open_record, seal_record
+from link1.sealed import SignerCertificate, SignerPurpose, open_record, seal_record
 from link1.signed import Kind, sign_object
 from link1.validator.desk import VerdictAnswered
 from link1.validator.mail import InboxSettled, OutboxCollected

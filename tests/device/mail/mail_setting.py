@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cloud_client.reference_server.contract.sealed import check_outbox_record
 from device.journal.journal import Journal
 from device.mail.apply import MailApply
 from device.mail.desk import MailDesk
@@ -33,7 +34,6 @@ from link1.keys import SealKey, SigningKey
 from link1.sealed import (
     SignerCertificate,
     SignerPurpose,
-    check_outbox_record,
     open_record,
     seal_record,
 )

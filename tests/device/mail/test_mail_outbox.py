@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_client.reference_server.contract.sealed import check_outbox_record
 from device.journal.mail import OutboxEntry
 from device.mail.outbox import (
     REPORT_APART_MS,
@@ -21,7 +22,7 @@ from device.values.status import RefusedMail
 from link1.bodies import MAX_CHUNK_BYTES, MailPull
 from link1.canonical import read_strict
 from link1.keys import SealKey, SigningKey
-from link1.sealed import OUTBOX_CT_MAX_BYTES, check_outbox_record, open_record
+from link1.sealed import OUTBOX_CT_MAX_BYTES, open_record
 from tests.device.status_makers import some_report
 
 KEY = SigningKey.from_seed(b"\x01" * 32)

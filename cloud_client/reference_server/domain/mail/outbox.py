@@ -16,6 +16,7 @@ from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.bodies import VerdictBatch, read_model
 from cloud_client.reference_server.contract.mail import MailedReport, SubmitOutbox, WipeDone, read_report
 from cloud_client.reference_server.contract.problems import Problem
+from cloud_client.reference_server.contract.sealed import check_outbox_record
 from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.call import ApiAnswer, Call
 from cloud_client.reference_server.domain.devices import reports
@@ -30,7 +31,7 @@ from cloud_client.reference_server.store.base import Row, Tx
 from link1.canonical import JsonObject, b64_decode, canonical_bytes
 from link1.errors import SealError
 from link1.keys import PublicKey, SealKey
-from link1.sealed import check_outbox_record, open_record
+from link1.sealed import open_record
 
 Content = VerdictBatch | MailedReport | WipeDone
 _CONTENTS: Final[Mapping[OutboxKind, Callable[[object], Content]]] = {
