@@ -60,7 +60,7 @@ from device.updates import install  # noqa: F401
 from device.updates.archive import Limits, unpack
 from device.updates.manifest import Offer, read_chunk, read_manifest
 from device.updates.state import UpdateState
-from device.values import carrier, control, report, status  # noqa: F401
+from device.values import carrier, control, status  # noqa: F401
 from device.wipe.wipe import read_wipe
 from gallery.errors import GalleryError, PageRefused
 from gallery.records import Held, Staging
