@@ -61,10 +61,10 @@ def _is_plain(value: object, depth: int) -> bool:
     if depth == 0:
         return False
     if kind is dict:
-        return all(
-            type(name) is str and name.isascii() and _is_plain(item, depth - 1)
-            for name, item in value.items()  # type: ignore[attr-defined]
-        )
+        for name, item in value.items():  # type: ignore[attr-defined]
+            if type(name) is not str or not name.isascii() or not _is_plain(item, depth - 1):
+                return False
+        return True
     return kind is list and all(_is_plain(item, depth - 1) for item in value)  # type: ignore[attr-defined]
 
 

@@ -164,7 +164,7 @@ class Verdict(SignedObject):
     @classmethod
     def from_obj(cls, obj: Mapping[str, object]) -> Self:
         verdict = super().from_obj(obj)
-        if members.one_of(obj, "decision", frozenset(VerdictDecision)) != verdict.decision:
+        if members.member(obj, "decision") != verdict.decision:
             raise FormatError("members decision and result do not belong together")
         return verdict
 

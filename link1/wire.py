@@ -166,8 +166,7 @@ def _reader(kind: Any) -> _Reader:  # noqa: PLR0911 - one line a kind
     """What reads a value of the type `kind`. It raises _NotTaken, or FormatError from an object in it."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        read, rule = _reader(_without_none(arguments[0])), arguments[1]
-        return lambda value: _ruled(rule, read(value))
+        return _ruled(_without_none(arguments[0]), arguments[1])
     if origin in (Union, UnionType):
         read = _reader(_without_none(kind))
         return lambda value: None if value is None else read(value)
@@ -224,16 +223,29 @@ def _word(kind: type[StrEnum], value: Any) -> StrEnum:
         raise _NotTaken(f"one of {', '.join(sorted(kind))}") from None
 
 
-def _ruled(rule: _Rule, value: Any) -> object:
+def _ruled(kind: Any, rule: _Rule) -> _Reader:
+    """What reads a value of the type `kind` that fits `rule`."""
+    read, (fits, expected) = _reader(kind), _fits(kind, rule)
+
+    def ruled(value: object) -> object:
+        found = read(value)
+        if not fits(found):
+            raise _NotTaken(expected)
+        return found
+
+    return ruled
+
+
+def _fits(kind: Any, rule: _Rule) -> tuple[Callable[[Any], object], str]:
+    """What is true of a value that fits, and how the rule reads."""
     match rule:
-        case Between() if isinstance(value, tuple) and not rule.low <= len(value) <= rule.high:
-            raise _NotTaken(f"an array of {rule.low} to {rule.high} items")
-        case Between() if isinstance(value, int) and not rule.low <= value <= rule.high:
-            raise _NotTaken(f"an integer from {rule.low} to {rule.high}")
-        case Base64Bytes() if not rule.holds(value):
-            raise _NotTaken(f"base64 of {rule.low} to {rule.high} bytes")
-        case frozenset() if value not in rule:
-            raise _NotTaken(f"one of {', '.join(sorted(rule))}")
-        case re.Pattern() if rule.fullmatch(value) is None:
-            raise _NotTaken(f"a string of the form {rule.pattern}")
-    return value
+        case Between(low, high) if get_origin(kind) is tuple:
+            return lambda items: low <= len(items) <= high, f"an array of {low} to {high} items"
+        case Between(low, high):
+            return lambda number: low <= number <= high, f"an integer from {low} to {high}"
+        case Base64Bytes(low, high):
+            return rule.holds, f"base64 of {low} to {high} bytes"
+        case frozenset():
+            return rule.__contains__, f"one of {', '.join(sorted(rule))}"
+        case re.Pattern():
+            return rule.fullmatch, f"a string of the form {rule.pattern}"

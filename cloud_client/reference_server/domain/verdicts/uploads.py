@@ -210,7 +210,7 @@ def _link_chain(take: _Upload, kid: str, seq: int) -> None:
     rows = {
         row["verdict_seq"]: row
         for row in tx.all(
-            """SELECT verdict_id, verdict_seq, prev_ref FROM verdicts
+            """SELECT verdict_id, verdict_seq, prev_ref, chain_broken FROM verdicts
                WHERE signer_kid = :kid AND verdict_seq BETWEEN :low AND :high""",
             kid=kid,
             low=seq - 1,
@@ -221,16 +221,17 @@ def _link_chain(take: _Upload, kid: str, seq: int) -> None:
         if row is None:
             continue
         if row["verdict_seq"] == 1:
-            whole = row["prev_ref"] == PREV_REF_OF_FIRST
+            broken = row["prev_ref"] != PREV_REF_OF_FIRST
         else:
             before = rows.get(row["verdict_seq"] - 1)
-            whole = before is not None and before["verdict_id"] == row["prev_ref"]
-        tx.run(
-            "UPDATE verdicts SET chain_broken = :broken WHERE verdict_id = :verdict_id",
-            broken=int(not whole),
-            verdict_id=row["verdict_id"],
-        )
-        _refresh(take, row["verdict_id"])
+            broken = before is None or before["verdict_id"] != row["prev_ref"]
+        if broken != row["chain_broken"]:
+            tx.run(
+                "UPDATE verdicts SET chain_broken = :broken WHERE verdict_id = :verdict_id",
+                broken=int(broken),
+                verdict_id=row["verdict_id"],
+            )
+            _refresh(take, row["verdict_id"])
 
 
 @dataclass(frozen=True, slots=True)
