@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
+from typing import cast
 
 from starlette.types import ASGIApp
 
@@ -53,6 +55,7 @@ Ready = Callable[[str, str | None], None]
 _SHUTDOWN_S = 5
 _PROBE = b"is the key in force at hand?"
 _SWITCH_S = 0.001
+_LINES_S = 0.2
 _GARBAGE = (500_000, 10, 10)
 """New objects between two looks for garbage that refers to itself. A look at two thousand waiting devices
 takes a tenth of a second; a request leaves no such garbage, a connection about a kilobyte."""
@@ -239,6 +242,7 @@ async def _serve(options: ServeOptions, ready: Ready, stop: asyncio.Event) -> No
     tasks = [
         asyncio.create_task(_sweep_regularly(api), name="sweeper"),
         asyncio.create_task(_move_rollouts(api), name="rollouts"),
+        asyncio.create_task(_write_lines(), name="lines"),
     ]
     try:
         tls = {"tls_cert": options.tls_cert, "tls_key": options.tls_key}
@@ -328,8 +332,17 @@ async def _move_those_of(api: Api, environment: Environment) -> None:
         pass
 
 
+async def _write_lines() -> None:
+    """Lines of the access log go out a few times a second: each system call is a twentieth of a request."""
+    while True:
+        await asyncio.sleep(_LINES_S)
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def run(options: ServeOptions, ready: Ready) -> None:
     """``serve`` with logging to standard error; returns when the server has ended."""
+    cast("TextIOWrapper", sys.stderr).reconfigure(line_buffering=False, write_through=False)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     listener.silence()
     # How long a thread that makes a list may hold the interpreter while the loop wants it.

@@ -32,12 +32,10 @@ class _Crew:
         """Work given and not yet done."""
 
     async def run(self, work: Callable[[CloudStore], T]) -> T:
-        """Do ``work`` on one of the threads. Once given it is done, even if the caller is cancelled."""
+        """Do ``work`` on one of the threads. Once begun it is finished, even if the caller is cancelled."""
         self.queued += 1
         try:
-            return await asyncio.shield(
-                asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
         finally:
             self.queued -= 1
 

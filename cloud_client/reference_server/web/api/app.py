@@ -14,8 +14,8 @@ import secrets
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -104,8 +104,11 @@ class Api:
         operations = table.get(template, {})
         operation = operations.get(request.method)
         try:
-            # Not held while an answer is sent: a client that reads slowly takes nobody's turn.
-            async with self.service.waiters.at_work if operation and operation.polled else nullcontext():
+            if operation is not None and operation.polled:
+                # Not held while an answer is sent: a client that reads slowly takes nobody's turn.
+                async with self.service.waiters.at_work:
+                    answer = await self._answer(operations, request, exchange, path_params)
+            else:
                 answer = await self._answer(operations, request, exchange, path_params)
         except Problem as problem:
             answer = _problem_answer(problem, exchange)
@@ -223,9 +226,11 @@ class Api:
             return b""  # whatever a stranger sends after the head is not read
         if operation.bodies and operation.surface is not Surface.REGISTRATION:
             request.check_json_type()
-        # Nor while a body comes, however slowly.
-        aside = operation.polled and not request.whole
-        async with self.service.waiters.aside() if aside else nullcontext():
+        if operation.polled and not request.whole:
+            # Nor is the turn held while a body comes, however slowly.
+            async with self.service.waiters.aside():
+                body = await request.body(operation.max_bytes, take)
+        else:
             body = await request.body(operation.max_bytes, take)
         now_ms = self.service.now_ms()
         if verified is not None:
@@ -365,7 +370,9 @@ def _checked(operation: Operation, call: Call) -> Call:
     for name, rule in operation.paths.items():
         if not rule.pattern.fullmatch(call.path[name]):
             raise Problem(rule.missing)
-    return call if body is None else replace(call, body=body)
+    if body is None:
+        return call
+    return Call(call.service, call.caller, call.path, call.query, body, call.now_ms, call.if_none_match)
 
 
 def _named_alike(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:

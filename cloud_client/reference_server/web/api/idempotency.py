@@ -11,7 +11,7 @@ by compare-and-set on the time it was made.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cloud_client.reference_server.contract.problems import Problem, ProblemCode
 from cloud_client.reference_server.contract.words import IDEMPOTENT_REPLAYED_HEADER
@@ -120,13 +120,13 @@ def record(tx: Tx, claimed: Claim, answer: ApiAnswer) -> ApiAnswer:
         key_mac=claimed.key_mac,
         started_ms=claimed.started_ms,
     )
-    return _marked(answer, "false", body)
+    headers = {**answer.headers, IDEMPOTENT_REPLAYED_HEADER: "false"}
+    return ApiAnswer(
+        answer.status, answer.body, headers, answer.subject_id, answer.wakes, answer.unfinished, body
+    )
 
 
 def _read_answer(data: bytes) -> ApiAnswer:
     content = json.loads(data)
-    return _marked(ApiAnswer(content["status"], content["body"], content["headers"]), "true")
-
-
-def _marked(answer: ApiAnswer, replayed: str, encoded: bytes = b"") -> ApiAnswer:
-    return replace(answer, headers={**answer.headers, IDEMPOTENT_REPLAYED_HEADER: replayed}, encoded=encoded)
+    headers = {**content["headers"], IDEMPOTENT_REPLAYED_HEADER: "true"}
+    return ApiAnswer(content["status"], content["body"], headers)

@@ -74,11 +74,16 @@ class _Paced(h11.Connection):
     _pieces = 0
 
     def next_event(self) -> Any:
-        if self.their_state is h11.IDLE and not (self.known or self.turn):
-            return h11.NEED_DATA
-        if self.their_state is h11.IDLE and _too_many_lines(self.trailing_data[0]):
-            raise h11.RemoteProtocolError("a head of too many lines")
-        if self.their_state is h11.SEND_BODY and not self.allowed:
+        state = self.their_state
+        if state is h11.IDLE or state is h11.DONE:
+            data, ended = self.trailing_data
+            if not data and not ended:
+                return h11.NEED_DATA  # h11 takes a twentieth of a request to say so, twice in each
+            if state is h11.IDLE and not (self.known or self.turn):
+                return h11.NEED_DATA
+            if state is h11.IDLE and _too_many_lines(data):
+                raise h11.RemoteProtocolError("a head of too many lines")
+        if state is h11.SEND_BODY and not self.allowed:
             return h11.NEED_DATA
         event = super().next_event()
         if isinstance(event, h11.Request):
