@@ -105,18 +105,9 @@ class HttpRequest:
 
     def check_json_type(self) -> None:
         """Problem 415 unless the body is said to be plain UTF-8 JSON."""
-        wrong = Problem(ProblemCode.UNSUPPORTED_MEDIA_TYPE)
-        values = self.header("content-type")
-        if len(values) != 1:
-            raise wrong
-        media_type, *parameters = (part.strip().lower() for part in values[0].split(";"))
-        if media_type != JSON_TYPE:
-            raise wrong
-        for parameter in parameters:
-            if parameter and parameter not in {"charset=utf-8", 'charset="utf-8"'}:
-                raise wrong
-        if any(value.strip().lower() != "identity" for value in self.header("content-encoding")):
-            raise wrong
+        coded = any(value.strip().lower() != "identity" for value in self.header("content-encoding"))
+        if coded or not _is_json(self.header("content-type")):
+            raise Problem(ProblemCode.UNSUPPORTED_MEDIA_TYPE)
 
     async def body(self, max_bytes: int, take: Callable[[int], None]) -> bytes:
         """The whole body, for whose memory ``take`` is called as it comes. Problem 413 beyond ``max_bytes``.
@@ -144,6 +135,15 @@ class HttpRequest:
     def leaves_much(self) -> bool:
         """Whether the body was not read, and is too large to be dropped: the connection ends then."""
         return not self.whole and not is_drained(self.header("content-length"))
+
+
+def _is_json(types: Sequence[str]) -> bool:
+    if len(types) != 1:
+        return False
+    media_type, *parameters = (part.strip().lower() for part in types[0].split(";"))
+    return media_type == JSON_TYPE and all(
+        parameter in {"", "charset=utf-8", 'charset="utf-8"'} for parameter in parameters
+    )
 
 
 def is_drained(lengths: Sequence[str]) -> bool:
