@@ -1,6 +1,7 @@
-"""A file system of a few mebibytes, for those who may mount one, and ballast to fill it with."""
+"""Disks that fill up, refuse or wear out. All but the limit on file sizes are mounted, which takes root."""
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -37,6 +38,17 @@ def fill(folder: Path, *, leave_bytes: int = 0) -> Path:
             except OSError:
                 break
     return ballast
+
+
+@contextmanager
+def no_file_may_grow_beyond(size_bytes: int) -> Iterator[None]:
+    """For this whole process; a write beyond it fails as on a broken disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

@@ -1,10 +1,8 @@
 """A journal on a disk that fills up: the reserve keeps passages going, and comes back when there is room."""
 
 import contextlib
-import resource
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from device.journal.journal import MEMORY_MS, PURGE_ROWS, Journal
 from device.journal.reserve import GIVEN_UP_BELOW_BYTES, RESERVE_BYTES, Reserve, free_bytes
 from link1.canonical import JsonObject
 from link1.signed import object_ref
-from tests.device.core.small_disk import fill, small_disk
+from tests.device.core.small_disk import fill, no_file_may_grow_beyond, small_disk
 from tests.device.core_makers import REJECTED, HandClock, make_decision, make_request, sign_verdict, txn_id_of
 from tests.device.core_makers import make_passage as make_passage_of
 from tests.device.journal.journal_makers import append, make_journal
@@ -113,16 +111,6 @@ def test_the_reserve_is_given_up_in_time_and_made_again(disk: Path) -> None:
     ballast.unlink()
     assert reserve.keep()
     assert Reserve(file).held
-
-
-@contextmanager
-def no_file_may_grow_beyond(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_what_could_not_be_written_was_not_said_and_uses_no_number(tmp_path: Path) -> None:
