@@ -14,6 +14,7 @@ import tty
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, cycle
 from pathlib import Path
 from statistics import median
@@ -35,9 +36,11 @@ from link1.signed import Kind, object_ref, sign_object, verify_object
 from link1.transport.pump import CablePump
 from link1.transport.serial_port import Port, SerialPort
 from tools.palmctl.bench.board import DBD_ID, GATE_ID, Board
-from tools.palmctl.bench.daemon import BenchFailed, running_palmd
+from tools.palmctl.bench.daemon import BenchFailed, Running, running_palmd
 
 Picture = NDArray[np.uint8]
+Beside = Callable[[Running], Coroutine[Any, Any, None]]
+"""Other work during the passages, which may look at the daemon."""
 FILM_FPS = 30
 CAMERA_FPS = 1000
 """How often the folder is asked for a new picture, which adds at most 1 ms to what a camera takes."""
@@ -143,7 +146,7 @@ def measure_latency(
     camera: Path,
     cable: Path,
     *,
-    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    beside: Beside | None = None,
     apart_s: float = AFTER_LEAVING_S,
 ) -> dict[str, Any]:
     """Play `films` one after the other before a running device; figures in milliseconds.
@@ -154,8 +157,9 @@ def measure_latency(
     writer = FolderWriter(camera)
     writer.clear()
     writer.put(empty)
-    with _pty_at(cable) as port, running_palmd(board.config_path):
-        return asyncio.run(_passages(board, films, empty, writer, port, beside, apart_s))
+    with _pty_at(cable) as port, running_palmd(board.config_path) as palmd:
+        work = None if beside is None else partial(beside, palmd)
+        return asyncio.run(_passages(board, films, empty, writer, port, work, apart_s))
 
 
 @contextmanager
@@ -201,7 +205,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     empty: bytes,
     writer: FolderWriter,
     port: Port,
-    beside: Callable[[], Coroutine[Any, Any, None]] | None,
+    work: Callable[[], Coroutine[Any, Any, None]] | None,
     apart_s: float,
 ) -> dict[str, Any]:
     gate = BenchValidator(board)
@@ -214,8 +218,8 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
         async with asyncio.timeout(20):
             await gate.serving.wait()
         await _nobody(empty, writer, apart_s)
-        if beside is not None:
-            also.append(asyncio.create_task(beside()))
+        if work is not None:
+            also.append(asyncio.create_task(work()))
         for film in films:
             gate.ask()
             pump.kick()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, cycle, islice
 from pathlib import Path
 from threading import Event
@@ -17,7 +17,7 @@ from models.synthesis.scene import empty_scene
 from tools.palmctl.bench.board import Board, Known, snapshot_pages
 from tools.palmctl.bench.daemon import BenchFailed, measure_start, running_palmd
 from tools.palmctl.bench.run import new_board
-from tools.palmctl.bench.verdict_latency import FolderWriter, encode, measure_latency
+from tools.palmctl.bench.verdict_latency import Beside, FolderWriter, encode, measure_latency
 from tools.rig.bench.films import PLACE, enrol, film
 from tools.rig.bench.flash_wear import measure_flash_wear
 from tools.rig.bench.flash_wear import summary as flash_summary
@@ -31,7 +31,6 @@ SETTLE_S: Final = 5.0
 """What a daemon does once after its start is over by then."""
 
 Tell = Callable[[str], None]
-Beside = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run_device_bench(
@@ -56,10 +55,10 @@ def run_device_bench(
     tell(f"{passages} passages while snapshots of {beside_templates} templates are applied")
     pages = _snapshot_files(folder / "pages", board, manifest.model_id, known, beside_templates)
     applied: list[int] = []
-    snapshot = latency(lambda: _apply_snapshots(config, pages, applied))
+    snapshot = latency(lambda _palmd: _apply_snapshots(config, pages, applied))
     tell(f"{passages} passages while an update is written")
     written: list[dict[str, float]] = []
-    update = latency(lambda: _write_updates(config, board, written))
+    update = latency(lambda _palmd: _write_updates(config, board, written))
     tell("bytes to flash")
     wear_folder = folder / "wear"
     wear_folder.mkdir()

@@ -24,6 +24,7 @@ from device.config.config import DeviceConfig
 from device.platform.ipc import ask_core
 from device.values.control import NextAsked, PassAnswer
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from tools.palmctl.bench.daemon import Running
 from tools.palmctl.bench.recording import films_of, read_recording
 from tools.palmctl.bench.run import enrolled, new_board
 from tools.palmctl.bench.verdict_latency import encode, measure_latency
@@ -55,7 +56,7 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
         empty,
         folder / "device" / "camera",
         Path(config.link.port),
-        beside=lambda: _watch(config, board.config_path, seen),
+        beside=lambda palmd: _watch(config, palmd, seen),
     )
     return {
         "templates": templates,
@@ -69,13 +70,12 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
     }
 
 
-async def _watch(config: DeviceConfig, config_path: Path, seen: list[dict[str, float]]) -> None:
+async def _watch(config: DeviceConfig, palmd: Running, seen: list[dict[str, float]]) -> None:
     """Note every passage: its stages, and what the daemon has used until then."""
-    pid = _daemon(config_path)
     while True:
         answer = await asyncio.to_thread(_next_passage, config)
         if answer is not None:
-            seen.append({name: us / 1000 for name, us in answer} | await asyncio.to_thread(_used, pid))
+            seen.append({name: us / 1000 for name, us in answer} | await asyncio.to_thread(_used, palmd))
 
 
 def _next_passage(config: DeviceConfig) -> Sequence[tuple[str, int]] | None:
@@ -86,25 +86,11 @@ def _next_passage(config: DeviceConfig) -> Sequence[tuple[str, int]] | None:
     return None if passage is None else passage.stages_us
 
 
-def _daemon(config_path: Path) -> int:
-    """The process whose command line names this configuration."""
-    wanted = str(config_path).encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if wanted in words:
-            return int(folder.name)
-    raise AssertionError("a daemon that answers has a process")
-
-
-def _used(pid: int) -> dict[str, float]:
-    proc = Path(f"/proc/{pid}")
-    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+def _used(palmd: Running) -> dict[str, float]:
+    proc = Path(f"/proc/{palmd.pid}")
     written = dict(line.split(": ") for line in (proc / "io").read_text().splitlines())
     return {
-        "rss_mib": int(status["VmRSS"].split()[0]) / 1024,
+        "rss_mib": palmd.rss_bytes / 2**20,
         "faults": float((proc / "stat").read_text().rpartition(")")[2].split()[7]),
         "disk_bytes": float(written["write_bytes"]),
     }
