@@ -55,7 +55,7 @@ CURVES: Final[dict[int, ec.EllipticCurve]] = {33: ec.SECP256R1(), 49: ec.SECP384
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _LATEST_S: Final = 253_402_300_799
 """The end of the year 9999, which X.509 means by "no end"."""
-_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+SIGNS_CERTIFICATES: Final = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
     key_encipherment=False,
@@ -200,7 +200,7 @@ def _made(packed: bytes) -> bytes:
         .not_valid_before(_EPOCH)
         .not_valid_after(_EPOCH + datetime.timedelta(seconds=until_s))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        .add_extension(SIGNS_CERTIFICATES, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
     return made.sign(ec.generate_private_key(CURVES[size]), hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from device.provisioning.invitation import SIGNS_CERTIFICATES
 from tools.cloud.authority import pack_authority
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -41,7 +42,7 @@ class Authority:
         certificate = (
             _begun(subject, subject, key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
-            .add_extension(_SIGNS, critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -86,19 +87,6 @@ def _begun(subject: x509.Name, issuer: x509.Name, key: PrivateKey) -> x509.Certi
         .not_valid_before(NOW - DAY)
         .not_valid_after(NOW + 365 * DAY)
     )
-
-
-_SIGNS = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
 
 
 @pytest.fixture
