@@ -8,6 +8,7 @@ the vector.
 import hashlib
 import json
 import re
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ MAX_MODEL_FILE_BYTES: Final = 1 << 28
 SELF_TEST_COSINE: Final = 0.999
 """Runtimes and processors round differently; a damaged or exchanged model is far below this."""
 
+_LARGEST: Final = 1_000_000
+"""Far above every coordinate and chance that a network answers."""
 _MODEL_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -135,6 +138,23 @@ def read_pair(folder: Path) -> tuple[Path, Path, object]:
     return folder / one.name, folder / other.name, raw.get("self_test")
 
 
+def known_numbers(folder: Path, member: str, value: object) -> NDArray[np.float64]:
+    """The numbers (n,) that ``member`` of ``folder``/manifest.json holds; ``value`` is what was read there.
+
+    Raises ``ManifestError`` for anything but a list of numbers from -1,000,000 to 1,000,000.
+    """
+    found = value
+    if isinstance(value, list):
+        wrong = [n for n in value if type(n) not in (int, float) or not abs(n) <= _LARGEST]
+        if not wrong:
+            return np.asarray(value, dtype=np.float64)
+        found = wrong[0]
+    raise ManifestError(
+        f"{folder / MANIFEST_NAME}: {member} must be a list of numbers from {-_LARGEST:,} to {_LARGEST:,}, "
+        f"found {reprlib.repr(found)}; install the package again"
+    )
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The object in ``folder``/manifest.json; ``ManifestError`` where there is none."""
     path = folder / MANIFEST_NAME
@@ -144,7 +164,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ManifestError(
             f"no readable {path}: {reason_of(e)}; name the folder of an installed model"
         ) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ManifestError(f"{path} is not JSON; install the model again") from e
     if not isinstance(raw, dict):
         raise ManifestError(f"{path} must hold an object, found {type(raw).__name__}")

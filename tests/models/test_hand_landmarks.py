@@ -188,6 +188,9 @@ def test_other_files_than_the_manifest_names_are_refused(tmp_path: Path) -> None
     (folder / "manifest.json").write_text(json.dumps(wrong))
     with pytest.raises(ModelFileError, match="failed their self test"):
         open_landmarks(folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"self_test": ["three"]}))
+    with pytest.raises(ManifestError, match=r"self_test must be a list of numbers .*, found 'three'"):
+        open_landmarks(folder)
     (folder / "manifest.json").write_text(json.dumps(manifest | {"files": manifest["files"][:1]}))
     with pytest.raises(ManifestError, match="two files"):
         open_landmarks(folder)

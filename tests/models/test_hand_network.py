@@ -86,9 +86,19 @@ def test_another_file_than_the_manifests_is_refused(tmp_path: Path, which: str) 
 def test_another_answer_than_the_manifests_is_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "copy")
     manifest = json.loads((folder / "manifest.json").read_text())
-    for points in ([x + 1.0 for x in manifest["self_test"]["points"]], [], [math.nan] * 14):
+    for points in ([x + 1.0 for x in manifest["self_test"]["points"]], []):
         (folder / "manifest.json").write_text(json.dumps({**manifest, "self_test": {"points": points}}))
         with pytest.raises(ModelFileError, match="self test"):
+            open_network(folder)
+
+
+@pytest.mark.parametrize("wrong", ["three", "0.5", None, True, [[1.0]], {}, math.nan, math.inf, 10**400])
+def test_a_known_answer_that_is_no_number_is_named(tmp_path: Path, wrong: object) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "copy")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for points in ([*manifest["self_test"]["points"][1:], wrong], wrong):
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "self_test": {"points": points}}))
+        with pytest.raises(ManifestError, match=r"self_test\.points must be a list of numbers .* install"):
             open_network(folder)
 
 

@@ -101,7 +101,9 @@ def test_without_agree_q_captures_agree_at_accept_q(copy: Path) -> None:
     assert manifest.agree_q == manifest.thresholds.accept_q
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("[]", "object")])
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "object")]
+)
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ManifestError, match="no readable"):
         load_manifest(tmp_path)
