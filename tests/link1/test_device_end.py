@@ -304,7 +304,7 @@ def test_a_verdict_tells_when_it_has_left() -> None:
 
 def test_guide_is_a_hint_and_resolve_asks_about_1_to_32() -> None:
     script = proven()
-    end_of(script).send_guide(TXN, GuideHint.CLOSER)
+    assert end_of(script).send_guide(TXN, GuideHint.CLOSER)
     end_of(script).send_resolve([REF] * 32)
     script.pump()
     hint = read_strict(script.hints[0], max_bytes=4096)

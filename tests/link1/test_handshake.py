@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from link1.canonical import JsonObject, b64_encode
+from link1.canonical import JsonObject, b64_encode, canonical_bytes
 from link1.events import Down, ErrorReceived, Proven, ReadyReceived
 from link1.frames import Channel, Frame, FrameKind
 from link1.link_states import DownReason
+from link1.objects import GuideHint
 from link1.signed import Kind, sign_object, verify_object
-from link1.validator.events import DeviceProven
+from link1.validator.events import DeviceProven, GuideReceived
 from tests.link1.cable import (
     DEVICE_KEY,
     NONCE,
@@ -82,8 +83,15 @@ BAD_HELLOS: dict[str, JsonObject] = {
 def test_a_wrong_hello_is_unpaired_then_a_second_of_silence_then_rst(body: JsonObject) -> None:
     script, device_hello = greeted()
     script.send("hello", body)
-    refusal_is_last(script)
+    refusal_is_last(script, "hello")
     nothing_served_for_a_second_then_rst(script, device_hello)
+
+
+def test_a_hello_outside_the_contract_is_malformed_as_well() -> None:
+    script, _ = greeted()
+    script.send("hello", BAD_HELLOS["no nonce"])
+    said = [(body["code"], body["about"]) for _, body in script.take_messages()]
+    assert said == [("malformed", "hello"), ("unpaired", "hello")]
 
 
 BAD_PROOFS: dict[str, dict[str, Any]] = {
@@ -105,7 +113,7 @@ def test_a_wrong_proof_is_unpaired_then_a_second_of_silence_then_rst(changes: di
     script.send("hello", hello())
     script.take_messages()
     script.send("prove", proof(body, **changes))
-    refusal_is_last(script)
+    refusal_is_last(script, "prove")
     nothing_served_for_a_second_then_rst(script, body)
 
 
@@ -125,7 +133,7 @@ def test_a_damaged_proof_is_unpaired(damage: str) -> None:
         case "no object":
             wrapper["hello_obj"] = 1
     script.send("prove", wrapper)
-    refusal_is_last(script)
+    refusal_is_last(script, "prove")
 
 
 def test_ones_own_proof_reflected_is_unpaired() -> None:
@@ -133,20 +141,17 @@ def test_ones_own_proof_reflected_is_unpaired() -> None:
     script.send("hello", hello(nonce_b64=body["nonce_b64"]))
     ((_, reflected),) = script.take_messages()
     script.send("prove", reflected)
-    refusal_is_last(script)
+    refusal_is_last(script, "prove")
 
 
 def test_a_proof_before_the_hello_is_unpaired() -> None:
     script, body = greeted()
     script.send("prove", proof(body))
-    refusal_is_last(script)
+    refusal_is_last(script, "prove")
 
 
-def refusal_is_last(script: Script) -> None:
-    type_, body = script.take_messages()[-1]
-    assert type_ == "error"
-    assert body["code"] == "unpaired"
-    assert body["about"] in ("hello", "prove")
+def refusal_is_last(script: Script, about: str) -> None:
+    assert script.take_messages()[-1] == ("error", {"code": "unpaired", "about": about})
     assert not any(isinstance(event, Proven) for event in script.events)
 
 
@@ -265,6 +270,26 @@ def test_the_two_ends_meet_and_status_and_ready_follow() -> None:
     assert [type(event).__name__ for event in cable.right_events] == ["DeviceProven", "StatusReceived"]
     assert cable.right_events[0] == DeviceProven("dev-1", DEVICE_KEY.kid)
     assert cable.left_events[1:] == [ReadyReceived(passage_sensor=True)]
+
+
+def test_a_hint_is_served_after_the_proofs_alone_and_never_answered() -> None:
+    script = Script(make_validator())
+    script.open()
+    ((_, body),) = script.take_messages()
+    guide = {"v": 1, "type": "guide", "body": {"txn_id": "ab" * 16, "hint": "closer"}}
+
+    def say_hint() -> None:
+        script.say(Frame(FrameKind.HINT, sess=script.peer_tag[0], payload=canonical_bytes(guide)))
+
+    say_hint()
+    script.send("hello", hello(role="device", id="dev-1", kid=DEVICE_KEY.kid))
+    say_hint()
+    own = {"role": "device", "id": "dev-1", "peer_id": "dbd-1"}
+    script.send("prove", proof(body, DEVICE_KEY, **own))
+    assert script.events == [DeviceProven("dev-1", DEVICE_KEY.kid)]
+    say_hint()
+    assert script.events[1:] == [GuideReceived("ab" * 16, GuideHint.CLOSER)]
+    assert [type_ for type_, _ in script.take_messages()] == ["prove", "ready"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
+import hashlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
 from cloud_client.reference_server.contract.sealed import check_outbox_record
 from link1.bodies import Box
-from link1.canonical import b64_decode, b64_encode
+from link1.canonical import b64_decode, b64_encode, canonical_bytes
 from link1.errors import FormatError, SealError, SignatureError
 from link1.keys import SealKey, SigningKey
 from link1.sealed import (
@@ -182,9 +184,76 @@ def test_an_unknown_suite_has_its_code() -> None:
     assert refused.value.code == "unsupported_suite"
 
 
-def test_too_large_a_body_is_refused_when_it_is_sealed() -> None:
+def holding(ciphertext: bytes, box: Box = Box.IN) -> dict[str, Any]:
+    """A record with this ciphertext, signed by the key that may sign it."""
+    record = inbox_record() if box is Box.IN else outbox_record()
+    post = record["post"] | {"ct_len": len(ciphertext), "ct_sha256": hashlib.sha256(ciphertext).hexdigest()}
+    signature = (MAILMAN if box is Box.IN else DEVICE).sign(Kind.POST.signed_bytes(post))
+    return record | {"post": post, "ct_b64": b64_encode(ciphertext), "sig_b64": b64_encode(signature)}
+
+
+def check_of(box: Box, record: dict[str, Any]) -> int:
+    if box is Box.IN:
+        return len(check(record)[1])
+    return len(check_outbox_record(record, device_id="palm-1", signer=DEVICE.public)[1])
+
+
+@pytest.mark.parametrize(("box", "most"), [(Box.IN, 524_288), (Box.OUT, 65_536)])
+def test_a_ciphertext_has_48_bytes_at_least_and_its_box_has_a_limit(box: Box, most: int) -> None:
+    for size in (48, most):
+        assert check_of(box, holding(bytes(size), box)) == size
+    for size in (47, most + 1):
+        with pytest.raises(SealError) as refused:
+            check_of(box, holding(bytes(size), box))
+        assert refused.value.code == "malformed"
+
+
+def test_a_body_is_sealed_up_to_the_limit_of_its_box() -> None:
+    without: int = outbox_record(body={"x": ""})["post"]["ct_len"]
+    assert outbox_record(body={"x": "y" * (65_536 - without)})["post"]["ct_len"] == 65_536
     with pytest.raises(FormatError, match="at most 65536"):
-        inbox_record(box=Box.OUT, body={"x": "y" * 70_000})
+        outbox_record(body={"x": "y" * (65_537 - without)})
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b"",
+        b"{",
+        b'{"body":{},"type":"svc.config","v":2}',
+        b'{"body":{},"type":"svc.config"}',
+        b'{"body":{},"v":1}',
+        b'{"body":[],"type":"svc.config","v":1}',
+        b'{"body":{},"type":"two words","v":1}',
+    ],
+)
+def test_what_is_no_message_inside_a_record_is_malformed(inside: bytes) -> None:
+    suite = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.CHACHA20_POLY1305)
+    addressing = {n: value for n, value in RECORD["post"].items() if n not in {"ct_len", "ct_sha256"}}
+    enc, context = suite.create_sender_context(
+        suite.kem.deserialize_public_key(DEVICE_SEAL.public.raw),
+        b"svc.post.v1\0" + canonical_bytes(addressing),
+    )
+    record = holding(enc + context.seal(inside))
+    _, ciphertext = check(record)
+    with pytest.raises(SealError, match="inside the record") as refused:
+        open_record(record, ciphertext, DEVICE_SEAL)
+    assert refused.value.code == "malformed"
+
+
+@pytest.mark.parametrize("change", [{"alg": "none"}, {"sig_b64": "AA=="}, {"signer_kid": "k"}])
+def test_a_wrapper_outside_the_contract_is_malformed_before_its_signer_is_looked_at(
+    change: dict[str, Any],
+) -> None:
+    with pytest.raises(SealError) as refused:
+        check(inbox_record(certificate=certificate(SignerPurpose.POST, 5, ROOT)) | change)
+    assert refused.value.code == "malformed"
+
+
+def test_a_post_without_a_canonical_form_is_malformed() -> None:
+    with pytest.raises(SealError) as refused:
+        check(RECORD | {"post": RECORD["post"] | {"later": 1 << 60}})
+    assert refused.value.code == "malformed"
 
 
 def test_certificates_are_140_characters_and_run_out() -> None:

@@ -50,6 +50,8 @@ def test_a_signature_holds_for_its_kind_key_and_bytes_alone() -> None:
         verify_object(Kind.REQUEST, wrapper, OTHER.public)
     with pytest.raises(SignatureError):
         verify_object(Kind.REQUEST, wrapper | {"signer_kid": OTHER.kid}, OTHER.public)
+    with pytest.raises(SignatureError, match="another key"):
+        verify_object(Kind.REQUEST, wrapper | {"signer_kid": OTHER.kid}, KEY.public)
     with pytest.raises(SignatureError):
         verify_object(Kind.REQUEST, wrapper | {"request": REQUEST.to_obj() | {"ttl_ms": 5001}}, KEY.public)
     renamed = {"passage": wrapper["request"]} | {n: v for n, v in wrapper.items() if n != "request"}

@@ -22,8 +22,6 @@ from device.trust.attestation import (
 )
 from device.trust.keystore import KeyStore
 from link1.canonical import b64_decode
-from link1.errors import FormatError
-from link1.token_key import TokenKey
 from tests.device.factory import make_board, make_ca
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
@@ -119,20 +117,6 @@ def test_a_token_signs_with_a_key_that_does_not_leave_it(
     ):
         with pytest.raises(AttestationError, match="signer"):
             attestation_body(chain, wrong, keys, CHALLENGE)
-
-
-@pytest.mark.parametrize(
-    "uri",
-    ["pkcs11:", "pkcs11:object=a", "pkcs11:token=a?module-path=/m", "pkcs11:object=a;new=b?module-path=/m"],
-)
-def test_a_uri_that_names_no_key_is_refused(uri: str) -> None:
-    with pytest.raises(FormatError, match="expected pkcs11:"):
-        TokenKey.parse(uri)
-
-
-def test_a_pin_is_never_in_the_configuration() -> None:
-    with pytest.raises(FormatError, match="pin-source"):
-        TokenKey.parse("pkcs11:object=a?module-path=/m&pin-value=1234")
 
 
 def test_a_key_that_the_chain_does_not_certify_is_noticed_here(board: Path, keys: KeyStore) -> None:
