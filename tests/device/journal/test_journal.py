@@ -457,6 +457,12 @@ def test_nothing_about_a_person_stands_in_the_file(path: Path, journal: Journal)
     files = b"".join(file.read_bytes() for file in path.parent.iterdir())
     for secret in (b"NO_MATCH", b"LIBERAR", b"score_q", stored.wrapper["sig_b64"].encode()):
         assert secret not in files
+    assert "NO_MATCH" not in repr(journal.next_upload(9)), "nor in a log that names a batch"
+
+
+def test_every_release_knows_the_file_as_a_journal(path: Path) -> None:
+    """By the four bytes that SQLite keeps at 68 for the program's own mark."""
+    assert path.read_bytes()[68:72] == b"PAJ1"
 
 
 def test_rows_open_in_their_own_place_only(path: Path) -> None:

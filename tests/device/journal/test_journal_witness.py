@@ -210,12 +210,59 @@ def test_a_number_that_changed_in_the_file_is_put_right(
 ) -> None:
     journal, folder = running
     mailed(journal)
-    before = journal.mail.position()
-    journal.close()
+    before, turn = journal.mail.position(), newest_turn(journal, folder)
     changed(folder, "UPDATE mail_state SET value = ? WHERE name = ?", value, name)
     again = open_journal(folder)
     assert (again.mail.position(), again.halted) == (before, "")
+    assert newest_turn(again, folder) == turn + 1, "of two states with one turn nothing says which is newer"
+
+
+def newest_turn(journal: Journal, folder: Path) -> int:
+    """Closes the journal."""
+    journal.close()
+    witness = JournalWitness(folder / "journal.db", RowSeal(DATA_KEY, "journal"))
+    witness.close()
+    assert witness.numbers is not None
+    return witness.numbers.turn
+
+
+def test_numbers_of_the_mail_that_the_witness_does_not_have_yet_count(
+    running: tuple[Journal, Path], tmp_path: Path
+) -> None:
+    """The power went between the database and its witness."""
+    journal, folder = running
+    mailed(journal)
+    witness = (folder / "journal.db.witness").read_bytes()
+    journal.mail.applied(3, acked_upto_seq=2)
+    after = journal.mail.position()
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    (taken / "journal.db.witness").write_bytes(witness)
+    again = open_journal(taken)
+    assert (again.mail.position(), again.halted) == (after, "")
     again.close()
+
+
+def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Journal, Path]) -> None:
+    journal, folder = running
+    mailed(journal)
+    before = journal.mail.position()
+    journal.close()
+    (folder / "journal.db.witness").unlink()
+    changed(folder, "UPDATE mail_state SET value = 2 WHERE name = 'out_seq'")
+    again = open_journal(folder)
+    assert (again.mail.position(), again.halted) == (before, "")
+    again.close()
+
+
+def test_a_sound_start_complains_of_nothing(
+    running: tuple[Journal, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, folder = running
+    mailed(journal)
+    append(journal, "0")
+    journal.close()
+    open_journal(folder).close()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: tuple[Journal, Path]) -> None:
