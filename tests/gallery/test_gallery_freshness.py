@@ -4,16 +4,16 @@ import pytest
 
 from gallery.errors import PageRefused
 from gallery.freshness import (
-    CLOCK_TOLERANCE_MS,
     MAX_SKEW_MS,
     MAX_TTL_MS,
+    Freshness,
     FreshnessReason,
     GalleryNow,
     HeldTime,
     is_newer,
 )
 
-HOUR = 3_600_000
+MINUTE, HOUR = 60_000, 3_600_000
 T = 1_800_000_000_000
 YEAR = 365 * 24 * HOUR
 
@@ -38,6 +38,14 @@ def test_nothing_is_fresh_before_the_first_head() -> None:
         reason(HeldTime("boot-1", 5_000).with_head(T, now(0), complete=False), now(0))
         is FreshnessReason.NO_HEAD
     )
+
+
+def test_only_what_is_fresh_has_time_left() -> None:
+    nothing = HeldTime("boot-1", 5_000).freshness(now(0), MAX_TTL_MS)
+    assert nothing == Freshness(False, FreshnessReason.NO_HEAD, 0)
+    assert started().freshness(now(HOUR), MAX_TTL_MS) == Freshness(True, FreshnessReason.FRESH, 5 * HOUR)
+    assert started().freshness(now(6 * HOUR), MAX_TTL_MS) == Freshness(False, FreshnessReason.EXPIRED, 0)
+    assert started().freshness(now(0), 0) == Freshness(False, FreshnessReason.EXPIRED, 0)
 
 
 def test_six_hours_from_when_the_head_was_issued() -> None:
@@ -86,9 +94,14 @@ def test_a_head_ahead_of_the_store_makes_nothing_fresh() -> None:
 def test_a_restart_of_the_program_changes_nothing() -> None:
     held = started().at(now(HOUR)).after_restart(now(2 * HOUR, wall_ms=0), "boot-1")
     assert held.freshness(now(2 * HOUR), MAX_TTL_MS).left_ms == 4 * HOUR
+    saved = started().at(now(HOUR))
+    assert saved.after_restart(now(HOUR, wall_ms=T + YEAR), "boot-1") == saved, "not a millisecond later"
+    assert saved.at(now(HOUR)) == saved
 
 
 def test_a_reboot_counts_by_the_wall_clock() -> None:
+    at_once = started().after_restart(now(1_000, boottime_ms=10), "boot-2")
+    assert at_once.freshness(GalleryNow(10, T + 1_000), MAX_TTL_MS).left_ms == 6 * HOUR - 1_000
     saved = started().at(now(HOUR))
     held = saved.after_restart(now(3 * HOUR, boottime_ms=10), "boot-2")
     assert held.freshness(GalleryNow(10, T + 3 * HOUR), MAX_TTL_MS).left_ms == 3 * HOUR
@@ -157,19 +170,38 @@ def test_a_wall_clock_far_ahead_closes_and_opens_again_once_it_is_right() -> Non
     assert reason(held, now(2 * HOUR)) is FreshnessReason.FRESH
 
 
+def test_an_absurd_date_before_anything_is_held_does_not_shut_the_door() -> None:
+    noted = HeldTime("boot-1", 5_000).with_head(T + 70 * YEAR, now(0), complete=False)
+    assert reason(noted.with_head(T, now(0), complete=True), now(0)) is FreshnessReason.FRESH
+
+
+def test_an_absurd_date_does_not_make_a_head_that_is_shown_again_younger() -> None:
+    held = HeldTime("boot-1", 5_000).with_head(T, now(0, wall_ms=T + YEAR), complete=True)
+    noted = held.with_head(T + 70 * YEAR, now(MINUTE), complete=False)
+    again = noted.with_head(T, now(2 * MINUTE), complete=True)
+    assert reason(again, now(2 * MINUTE)) is FreshnessReason.EXPIRED
+
+
+@pytest.mark.parametrize(("at_ms", "counts_anew"), [(50 * MINUTE - 1, True), (50 * MINUTE, False)])
+def test_age_counts_from_an_absurd_date_once_it_is_ten_minutes_ahead(at_ms: int, counts_anew: bool) -> None:
+    held = HeldTime("boot-1", 5_000).with_head(T + HOUR, now(0), complete=True)
+    held = held.with_head(T + 70 * YEAR, now(0), complete=False).with_head(T, now(at_ms), complete=True)
+    assert held.counted_from_ms == (T if counts_anew else T + HOUR)
+
+
 def test_a_date_is_absurd_from_ten_minutes_ahead_on() -> None:
-    ahead = HeldTime("boot-1", 5_000).with_head(T + MAX_SKEW_MS, now(0), complete=True)
-    assert ahead.floor_ms == T + MAX_SKEW_MS
-    absurd = HeldTime("boot-1", 5_000).with_head(T + MAX_SKEW_MS + 1, now(0), complete=True)
+    ahead = HeldTime("boot-1", 5_000).with_head(T + 10 * MINUTE, now(0), complete=True)
+    assert ahead.floor_ms == T + 10 * MINUTE
+    absurd = HeldTime("boot-1", 5_000).with_head(T + 10 * MINUTE + 1, now(0), complete=True)
     assert absurd.floor_ms == 0
-    assert not is_newer(T, T + MAX_SKEW_MS, T)
-    assert is_newer(T, T + MAX_SKEW_MS + 1, T)
+    assert not is_newer(T, T + 10 * MINUTE, T)
+    assert is_newer(T, T + 10 * MINUTE + 1, T)
     assert is_newer(T - MAX_TTL_MS, T + YEAR, T)
     assert not is_newer(T - MAX_TTL_MS - 1, T + YEAR, T)
 
 
 def test_a_wall_clock_two_minutes_back_is_plausible_and_more_is_not() -> None:
-    saved, least_ms = started().at(now(HOUR)), T + HOUR - CLOCK_TOLERANCE_MS
+    saved, least_ms = started().at(now(HOUR)), T + HOUR - 2 * MINUTE
     for wall_ms, found in ((least_ms, FreshnessReason.FRESH), (least_ms - 1, FreshnessReason.TIME_UNKNOWN)):
         held = saved.after_restart(GalleryNow(10, wall_ms), "boot-2")
         assert reason(held, GalleryNow(10, wall_ms)) is found
