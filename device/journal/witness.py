@@ -48,11 +48,11 @@ class Numbers:
     `halted`: why no further verdict is numbered; empty while the journal is not halted.
     """
 
-    turn: int = 0
-    in_applied_seq: int = 0
-    out_seq: int = 0
-    out_acked_seq: int = 0
-    halted: str = ""
+    turn: int
+    in_applied_seq: int
+    out_seq: int
+    out_acked_seq: int
+    halted: str
 
 
 class JournalWitness:

@@ -254,14 +254,16 @@ def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Jour
     again.close()
 
 
-def test_a_sound_start_complains_of_nothing(
+def test_a_sound_start_complains_of_nothing_and_writes_nothing_again(
     running: tuple[Journal, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     journal, folder = running
     mailed(journal)
     append(journal, "0")
     journal.close()
+    witness = (folder / "journal.db.witness").read_bytes()
     open_journal(folder).close()
+    assert (folder / "journal.db.witness").read_bytes() == witness
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -274,6 +276,17 @@ def test_an_outbox_record_that_is_gone_halts_and_its_number_is_used_up(running: 
     again = open_journal(folder)
     assert "outbox records up to 3" in again.halted
     assert again.mail.position().out_seq == 3
+    again.close()
+
+
+def test_the_first_outbox_record_that_is_gone_halts(running: tuple[Journal, Path]) -> None:
+    """Nothing was acknowledged yet, so the file has no number for that."""
+    journal, folder = running
+    journal.mail.append(OutboxEntry(1, b"record 1"), "svc.device.report")
+    journal.close()
+    changed(folder, "DELETE FROM outbox")
+    again = open_journal(folder)
+    assert "outbox records up to 1" in again.halted
     again.close()
 
 
