@@ -12,5 +12,5 @@ _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 def encode(body: AnswerObject | Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
     if isinstance(body, AnswerObject):
-        return body.__pydantic_serializer__.to_json(body, exclude_unset=True)
+        return body.model_dump_json(exclude_unset=True).encode()
     return _encoder.encode(body).encode()
