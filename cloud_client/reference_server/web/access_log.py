@@ -1,6 +1,5 @@
 """The access log: one line an answer, by route template, never a query, a body or a credential."""
 
-import contextlib
 import sys
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,9 +18,10 @@ class ServedRequest:
     def log(self) -> None:
         """Write the line to standard error; a record of ``logging`` costs as much as ten of them."""
         stamp = datetime.now().isoformat(" ", "milliseconds").replace(".", ",")  # noqa: DTZ005 - as logging writes it
-        # Where the log's own disk is full the line is lost; the request is still answered.
-        with contextlib.suppress(OSError):
+        try:
             sys.stderr.write(
                 f"{stamp} palm.cloud.access {self.method} {self.template} "
                 f"{self.status} {self.took_s * 1000:.1f} ms {self.request_id}\n"
             )
+        except OSError:
+            return  # where the log's own disk is full the line is lost; the request is still answered

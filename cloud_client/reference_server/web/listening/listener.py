@@ -46,9 +46,10 @@ def config(app: ASGIApp, **given: Any) -> uvicorn.Config:
     """What both binds set."""
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
-        # A request that outlasts the end of the server is dropped, without a traceback.
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await app(scope, receive, send)
+        except asyncio.CancelledError:
+            return  # a request that outlasts the end of the server is dropped, without a traceback
 
     return uvicorn.Config(
         quiet,
