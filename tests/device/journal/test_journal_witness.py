@@ -15,7 +15,7 @@ from device.errors import JournalError, SequenceHalted
 from device.journal.journal import Journal
 from device.journal.mail import OutboxEntry
 from device.journal.seal import RowSeal
-from device.journal.witness import VERDICTS, JournalWitness
+from device.journal.witness import VERDICTS, JournalWitness, Numbers
 from device.platform.files import with_checksum, without_checksum
 from gallery.slots import Slots
 from link1.errors import FormatError
@@ -138,6 +138,21 @@ def test_a_damaged_witness_alone_stops_nothing(
     assert {3, 4} <= set(kept.verdicts)
     assert kept.verdicts[3].wrapper == stored[2].wrapper
     kept.close()
+
+
+@pytest.mark.parametrize(("slot", "left"), [(0, 3), (1, 2)])
+def test_a_torn_write_of_numbers_leaves_those_before(tmp_path: Path, slot: int, left: int) -> None:
+    path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY, "journal")
+    for turns in ((1,), (2, 3)):
+        witness = JournalWitness(path, seal)
+        for turn in turns:
+            witness.keep_numbers(Numbers(turn, in_applied_seq=turn, out_seq=0, out_acked_seq=0, halted=""))
+        witness.close()
+    edit(tmp_path / "journal.db.witness", flipped(slot * 2_048 + 60))
+    again = JournalWitness(path, seal)
+    again.close()
+    assert again.numbers is not None
+    assert again.numbers.turn == left
 
 
 def test_an_older_journal_beside_a_newer_witness_goes_on_or_halts(
