@@ -56,6 +56,15 @@ def test_both_prove_who_they_are() -> None:
     assert script.take_messages() == []
 
 
+def test_once_proven_the_handshake_s_time_is_over_for_good() -> None:
+    script = proven()
+    script.after(6_000)
+    deadline_ms = script.end.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > script.now_ms, "a deadline that has passed and changes nothing keeps a loop busy"
+    assert script.events == []
+
+
 def test_every_session_has_a_fresh_nonce() -> None:
     script, first = greeted()
     script.tag = b"\x66" * 8

@@ -48,6 +48,9 @@ def test_a_signature_has_one_spelling() -> None:
     larger = int.from_bytes(signature[32:], "little") + GROUP_ORDER
     with pytest.raises(SignatureError, match="outside the group order"):
         KEY.public.verify(b"message", signature[:32] + larger.to_bytes(32, "little"))
+    for s, words in ((GROUP_ORDER, "outside the group order"), (GROUP_ORDER - 1, "does not hold")):
+        with pytest.raises(SignatureError, match=words):
+            KEY.public.verify(b"message", signature[:32] + s.to_bytes(32, "little"))
 
 
 def test_no_private_key_is_shown() -> None:
