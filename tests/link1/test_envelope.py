@@ -103,5 +103,7 @@ def test_the_largest_mail_chunk_fits_in_a_message() -> None:
 
 
 def test_a_message_beyond_4096_bytes_is_not_made() -> None:
+    without = len(encode_message(MessageType.ERROR, {"code": ""}))
+    assert len(encode_message(MessageType.ERROR, {"code": "x" * (4096 - without)})) == 4096
     with pytest.raises(FormatError):
-        encode_message(MessageType.ERROR, {"code": "x" * 4096})
+        encode_message(MessageType.ERROR, {"code": "x" * (4097 - without)})
