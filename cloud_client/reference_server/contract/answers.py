@@ -86,9 +86,7 @@ class AnswerObject(BaseModel):
             value = given[name] if name in given else row[column]
             if value is not None or required:
                 values[name] = value
-        # What cls(**values) calls, without three copies of the values on the way: every answer comes by here.
-        made: Self = cls.__pydantic_validator__.validate_python(values)
-        return made
+        return cls.model_validate(values)
 
     def plain(self) -> dict[str, Any]:
         """As a JSON object."""
