@@ -186,7 +186,7 @@ def test_a_rehearsal_says_what_the_verdict_would_be_and_signs_nothing(device: De
     assert said["rehearsal"] is True
     assert said["score_q"] > 5_000
     names = [name for name, _ in said["stages_us"]]
-    judged = ["hand", "crop", "quality", "liveness", "vector", "match"]
+    judged = ["hand", "crop", "quality", "vector", "match", "liveness"]
     assert names == ["to_recogniser", *judged, "to_loop"]
     assert device.status().verdict_seq == 0
     wait_until_the_hand_has_left(device)

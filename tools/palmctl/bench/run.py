@@ -65,7 +65,7 @@ def run_bench(
     latency = measure_latency(board, played, empty, folder / "a" / "camera", Path(config.link.port))
     tell("the same pictures without the device around them")
     floor_ms = measure_floor(config, manifest, embedder, films)
-    image_and_search = ("hand", "crop", "quality", "liveness", "vector", "match")
+    image_and_search = ("hand", "crop", "quality", "vector", "match", "liveness")
     around_ms = sum(ms for name, ms in latency["stages_ms"].items() if name in {"sign_and_journal", "cable"})
     latency |= {
         "templates": templates,

@@ -45,7 +45,7 @@ FILM_FPS = 30
 CAMERA_FPS = 1000
 """How often the folder is asked for a new picture, which adds at most 1 ms to what a camera takes."""
 FILES_KEPT = 8
-"""Pictures in the folder; each time it is asked, all of their names are read."""
+"""Pictures in the folder: whenever it is asked, all of their names are read."""
 TTL_MS = 20_000
 ANSWER_WITHIN_S = 5.0
 ASKED_BEFORE_S = 0.1
@@ -154,7 +154,7 @@ def measure_latency(
     `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
     `apart_s`: how long nobody is in view between two films, and before the first.
     """
-    writer = FolderWriter(camera)
+    writer = FolderWriter(camera, FILES_KEPT)
     writer.clear()
     writer.put(empty)
     with _pty_at(cable) as port, running_palmd(board.config_path) as palmd:
@@ -175,10 +175,11 @@ def _pty_at(path: Path) -> Iterator[Port]:
 
 
 class FolderWriter:
-    """Adds pictures to the folder that the camera follows."""
+    """Adds pictures to the folder that the camera follows, which holds the last `kept` of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: int = 60) -> None:
         self._folder = folder
+        self._kept = kept
         self._number = 0
         self.make_folder()
 
@@ -195,7 +196,7 @@ class FolderWriter:
         hidden = self._folder / f".{self._number:08d}.jpg"
         hidden.write_bytes(picture)
         hidden.rename(self._folder / f"{self._number:08d}.jpg")
-        old = self._folder / f"{self._number - FILES_KEPT:08d}.jpg"
+        old = self._folder / f"{self._number - self._kept:08d}.jpg"
         old.unlink(missing_ok=True)
 
 
