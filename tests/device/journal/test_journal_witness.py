@@ -140,6 +140,15 @@ def test_a_damaged_witness_alone_stops_nothing(
     kept.close()
 
 
+def test_a_witness_that_cannot_be_opened_is_named(running: tuple[Journal, Path]) -> None:
+    journal, folder = running
+    journal.close()
+    (folder / "journal.db.witness").unlink()
+    (folder / "journal.db.witness").mkdir()
+    with pytest.raises(JournalError, match=r"journal\.db\.witness cannot be opened or made"):
+        open_journal(folder)
+
+
 @pytest.mark.parametrize(("slot", "left"), [(0, 3), (1, 2)])
 def test_a_torn_write_of_numbers_leaves_those_before(tmp_path: Path, slot: int, left: int) -> None:
     path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY, "journal")

@@ -1,12 +1,6 @@
-"""What crosses the sockets: a dataclass reads what it writes, and says what it does not take."""
-
-import re
-from dataclasses import field
-from typing import Annotated, Any
+"""What crosses the sockets: the members of each object."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from device.values.carrier import BatchAnswered, BatchAsked, ErrandOffered, HelloAnswer
 from device.values.control import Rehearsed, ScreenAnswer, TrialPassage, VerdictSent
@@ -30,93 +24,8 @@ from device.values.status import (
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.errors import FormatError
 from link1.objects import Pad
-from link1.wire import Between, WireObject
+from link1.wire import WireObject
 from tests.device.status_makers import some_status
-
-
-class Inner(WireObject):
-    name: str
-
-
-class Outer(WireObject):
-    count: Annotated[int, Between(1, 9)]
-    word: Annotated[str, re.compile("[a-z]+")]
-    flag: bool
-    inner: Inner | None
-    several: tuple[Inner, ...]
-    pairs: tuple[tuple[str, int], ...]
-    numbers: dict[str, int]
-    anything: JsonObject
-    dotted: int | None = field(default=None, metadata={"member": "dotted.name"})
-
-
-WHOLE: JsonObject = {
-    "count": 3,
-    "word": "abc",
-    "flag": True,
-    "inner": {"name": "x"},
-    "several": [{"name": "y"}, {"name": "z"}],
-    "pairs": [["a", 1], ["b", 2]],
-    "numbers": {"n": 7},
-    "anything": {"deep": [1, {"er": None}]},
-    "dotted.name": 5,
-}
-
-
-def test_it_reads_what_it_writes() -> None:
-    outer = Outer.from_obj(WHOLE)
-    assert outer.to_obj() == WHOLE
-    assert (outer.inner, outer.pairs[1], outer.dotted) == (Inner("x"), ("b", 2), 5)
-    assert Outer.from_obj(WHOLE | {"inner": None}).inner is None
-
-
-def test_a_default_is_left_out_and_a_member_of_a_newer_program_ignored() -> None:
-    without = {name: value for name, value in WHOLE.items() if name != "dotted.name"}
-    assert Outer.from_obj(without | {"newer": 1}).to_obj() == without
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"count": 10}, "member count is not an integer from 1 to 9"),
-        ({"count": True}, "member count is not an integer"),
-        ({"count": "3"}, "member count is not an integer"),
-        ({"word": "ABC"}, "member word is not a string of the form"),
-        ({"flag": 1}, "member flag is not true or false"),
-        ({"inner": {}}, "member name is missing"),
-        ({"inner": []}, "member inner is not an object"),
-        ({"several": {}}, "member several is not an array"),
-        ({"several": [1]}, "member several is not an object"),
-        ({"pairs": [["a"]]}, "member pairs is not an array of 2"),
-        ({"numbers": {"n": None}}, "member numbers is not an integer"),
-        ({"anything": None}, "member anything is not an object"),
-    ],
-)
-def test_what_it_does_not_take(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(FormatError, match=says):
-        Outer.from_obj(WHOLE | changes)
-
-
-@pytest.mark.parametrize("name", [name for name in WHOLE if name != "dotted.name"])
-def test_every_member_without_a_default_is_required(name: str) -> None:
-    with pytest.raises(FormatError, match=f"member {name} is missing"):
-        Outer.from_obj({other: value for other, value in WHOLE.items() if other != name})
-
-
-some_values = st.none() | st.integers() | st.text() | st.lists(st.none())
-
-
-@given(st.dictionaries(st.sampled_from(sorted(WHOLE)), some_values))
-def test_anything_else_is_a_format_error_and_no_other(changes: dict[str, object]) -> None:
-    try:
-        outer = Outer.from_obj(WHOLE | changes)
-    except FormatError:
-        return
-    given_obj = WHOLE | changes
-    if given_obj["dotted.name"] is None:
-        del given_obj["dotted.name"]
-    assert outer.to_obj() == given_obj
-
 
 UPDATES = UpdatesStatus(
     usable=True,
