@@ -45,6 +45,8 @@ BODIES: dict[str, JsonObject] = {
 MAY_BE = [
     ("mail", {"total": MAX_RECORD_BYTES}),
     ("mail", {"total": MAX_RECORD_BYTES, "offset": MAX_RECORD_BYTES - 2880}),
+    ("mail", {"total": 1, "data_b64": b64_encode(b"x")}),
+    ("mail", {"offset": 2879, "data_b64": b64_encode(b"x")}),
     ("mail_ack", {"next_offset": MAX_RECORD_BYTES}),
     ("mail_ack", {"code": "bad_signature"}),
     ("mail_pull", {"offset": MAX_RECORD_BYTES}),

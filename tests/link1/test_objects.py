@@ -7,7 +7,16 @@ import pytest
 
 from link1.canonical import JsonObject, b64_encode
 from link1.errors import FormatError
-from link1.objects import Decision, DeviceStatus, LastVerdict, Passage, Request, Verdict, VerdictResult
+from link1.objects import (
+    PREV_REF_OF_FIRST,
+    Decision,
+    DeviceStatus,
+    LastVerdict,
+    Passage,
+    Request,
+    Verdict,
+    VerdictResult,
+)
 from tests.link1.cable import decision_for, device_status, passage_for, request, verdict_for
 
 REF = "ab" * 16
@@ -45,6 +54,11 @@ def test_an_object_is_read_and_written_back(kind: str) -> None:
     read, obj = READERS[kind]
     assert read(obj).to_obj() == obj
     assert read(obj | {"later": {}}).to_obj() == obj
+
+
+def test_the_first_verdict_names_none_before_it() -> None:
+    read, obj = READERS["verdict"]
+    assert read(obj | {"prev_ref": PREV_REF_OF_FIRST}).prev_ref == "0" * 32
 
 
 def _places(obj: JsonObject) -> Iterator[tuple[JsonObject, str]]:
