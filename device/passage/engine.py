@@ -58,7 +58,8 @@ EXPIRES_BEFORE_TTL_MS = 200
 FINISHED_AFTER_TTL_MS = 1_000
 """LINK/1 §4: a hand that was in view by then is finished this long after the ttl."""
 CAPTURE_WINDOW_MS = 1_500
-"""After this time without a decisive capture the hand gets an answer."""
+"""The first sighting after this time decides. No timer does: a capture that a slow board still examines may be
+the good one."""
 PASSING_BY_MS = 300
 """A hand that leaves sooner without a good capture was only passing by."""
 
@@ -284,6 +285,8 @@ class TransactionEngine:
         txn = self._current
         if txn is not None and txn.life.state is State.CAPTURING:
             outcome = txn.attempt.add(sighting)
+            if outcome is None and now_ms - txn.captured_from_ms >= CAPTURE_WINDOW_MS:
+                outcome = txn.attempt.conclude()
             if outcome is not None:
                 effects += self._decide(txn, outcome)
         return [*effects, *self._guide(sighting.hint, now_ms)]
@@ -347,7 +350,7 @@ class TransactionEngine:
             return None
         if txn.life.state is State.ARMED or not self._conditions.camera:
             return txn.expires_ms
-        return min(txn.captured_from_ms + CAPTURE_WINDOW_MS, txn.finish_ms)
+        return txn.finish_ms
 
     def _tick_current(self, now_ms: int) -> list[Effect]:
         txn, deadline_ms = self._current, self._current_deadline_ms()

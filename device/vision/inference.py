@@ -129,6 +129,7 @@ class InferenceThread:
         taken_ms = float(self._now_ms() - frame.at_ms)
         with self._examining():
             look = self._recogniser.look(frame, interest)
+        self._last_frame_ms = self._now_ms()  # a slow board's examination is no time without frames
         self.examined += 1
         self._watch(frame, look)
         if look is not None:

@@ -103,9 +103,20 @@ def test_a_hand_without_a_good_capture_abstains_after_its_window(bench: EngineBe
     bench.ask("a")
     bench.wait(500)
     bench.see(poor_sighting())
-    assert not verdicts(bench.wait(1_499))
-    assert verdicts(bench.wait(1))
+    bench.wait(1_499)
+    assert not verdicts(bench.see(poor_sighting()))
+    bench.wait(1)
+    assert verdicts(bench.see(poor_sighting()))
     assert bench.results == [VerdictResult.POOR_CAPTURE]
+
+
+def test_a_capture_that_takes_longer_than_the_window_is_waited_for(bench: EngineBench) -> None:
+    """A stranger's search on a slow board: it was poor, not unknown."""
+    bench.ask("a")
+    bench.see(poor_sighting())
+    assert not verdicts(bench.wait(4_000))
+    assert verdicts(bench.see(good_sighting(score=0.1)))
+    assert bench.results == [VerdictResult.NO_MATCH]
 
 
 def test_a_hand_that_leaves_without_a_good_capture_abstains(bench: EngineBench) -> None:
