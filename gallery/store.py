@@ -230,7 +230,7 @@ class Store:
         for suffix in ("", "-wal", "-shm", "-journal"):
             (self._folder / (FILE_NAME + suffix)).unlink(missing_ok=True)
         (self._folder / WITNESS_NAME).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # a wipe of a full disk has removed the folder to make room
+        with suppress(FileNotFoundError):  # a technician has moved the folder away
             sync_names(self._folder)
 
     def _rows(self, generation: int) -> sqlite3.Cursor:

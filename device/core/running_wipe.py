@@ -1,23 +1,26 @@
 """The wipe of a running device, step by step (device surface §4).
 
-    ordered → record sealed → wipe.json durable → recognition stops → databases closed
+    ordered → recognition stops → record sealed → wipe.json durable → databases closed
             → keys and files destroyed → reported to the service (network), or its record handed over (mail)
             → http key destroyed → the process restarts, so that no key stays in its memory
 
 Until the last step the process answers the validator with NOT_READY and offers it the record: with the
 verdict key destroyed, no later start could prove itself on the cable.
+
+While wipe.json cannot be written, nothing is destroyed; the service repeats its order with every status.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from device.core.served_gallery import ServedGallery
-from device.errors import IpcRefused
+from device.errors import IpcRefused, StateError
 from device.health import Health, HealthWord
 from device.journal.journal import Journal
 from device.journal.mail import OutboxEntry
@@ -39,6 +42,10 @@ from link1.canonical import read_strict
 FAREWELL_S: Final = 30.0
 """After the confirmation, how long the process still answers the validator before it restarts without
 keys."""
+_ORDERED: Final = (
+    "NOT_READY: the service has revoked this device, and everything on it is destroyed as soon as its disk "
+    "can be written"
+)
 _MAX_RECORD_BYTES: Final = 64 * 1024
 
 _log = logging.getLogger(__name__)
@@ -98,6 +105,7 @@ class RunningWipe:
         """The service orders the wipe. Returns the wipe_id to confirm. Raises JournalError, OSError."""
         async with self._one_at_a_time:
             if self._wipe is None:
+                self.health.report(HealthWord.REVOKED, _ORDERED)
                 await self.seal_record(wipe_id, lambda record: self._destroy(wipe_id, record))
             return self.unconfirmed
 
@@ -118,6 +126,9 @@ class RunningWipe:
         """The technician's operation: empty the device without a report; the process ends after it."""
         async with self._one_at_a_time:
             trust = self.pinned.trust
+            order = Wipe(WipeStage.ERASING, None, trust.device_id, trust.gate_id, trust.dbd_id)
+            with suppress(OSError):  # a full disk: tried again when the databases are closed
+                await self.journal_thread.do(lambda: begin_wipe(self.state_dir, order))
             await self._release_and(
                 lambda: reset_folder(self.state_dir, trust.device_id, trust.gate_id, trust.dbd_id)
             )
@@ -130,6 +141,8 @@ class RunningWipe:
             await self.confirmed(wipe_id)
         except IpcRefused:
             return  # the network was faster
+        except (StateError, OSError) as error:
+            _log.error("the wipe is not complete: %s; the validator's next question repeats it", error)
 
     async def _destroy(self, wipe_id: str, record: OutboxEntry) -> None:
         trust = self.pinned.trust

@@ -32,7 +32,11 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.held = path.exists()
+
+    @property
+    def held(self) -> bool:
+        """Whether the space is reserved now; a wipe that needs it takes it."""
+        return self._path.exists()
 
     def keep(self) -> bool:
         """Make the reserve if there is none and enough space; whether there is one now."""
@@ -57,7 +61,6 @@ class Reserve:
             return
         try:
             self._path.unlink(missing_ok=True)
-            self.held = False
         except OSError as error:
             _log.warning("the journal's reserve cannot be released: %s", error.strerror)
         else:
@@ -77,4 +80,3 @@ class Reserve:
             os.close(descriptor)
         partial.rename(self._path)
         sync_folder(self._path.parent)
-        self.held = True

@@ -5,7 +5,8 @@ The progress is in one small file, `wipe.json`, replaced safely at each step:
     (absent) → erasing → erased → confirmed        ordered by the service
     (absent) → erasing → (absent, folder empty)    ordered by the technician
 
-1. `erasing` is on the disk, with the sealed record `svc.device.wiped` in it, before anything is destroyed.
+1. `erasing` is on the disk, with the sealed record `svc.device.wiped` in it, before anything is destroyed. On
+   a full disk the journal's reserve makes room for it, and for a technician's order the gallery as well.
 2. From then on every start continues where the last one stopped. Each step may be repeated.
 3. Keys go first: data, seal and verdict key are overwritten, synced, unlinked, and the folder is synced; then
    every other file of the state directory. Without the data key, remains of those files on the medium cannot
@@ -97,12 +98,14 @@ def read_wipe(state_dir: Path) -> Wipe | None:
 
 
 def begin_wipe(state_dir: Path, wipe: Wipe) -> None:
-    """Make the order durable; from here on every start completes it. Raises OSError."""
+    """Make the order durable; from here on every start completes it. Raises OSError; then nothing that the
+    device needs is destroyed, and the order can be repeated."""
     try:
         _save(state_dir, wipe)
     except OSError:
-        # A full disk must not prevent the wipe: the gallery is large and would be destroyed anyway.
-        shutil.rmtree(state_dir / "gallery", ignore_errors=True)
+        # A full disk must not prevent the wipe. The gallery is larger, but without it a power cut now would
+        # leave a device that serves, and has forgotten how far its gallery had come.
+        (state_dir / "journal.db.reserve").unlink(missing_ok=True)
         _save(state_dir, wipe)
 
 
@@ -139,7 +142,13 @@ def reset_folder(state_dir: Path, device_id: str, gate_id: str, dbd_id: str) -> 
     """The technician's wipe: nothing stays, the service learns nothing. Raises WipeUnfinished, OSError."""
     if not state_dir.is_dir():
         return
-    begin_wipe(state_dir, Wipe(WipeStage.ERASING, None, device_id, gate_id, dbd_id))
+    wipe = Wipe(WipeStage.ERASING, None, device_id, gate_id, dbd_id)
+    try:
+        begin_wipe(state_dir, wipe)
+    except OSError:
+        # The technician waits for the end, and this device is not to serve again with what it has.
+        shutil.rmtree(state_dir / "gallery", ignore_errors=True)
+        begin_wipe(state_dir, wipe)
     finish_wipe(state_dir)
 
 

@@ -206,7 +206,7 @@ def test_a_snapshot_leaves_nothing_of_what_it_replaced(tmp_path: Path) -> None:
 
 
 def test_what_is_gone_already_can_be_destroyed(tmp_path: Path) -> None:
-    """A wipe of a full disk removes the folder first, to make room for its own note."""
+    """A technician may have moved the folder away while the device runs."""
     folder = tmp_path / "gallery"
     service = filled(folder)
     gallery = service.open(folder)

@@ -52,6 +52,17 @@ def no_file_may_grow_beyond(size_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
+def refusing(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """The process can write to no file inside, as on a full disk."""
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@contextmanager
 def card(folder: Path, image: Path, mebibytes: int) -> Iterator[Path]:
     """A real file system on a loop device, which turns read-only at an error as a worn-out card does."""
     folder.mkdir()

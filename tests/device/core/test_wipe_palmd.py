@@ -4,11 +4,17 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
+
+from device.errors import IpcError
 from device.platform.ipc import ask_core
 from device.values.control import DeviceNamed
+from device.values.status import GalleryStatus
 from link1.canonical import canonical_bytes
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
+from link1.validator.mail import OutboxCollected
+from tests.device.core.small_disk import refusing
 from tests.device.state_scan import files_of, found_in, found_in_memory
 from tests.device.whole_device import (
     Device,
@@ -76,6 +82,57 @@ def test_a_revoked_device_destroys_everything_and_says_so_through_restarts(devic
             asyncio.run(second())
         with device.running():
             assert "REVOKED" in device.health()
+
+
+def test_an_order_that_the_disk_does_not_keep_stops_recognition_and_destroys_nothing(device: Device) -> None:
+    """Until the order is kept, a power cut leaves a device that serves: its gallery must not go back."""
+    state = device.config.device.state_dir
+
+    async def first(port: str, process: "subprocess.Popen[str]") -> GalleryStatus:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            before = (await asyncio.to_thread(device.status)).gallery
+            assert before.templates
+            with refusing(process), pytest.raises(IpcError):
+                await ask_carrier(device, "status", wipe_order(device))
+            assert "can be written" in (await asyncio.to_thread(device.health))["REVOKED"]
+            said = await answered(device, validator, pictures())
+            assert said.verdict.result is VerdictResult.NOT_READY
+            return before
+
+    async def second(before: GalleryStatus) -> None:
+        after = (await asyncio.to_thread(device.status)).gallery
+        assert (after.seq, after.head16, after.templates) == (before.seq, before.head16, before.templates)
+        assert (await ask_carrier(device, "status", wipe_order(device)))[0]["wiped"] == "w-1"
+
+    with PtyPair() as pair:
+        port = device.plug(pair)
+        with device.running() as process:
+            before = asyncio.run(first(port, process))
+        with device.running():
+            asyncio.run(second(before))
+        assert set(files_of(state)) == {"wipe.json", "keys/http.key"}
+
+
+def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(device: Device) -> None:
+    """Without a network the wipe ends when the validator has the record, each time that it asks."""
+    state = device.config.device.state_dir
+
+    async def story(port: str, process: "subprocess.Popen[str]") -> None:
+        await ask_carrier(device, "status", wipe_order(device))
+        async with validator_at(port, device.board, carries_mail=True) as validator:
+            with refusing(process):
+                await validator.wait_for(OutboxCollected)
+                await until((state / "wipe.json.partial").exists)
+            await until(lambda: set(files_of(state)) == {"wipe.json"})
+
+    with PtyPair() as pair, device.running() as process:
+        asyncio.run(story(device.plug(pair), process))
+        process.kill()
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "the wipe is not complete" in said
+        assert "never retrieved" not in said
 
 
 def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -291,17 +292,49 @@ def test_a_disk_that_refuses_once_is_asked_again(
         assert set(files_of(state)) == ERASED
 
 
-def test_a_full_disk_does_not_keep_the_keys_alive(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def full_while(what: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that has room for no file while `what` is there."""
     real = os.rename
 
     def full(source: Any, target: Any) -> None:
-        if (state / "gallery").exists():
+        if what.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         real(source, target)
 
     monkeypatch.setattr(os, "rename", full)
-    begin_wipe(state, ORDER)
+
+
+def test_a_full_disk_does_not_keep_the_keys_alive(
+    living: Living, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's reserve makes room for the order."""
+    identity: dict[str, Any] = {"device_id": DEVICE_ID, "data_key": living.key_bytes["data.key"]}
+    kid = KeyStore.open(state / "keys").verdict.kid
+    with closing(Journal(state / "journal.db", verdict_kid=kid, clock=CLOCK, **identity)) as journal:
+        assert journal.keep_reserve()
+        full_while(state / "journal.db.reserve", monkeypatch)
+        begin_wipe(state, ORDER)
     assert finish_wipe(state) is not None
+
+
+def test_where_the_order_cannot_be_kept_nothing_is_destroyed(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a power cut leaves a device that serves, and its gallery must not have gone back."""
+    before = {path: (state / path).read_bytes() for path in files_of(state)}
+    full_while(state, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        begin_wipe(state, ORDER)
+    assert finish_wipe(state) is None
+    assert {path: (state / path).read_bytes() for path in before} == before
+
+
+def test_a_technicians_reset_of_a_full_disk_destroys_the_gallery_first(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_while(state / "gallery", monkeypatch)
+    reset_folder(state, *IDENTITY)
+    assert list(state.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"v":1}', b'{"v":1,"stage":"later"}', b"x" * 70_000])
