@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 from device.core.latency import Latencies
 from device.errors import JournalError, SequenceHalted
@@ -37,6 +37,9 @@ from link1.envelope import MessageType
 from link1.keys import SigningKey
 from link1.objects import GalleryMark, LastVerdict
 from link1.signed import Kind, sign_object
+
+MAX_UNKEPT: Final = 1_024
+"""Ends of requests and missing answers that wait until the journal can be written; the oldest go first."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,8 +98,8 @@ class Gate:
         """Since the start: `verdicts.DECISION.RESULT`, `pad.fail`, `cable.resets`."""
         # The journal's thread does their work in the order of the calls.
         self._tasks = RunningTasks(self.cannot_go_on)
-        self._unkept: list[str] = []
-        """Verdicts whose missing answer could not be recorded."""
+        self._unkept: deque[Callable[[], bool]] = deque(maxlen=MAX_UNKEPT)
+        """What the journal could not record, and only this device knows."""
         self._session = 0
         self._on_its_way: dict[str, _OnItsWay] = {}
         self._unbacked: dict[events.Backing, deque[effects.RecordEvidence]] = {
@@ -137,10 +140,8 @@ class Gate:
 
     def journal_is_back(self) -> None:
         """Answers that arrived while the journal could not be written are lost here; the validator has
-        them. That none came in time only the device knows."""
-        unkept, self._unkept = self._unkept, []
-        for ref in unkept:
-            self._tasks.start(self._record_unknown(ref))
+        them. That none came in time, and that a request ended, only the device knows."""
+        self._tasks.start(self._keep_what_waits())
         if self.end.proven:
             self._do(self._engine.journal_is_back(self.last.verdict_seq if self.last else 0))
 
@@ -336,7 +337,7 @@ class Gate:
             case effects.RecordPassage(ref, wrapper):
                 self._record(lambda: self.journal.record_passage(ref, wrapper))
             case effects.RecordOutcomeUnknown(ref):
-                self._tasks.start(self._record_unknown(ref))
+                self._tasks.start(self._keep_later(lambda: self.journal.record_outcome_unknown(ref)))
             case effects.RecordDisowned(refs):
                 self._record(lambda: self.journal.record_disowned(refs))
             case effects.RecordEvidence():
@@ -347,15 +348,11 @@ class Gate:
                 assert_never(effect)
 
     async def _remember_end(self, end: effects.RememberEnd) -> None:
-        await self._keep(lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code))
+        await self._keep_later(lambda: self.journal.remember_end(end.txn_id, end.request_ref, end.code))
         self._do(self._engine.end_remembered(end.txn_id))
 
     def _record(self, work: Callable[[], None]) -> None:
         self._tasks.start(self._keep(work))
-
-    async def _record_unknown(self, ref: str) -> None:
-        if await self._keep(lambda: self.journal.record_outcome_unknown(ref)) is None:
-            self._unkept.append(ref)
 
     def _take_evidence(self, evidence: effects.RecordEvidence) -> None:
         """Messages signed by a validator key are kept at once. The others can be forged in any number, so
@@ -408,6 +405,18 @@ class Gate:
             return None
         self.news_for_upload()
         return result
+
+    async def _keep_later(self, work: Callable[[], bool]) -> None:
+        """Do `work` in the journal; after a failure, again when the journal is back."""
+        if await self._keep(work) is None:
+            self._unkept.append(work)
+
+    async def _keep_what_waits(self) -> None:
+        """One at a time, so that no verdict waits behind all of them."""
+        waiting = list(self._unkept)
+        self._unkept.clear()
+        for work in waiting:
+            await self._keep_later(work)
 
     def _store_failed(self, error: JournalError) -> None:
         _log.error("%s", error)

@@ -160,13 +160,15 @@ class Journal:
             row = self._execute("SELECT request_ref, code FROM ended WHERE txn_id = ?", (txn_id,)).fetchone()
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
 
-    def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> None:
-        """Note durably that `txn_id` ended without a verdict; the first end counts. Raises JournalError."""
+    def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> bool:
+        """Note durably that `txn_id` ended without a verdict; the first end counts. Returns whether this is
+        the first. Raises JournalError."""
         with self._rows.transaction():
-            self._execute(
+            inserted = self._execute(
                 "INSERT OR IGNORE INTO ended (txn_id, request_ref, code, operating_ms) VALUES (?, ?, ?, ?)",
                 (txn_id, request_ref, str(code), self._now_ms()),
             )
+        return inserted.rowcount == 1
 
     def last(self) -> LastVerdict | None:
         """The newest verdict."""

@@ -3,7 +3,8 @@
 Invariants
 1. At most one verdict for each txn_id, and one for each hand.
 2. A verdict is sent only after it is durable, in a session in which its request was made or repeated.
-3. An end without a verdict is reported only when it is durable; so a replayed request uses up no verdict.
+3. An end without a verdict is reported only when it is durable, so that a replayed request uses up no
+   verdict; where the disk cannot be written, when that has been tried.
 4. No verdict without a hand, except for NOT_READY when the camera cannot see one.
 5. Memory is bounded: durable records are in the journal, which the caller reads before it passes a message
    in.

@@ -11,7 +11,7 @@ import pytest
 
 from link1.objects import PREV_REF_OF_FIRST, VerdictResult
 from link1.validator.desk import RequestEnded
-from tests.device.core.small_disk import card, fill, repair, small_disk, wear_out
+from tests.device.core.small_disk import card, fill, refusing, repair, small_disk, wear_out
 from tests.device.whole_device import (
     Device,
     Validator,
@@ -51,12 +51,13 @@ class Gate:
             self.refs.append(said.verdict_ref)
         assert said.verdict.result is VerdictResult.MATCH
 
-    async def is_turned_away(self, validator: Validator) -> None:
-        """What cannot be kept is not said: the request ends without a verdict."""
+    async def is_turned_away(self, validator: Validator) -> str:
+        """What cannot be kept is not said: the request ends without a verdict. Returns its txn_id."""
         validator.arm(20_000)
         with self.device.hand(pictures(occasion=9_500)):
             ended = await validator.wait_for(RequestEnded)
         assert ended.why == "expired"
+        return ended.txn_id
 
     async def hears(self, word: str, *, stands: bool) -> None:
         await until(lambda: (word in self.device.health()) is stands)
@@ -117,6 +118,25 @@ def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(device.plug(pair)))
+
+
+def test_a_request_that_ended_on_a_full_disk_is_remembered_when_there_is_room(tmp_path: Path) -> None:
+    device = make_device(tmp_path)
+    gate = Gate(device)
+
+    async def story(port: str, process: "subprocess.Popen[str]") -> str:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            with refusing(process):
+                txn_id = await gate.is_turned_away(validator)
+            await gate.hears("STORE_FAULT", stands=False)
+            await gate.passes(validator)  # the journal writes in order
+            return txn_id
+
+    with PtyPair() as pair, device.running() as process:
+        txn_id = asyncio.run(story(device.plug(pair), process))
+    with closing(sqlite3.connect(device.config.journal_path)) as connection:
+        assert connection.execute("SELECT txn_id, code FROM ended").fetchall() == [(txn_id, "expired")]
 
 
 async def serves_again(device: Device, gate: Gate, port: str) -> None:
