@@ -157,8 +157,9 @@ class History:
     """txn_id to the validator's monotonic clock at its last sending."""
     ended: dict[str, str] = field(default_factory=dict)
     """txn_id to the code with which the device said that it ended."""
-    ended_unkept: set[str] = field(default_factory=set)
-    """Of these, those said while the disk refused to keep anything, which STORE_FAULT reports."""
+    ended_unkept: dict[str, int] = field(default_factory=dict)
+    """Of these, those said while the disk refused to keep anything, which STORE_FAULT reports, and in which
+    life of the core. That life remembers them, the next one only if the disk came back before its end."""
     actuated: dict[str, float] = field(default_factory=dict)
     """verdict_ref to when the turnstile was opened."""
     highest_actuated_seq: int = 0
@@ -194,8 +195,6 @@ class History:
     said_in_session: list[str] = field(default_factory=list)
     """Refs of the verdicts of this session that the validator has not heard yet, in the order said."""
     wiped: bool = False
-    wiped_unkept: bool = False
-    """Whether that began while the disk refused to keep anything: a power cut may then leave it half done."""
     revoked: bool = False
     slow_s: float = 0.0
     """The longest that the disk takes for one piece of work."""

@@ -203,10 +203,12 @@ def a_verdict_repeats_its_request(history: History, verdict: SeenVerdict) -> str
 
 @holds(
     On.VERDICT_SENT,
-    "LINK §5: a request that ended with `expired` or `cancelled` is over; its txn_id has no verdict.",
+    "LINK §5: ended txn_ids are remembered like verdicts: a replayed request never burns a verdict.",
 )
 def an_ended_request_gets_no_verdict(history: History, verdict: SeenVerdict) -> str | None:
     code = history.ended.get(verdict.txn_id)
+    if history.ended_unkept.get(verdict.txn_id, history.incarnation) != history.incarnation:
+        return None  # a disk that cannot be written remembers nothing over a restart
     return f"{verdict.txn_id} ended as {code} and has verdict {verdict.seq}" if code else None
 
 

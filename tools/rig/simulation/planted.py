@@ -116,6 +116,13 @@ def _first_evidence_lost(right: Any) -> Any:
     return serve
 
 
+def _tried_once(_right: Any) -> Any:
+    async def keep(self: Any, work: Any) -> None:
+        await self._keep(work)
+
+    return keep
+
+
 def _told_before_kept(_right: Any) -> Any:
     async def remember(self: Any, end: Any) -> None:
         self._do(self._engine.end_remembered(end.txn_id))
@@ -347,6 +354,7 @@ FAULTS: Final = (
         "the validator is never asked again", after_verdict.AfterVerdict, "session_begins", _never_again
     ),
     PlantedFault("the end of a request is told before it is kept", Gate, "_remember_end", _told_before_kept),
+    PlantedFault("an end that the disk refused is not written later", Gate, "_keep_later", _tried_once),
     PlantedFault(
         "the newest verdict is not read at the start", Gate, "start", _constant(_no_memory_at_the_start)
     ),

@@ -79,6 +79,8 @@ _APART_S: Final = 0.4
 _IN_LINE: Final = 0.85
 """The share of people who wait until the one before has gone; the others' requests replace each other."""
 _PATIENCE_S: Final = 3.0
+_FAILS_LATER_S: Final = 5.0
+"""How long after a disk's trouble a program may still fail by it, or write what it could not."""
 _WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 
@@ -446,7 +448,17 @@ class SimulatedWorld:
     def _mend_disk(self) -> None:
         self._device_disk.mend()
         # A program that failed by it may fail a moment later, when it is read.
-        self._disk_troubled_until_s = self.loop.now_s + 5.0
+        self._disk_troubled_until_s = self.loop.now_s + _FAILS_LATER_S
+        self.loop.call_later(_FAILS_LATER_S, self._journal_is_back)
+
+    def _journal_is_back(self) -> None:
+        """What this core could not keep is on the disk, some time after that was mended."""
+        history, palmd = self.history, self.device.palmd
+        fault = palmd is None or HealthWord.STORE_FAULT in palmd.health.words
+        if self.disk_trouble or fault or history.slow_s:
+            return
+        for txn_id in [one for one, life in history.ended_unkept.items() if life == history.incarnation]:
+            del history.ended_unkept[txn_id]
 
     def _kill_after(
         self,
@@ -730,7 +742,6 @@ class SimulatedWorld:
                 history.position = at
         if palmd.wipe.begun:
             history.wiped = True
-            history.wiped_unkept = history.wiped_unkept or self.disk_trouble
 
     def _note_verdict(self, last: LastVerdict, said: VerdictSummary) -> None:
         history, made = self.history, MadeVerdict(last.verdict_seq, said.decision)
@@ -769,8 +780,7 @@ class SimulatedWorld:
         history.say(
             "device", f"starts: last verdict {started.last_seq}, gallery {started.position or 'absent'}"
         )
-        if not history.wiped_unkept:
-            self.checks.check(On.CORE_STARTED, started)
+        self.checks.check(On.CORE_STARTED, started)
         history.durable_last = started.last_seq
         if started.position is not None:
             history.position = started.position
@@ -848,7 +858,7 @@ class SimulatedWorld:
                 ):
                     history.ended.setdefault(body["txn_id"], body["code"])
                     if self.disk_trouble:
-                        history.ended_unkept.add(body["txn_id"])
+                        history.ended_unkept.setdefault(body["txn_id"], history.incarnation)
             case "device", "status":
                 status = body["status_obj"]
                 check(On.STATUS_SENT, status)
