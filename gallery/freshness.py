@@ -12,7 +12,8 @@ Everything is a pure function of what is held and of `GalleryNow`. The rules, in
 4. After a reboot, age grows by how far the later of the wall clock and the last time known has moved.
    Where the wall clock lies before a time that was already known, or the board has no clock that runs on
    without power (so that the wall clock begins where a file says it stopped), the length of the power cut
-   is unknown: nothing is fresh until a new head comes.
+   is unknown: nothing is fresh until a new head comes, issued later than any that was verified before, with
+   or without its page.
 5. A head issued before the newest one verified is refused (freeze). One absurd date in the future must
    not shut the door for ever: where the newest head lies further ahead of the time than `MAX_SKEW_MS`,
    a head is taken that agrees with the time. Such a date does not move the floor, and gives at most one
@@ -76,7 +77,8 @@ class HeldTime:
     """What is known about time; `floor_ms` and `age_ms` are as of `boottime_ms` of the boot `boot_id`.
 
     `age_ms` is None when nothing is fresh: no head yet, or time was lost (then `time_lost`).
-    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from.
+    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from; where
+    time was lost, of the newest that had been verified.
     """
 
     boot_id: str
@@ -107,17 +109,14 @@ class HeldTime:
         """
         if boot_id and boot_id == self.boot_id and now.boottime_ms >= self.boottime_ms:
             return self
-        age_ms = self.age_ms
-        if age_ms is not None:
-            age_ms += max(0, now.wall_ms - self.last_known_ms)
-        lost = self.time_lost or (age_ms is not None and not (clock_kept and self._plausible(now.wall_ms)))
-        return replace(
-            self,
-            boot_id=boot_id,
-            boottime_ms=now.boottime_ms,
-            age_ms=None if lost else age_ms,
-            time_lost=lost,
-        )
+        held = replace(self, boot_id=boot_id, boottime_ms=now.boottime_ms)
+        newest_ms = self.newest_issued_at_ms
+        if self.time_lost or (newest_ms is not None and not (clock_kept and self._plausible(now.wall_ms))):
+            # A head that was verified before the power cut has no known age either, whatever it describes.
+            return replace(held, age_ms=None, time_lost=True, counted_from_ms=newest_ms)
+        if self.age_ms is None:
+            return held
+        return replace(held, age_ms=self.age_ms + max(0, now.wall_ms - self.last_known_ms))
 
     def with_head(self, issued_at_ms: int, now: GalleryNow, *, complete: bool) -> "HeldTime":
         """A head was verified; `complete`: the store then holds exactly what it describes (rule 1).

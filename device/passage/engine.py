@@ -59,8 +59,8 @@ EXPIRES_BEFORE_TTL_MS = 200
 FINISHED_AFTER_TTL_MS = 1_000
 """LINK/1 §4: a hand that was in view by then is finished this long after the ttl."""
 CAPTURE_WINDOW_MS = 1_500
-"""The first sighting after this time decides. No timer does: a capture that a slow board still examines may be
-the good one."""
+"""The first sighting after this time decides. No timer does: what a slow board still examines may be the good
+capture."""
 PASSING_BY_MS = 300
 """A hand that leaves sooner without a good capture was only passing by."""
 

@@ -1,5 +1,7 @@
 """The TTL under any course of clocks, heads, suspensions, restarts and power cuts, against the true time."""
 
+from contextlib import suppress
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -36,6 +38,8 @@ class Clocks(RuleBasedStateMachine):
         self.disk = self.held
         self.verified_at: int | None = None
         self.heads: list[int] = []
+        self.first_shown: dict[int, int] = {}
+        """When a head was verified first, by its time of issue."""
 
     @property
     def now(self) -> GalleryNow:
@@ -55,14 +59,22 @@ class Clocks(RuleBasedStateMachine):
         before = self.held.counted_from_ms
         try:
             # As a snapshot does: its head is noted with each page, and is complete with the last one.
-            noted = self.held.with_head(issued_at_ms, self.now, complete=False)
-            self.held = noted.with_head(issued_at_ms, self.now, complete=True)
+            self._note(issued_at_ms)
+            self.held = self.held.with_head(issued_at_ms, self.now, complete=True)
         except PageRefused:
             return False
         self.disk = self.held
         if self.held.counted_from_ms != before:
-            self.verified_at = self.true
+            self.verified_at = self.first_shown.get(issued_at_ms, self.true)
         return True
+
+    def _note(self, issued_at_ms: int) -> None:
+        self.held = self.held.with_head(issued_at_ms, self.now, complete=False)
+        self.disk = self.held
+        if self.held.floor_ms >= issued_at_ms:
+            self.first_shown.setdefault(issued_at_ms, self.true)
+        else:
+            self.first_shown.clear()  # after a date that looks absurd, those before it may count once more
 
     @rule(span=spans)
     def time_passes(self, span: int) -> None:
@@ -81,10 +93,23 @@ class Clocks(RuleBasedStateMachine):
         self.heads.append(issued_at_ms)
         self._take(issued_at_ms)
 
+    @rule(held_back=st.one_of(st.just(0), st.integers(0, 12 * HOUR)))
+    def a_head_comes_without_its_page(self, held_back: int) -> None:
+        issued_at_ms = self.true - held_back
+        if not self.heads or issued_at_ms >= self.heads[-1]:
+            self.heads.append(issued_at_ms)
+            with suppress(PageRefused):
+                self._note(issued_at_ms)
+
     @rule(data=st.data())
     def an_old_head_comes_again(self, data: st.DataObject) -> None:
         if self.heads:
             self._take(data.draw(st.sampled_from(self.heads)))
+
+    @rule()
+    def the_page_of_the_newest_head_comes(self) -> None:
+        if self.heads:
+            self._take(self.heads[-1])
 
     @rule(ahead=st.integers(HOUR, 80 * YEAR))
     def the_service_signs_an_absurd_date(self, ahead: int) -> None:
@@ -95,7 +120,11 @@ class Clocks(RuleBasedStateMachine):
     def the_program_restarts(self) -> None:
         self.held = self.disk.after_restart(self.now, f"boot-{self.boots}", clock_kept=self.kept)
 
-    @rule(off=spans, began_s=st.integers(1, 60), kind=st.sampled_from(["right", "1970", "where it stopped"]))
+    @rule(
+        off=st.one_of(spans, st.just(7 * HOUR)),
+        began_s=st.integers(1, 60),
+        kind=st.sampled_from(["right", "1970", "where it stopped"]),
+    )
     def the_power_goes(self, off: int, began_s: int, kind: str) -> None:
         stopped_at_wall = self.now.wall_ms
         self.true += off + began_s * SECOND
@@ -123,7 +152,7 @@ class Clocks(RuleBasedStateMachine):
         self.wall_off = 0
         newest_ms = self.held.newest_issued_at_ms or 0
         if newest_ms <= self.true + MAX_SKEW_MS:  # near enough to be believed, until it has come
-            self._pass(max(0, newest_ms - self.true))
+            self._pass(max(0, newest_ms + 1 - self.true))
         self.heads.append(self.true)
         assert self._take(self.true)
         # A head may have been as far ahead of this clock as is no cause for doubt.

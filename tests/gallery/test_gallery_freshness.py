@@ -129,6 +129,16 @@ def test_a_reboot_that_lost_the_time_is_closed_until_a_new_head_comes(wall_ms: i
     assert reason(fresh, GalleryNow(20, wall_ms)) is FreshnessReason.FRESH
 
 
+def test_a_head_without_its_page_has_no_age_after_a_reboot_that_lost_the_time() -> None:
+    for before in (HeldTime("boot-1", 5_000), started()):
+        noted = before.with_head(T + HOUR, now(HOUR), complete=False)
+        held = noted.after_restart(GalleryNow(10, T + HOUR), "boot-2", clock_kept=False)
+        same = held.with_head(T + HOUR, GalleryNow(20, T + HOUR), complete=True)
+        assert reason(same, GalleryNow(20, T + HOUR)) is FreshnessReason.TIME_UNKNOWN
+        fresh = same.with_head(T + 2 * HOUR, GalleryNow(30, T + HOUR), complete=True)
+        assert reason(fresh, GalleryNow(30, T + HOUR)) is FreshnessReason.FRESH
+
+
 def test_an_earlier_head_is_refused() -> None:
     with pytest.raises(PageRefused, match="freeze"):
         started().with_head(T - 1, now(HOUR), complete=True)

@@ -288,6 +288,25 @@ def test_time_is_remembered_every_minute(service: Service, gallery: Gallery, tmp
     assert gallery.freshness(at()).left_ms == HOUR
 
 
+def test_a_page_that_was_held_back_over_a_power_cut_is_not_fresh_by_its_head(
+    service: Service, gallery: Gallery, tmp_path: Path
+) -> None:
+    """Its head came before the cut, whose length is unknown: its age is, too."""
+    service.upsert(entry(4, 5))
+    later = at(60_000)
+    held_back = service.deltas(4, issued_at_ms=later.wall_ms)
+    assert gallery.apply_head(service.head(issued_at_ms=later.wall_ms), later).behind
+    gallery.close()
+    with closing(
+        service.open(tmp_path / "gallery", now=later, boot_id="boot-2", clock_kept=False)
+    ) as started:
+        started.apply_deltas(held_back, later)
+        assert who(started, 5) == subject_ref(4), "what it brings is taken"
+        assert started.freshness(later).reason is FreshnessReason.TIME_UNKNOWN
+        started.apply_head(service.head(issued_at_ms=later.wall_ms + 1), later)
+        assert started.freshness(later).fresh
+
+
 def test_a_snapshot_is_taken_page_by_page_and_switched_at_the_last(service: Service, tmp_path: Path) -> None:
     gallery = service.open(tmp_path / "gallery")
     first, second = service.snapshot(size=2)

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +134,45 @@ def test_a_wipe_that_the_disk_does_not_let_end_is_reported_and_repeated(device: 
         said = process.stderr.read()
         assert "the wipe is not complete" in said
         assert "never retrieved" not in said
+
+
+def test_a_revoked_device_recognises_no_one_while_its_disk_takes_its_time(
+    device: Device, tmp_path: Path
+) -> None:
+    disk_is_done = tmp_path / "disk is done"
+    # The same daemon, on a disk that is done with the first step of the wipe when the test says so.
+    program = f"""
+import time
+from pathlib import Path
+from device.core import main, running_wipe
+begin_wipe = running_wipe.begin_wipe
+def begin_slowly(*given):
+    while not Path({str(disk_is_done)!r}).exists():
+        time.sleep(0.01)
+    begin_wipe(*given)
+running_wipe.begin_wipe = begin_slowly
+main.main()
+"""
+    words = [sys.executable, "-c", program, "--config", str(device.board.config_path)]
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board) as validator:
+            await validator.wait_serving()
+            order = asyncio.create_task(ask_carrier(device, "status", wipe_order(device)))
+            await until(lambda: "REVOKED" in device.health())
+            assert not (device.config.device.state_dir / "wipe.json").exists(), "the wipe has not begun"
+            answer = asyncio.create_task(answered(device, validator, pictures()))
+            disk_is_done.touch()
+            assert (await answer).verdict.result is VerdictResult.NOT_READY
+            assert (await order)[0]["wiped"] == "w-1"
+
+    with PtyPair() as pair:
+        port = device.plug(pair)
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+            try:
+                asyncio.run(story(port))
+            finally:
+                process.kill()
 
 
 def test_no_key_is_in_memory_once_the_service_knows_of_the_wipe(device: Device) -> None:
