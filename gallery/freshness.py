@@ -77,8 +77,8 @@ class HeldTime:
     """What is known about time; `floor_ms` and `age_ms` are as of `boottime_ms` of the boot `boot_id`.
 
     `age_ms` is None when nothing is fresh: no head yet, or time was lost (then `time_lost`).
-    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from; where
-    time was lost, of the newest that had been verified.
+    `newest_issued_at_ms` is that of any verified head, `counted_from_ms` that of the one age counts from;
+    where time was lost, that of the newest verified before.
     """
 
     boot_id: str

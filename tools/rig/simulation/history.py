@@ -198,8 +198,12 @@ class History:
     revoked: bool = False
     slow_s: float = 0.0
     """The longest that the disk takes for one piece of work."""
-    booted_wrong: bool = False
-    """Whether the device has lost its power while its wall clock was wrong."""
+    clock_was_wrong: bool = False
+    """Whether the device's wall clock has ever been wrong."""
+    hidden_s: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Boot to when it was, and how much of the time before it the wall clock then hid from the device."""
+    heads: dict[float, float] = field(default_factory=dict)
+    """When a head was issued, to when the device first held it."""
 
     def say(self, who: str, what: str) -> None:
         """A line of the log."""
@@ -212,6 +216,10 @@ class History:
     def superseded_at_s(self, epoch: int, seq: int) -> float | None:
         """When the service's gallery went beyond a position; None while it has not."""
         return next((step.at_s for step in self.steps if (step.epoch, step.seq) > (epoch, seq)), None)
+
+    def held_since_s(self, issued_s: float) -> float:
+        """When the device first held the newest of the heads issued by then."""
+        return max((held_s for at_s, held_s in self.heads.items() if at_s <= issued_s + 0.01), default=0.0)
 
     def see_verdict(self, wrapper: JsonObject) -> tuple[SeenVerdict, bool]:
         """A verdict came into sight, and whether it is new."""

@@ -20,8 +20,6 @@ FRESHNESS_SLACK_S: Final = 3.0
 """The core looks at the gallery's age every second, and a verdict may be on its way to the disk."""
 _DESTROYED: Final = ("keys/verdict", "keys/seal", "keys/data", "gallery/", "journal.db")
 """By a wipe. The http key goes when the service has confirmed it."""
-CLOCK_SLACK_S: Final = 125.0
-"""Where a wall clock was set wrong: what `gallery.freshness` tolerates of it after a restart."""
 
 
 class On(StrEnum):
@@ -286,16 +284,21 @@ def a_verdict_names_a_gallery_of_the_service(history: History, verdict: SeenVerd
 
 @holds(
     On.VERDICT_SENT,
-    "GALLERY: past its time to live the gallery recognises no one, whatever is withheld or replayed.",
+    "GALLERY: past its time to live the gallery recognises no one, whatever is withheld or replayed; a clock"
+    " that is set back at a reboot stretches that by the time since the device last noted it.",
 )
 def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) -> str | None:
     if verdict.body["decision"] != "accept":
         return None
     at = verdict.body["gallery"]
     old_s = history.superseded_at_s(at["epoch"], at["seq"])
-    slack_s = (CLOCK_SLACK_S if history.booted_wrong else FRESHNESS_SLACK_S) + 3 * history.slow_s
     since_s = min(history.newest_head_at_s, old_s if old_s is not None else history.newest_head_at_s)
     age_s = verdict.at_s - since_s
+    counted_s = since_s
+    if history.clock_was_wrong:  # then a head that was held back may look like a new one, once
+        counted_s = max(since_s, history.held_since_s(since_s))
+    hidden_s = sum(hidden_s for at_s, hidden_s in history.hidden_s.values() if at_s >= counted_s)
+    slack_s = FRESHNESS_SLACK_S + 3 * history.slow_s + counted_s - since_s + hidden_s
     return (
         f"verdict {verdict.seq} recognises by a gallery {age_s:.1f} s old"
         if age_s > TTL_MS / 1000 + slack_s
@@ -303,13 +306,9 @@ def past_the_ttl_no_one_is_recognised(history: History, verdict: SeenVerdict) ->
     )
 
 
-@holds(On.VERDICT_SENT, "SURFACE: a device that was revoked recognises no one once it knows.")
-def a_wiped_device_recognises_no_one(history: History, verdict: SeenVerdict) -> str | None:
-    return (
-        f"verdict {verdict.seq} after the wipe"
-        if history.wiped and verdict.body["decision"] == "accept"
-        else None
-    )
+@holds(On.VERDICT_DURABLE, "LINK §5: NOT_READY: … or the device was revoked.")
+def a_revoked_device_recognises_no_one(history: History, made: MadeVerdict) -> str | None:
+    return f"verdict {made.seq} after the wipe began" if history.wiped and made.decision == "accept" else None
 
 
 # ---- ends, status

@@ -59,6 +59,7 @@ from tools.rig.simulation.service import (
     ENROLLED_AT_START,
     ORIGIN,
     PEOPLE,
+    START_MS,
     DirectTransport,
     PartnerOffice,
     Prepared,
@@ -81,6 +82,10 @@ _IN_LINE: Final = 0.85
 _PATIENCE_S: Final = 3.0
 _FAILS_LATER_S: Final = 5.0
 """How long after a disk's trouble a program may still fail by it, or write what it could not."""
+_NOTED_WITHIN_S: Final = 70.0
+"""The core notes the time each minute; its disk may refuse that for a few seconds."""
+_CLOCK_TOLERANCE_S: Final = 120.0
+"""How far before the last time known `gallery.freshness` believes a wall clock after a reboot."""
 _WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 
@@ -229,6 +234,10 @@ class SimulatedWorld:
         """Of passages that wait until the device has decided."""
         self._last_noted: LastVerdict | None = None
         self._position_noted: Position | None = None
+        self._head_noted_ms = 0
+        self._core_since_s = self._time_noted_s = self._wall_ahead_s = 0.0
+        """When the core started; until when the device has certainly noted the time; the most that its wall
+        clock has been ahead."""
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.plan.seed}")  # noqa: S311
@@ -411,6 +420,8 @@ class SimulatedWorld:
                 self._for(act, lambda on: setattr_all(net, on, replay=act.size))
             case Act.WALL_CLOCK:
                 device.clock.wall_off_ms += round(act.size)
+                self.history.clock_was_wrong = True
+                self._wall_ahead_s = max(self._wall_ahead_s, device.clock.wall_off_ms / 1000)
             case Act.VALIDATOR_WALL_CLOCK:
                 self.validator.clock.wall_off_ms += round(act.size)
             case Act.DISK_FULL | Act.SYNC_FAILS:
@@ -484,11 +495,10 @@ class SimulatedWorld:
 
     def _cut_device(self) -> None:
         self.device.cut_power(self._disk_chance)
-        # A device can tell how long it was off by nothing but its wall clock.
-        self.history.booted_wrong = self.history.booted_wrong or self.device.clock.wall_off_ms != 0
         if not self.plan.clock_kept:
             # It begins again at the time that a file holds.
             self.device.clock.wall_off_ms -= self._disk_chance.randrange(3_600_000)
+            self.history.clock_was_wrong = True
 
     def _work_s(self, process: SimulatedProcess | None) -> float:
         if process is None or process.name != "device":
@@ -740,6 +750,12 @@ class SimulatedWorld:
                 self.checks.check(On.STEP, at)
                 history.say("device", f"gallery at {at[0]}/{at[1]}")
                 history.position = at
+        if gallery is not None and gallery.newest_head_ms != self._head_noted_ms:
+            self._head_noted_ms = gallery.newest_head_ms
+            history.heads.setdefault(self._issued_s(self._head_noted_ms), history.now_s)
+        noted_s = history.now_s - _NOTED_WITHIN_S - 3 * history.slow_s
+        if noted_s > self._core_since_s:
+            self._time_noted_s = noted_s
         if palmd.wipe.begun:
             history.wiped = True
 
@@ -760,6 +776,7 @@ class SimulatedWorld:
         if opened is None:
             return
         history.incarnation = self.device.incarnation
+        self._note_time_hidden()
         refs = self._journal_refs(opened)[0]
         history.durable_refs.update(refs.values())
         last, gallery = opened.journal.last(), opened.gallery
@@ -784,6 +801,17 @@ class SimulatedWorld:
         history.durable_last = started.last_seq
         if started.position is not None:
             history.position = started.position
+
+    def _note_time_hidden(self) -> None:
+        """A core starts: how much of the time that the device has not noted does its wall clock hide?"""
+        now_s, clock = self.loop.now_s, self.device.clock
+        self._core_since_s = now_s
+        off_s = clock.wall_off_ms / 1000
+        noted_since_boot = self._time_noted_s > now_s - clock.boottime_ms() / 1000
+        # Where it is far before the beginning of all that the device has known, nothing is fresh.
+        if not noted_since_boot and self.device.clock_kept and now_s + off_s > -_CLOCK_TOLERANCE_S:
+            hidden_s = min(now_s - self._time_noted_s, max(0.0, self._wall_ahead_s - off_s))
+            self.history.hidden_s[self.device.boots] = now_s, hidden_s
 
     def _journal_refs(self, opened: Opened) -> tuple[dict[int, str], dict[str, str]]:
         """verdict_seq to verdict_ref, and verdict_ref to the ref of its decision, of all that was ever
@@ -975,8 +1003,11 @@ class SimulatedWorld:
                 self._heard_head(record["post"]["created_ms"])
 
     def _heard_head(self, issued_at_ms: int) -> None:
-        at_s = self.loop.now_s - (true_ms(self.loop) - issued_at_ms) / 1000
-        self.history.newest_head_at_s = max(self.history.newest_head_at_s, at_s)
+        self.history.newest_head_at_s = max(self.history.newest_head_at_s, self._issued_s(issued_at_ms))
+
+    def _issued_s(self, issued_at_ms: int) -> float:
+        """The simulation's time at which something was signed."""
+        return (issued_at_ms - START_MS) / 1000
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
