@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
@@ -72,16 +73,28 @@ class Ears:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, takes_ms: int = 0) -> None:
+        """`takes_ms`: how long the board examines each frame."""
         self.now_ms = 10_000
+        self._takes_ms = takes_ms
         self.number = 0
         self.slot = FrameSlot()
         self.model = Model()
         self.ears = Ears()
         recogniser = Recogniser(self.model, Nobody, lambda: THRESHOLDS, agree_cosine=0.5)
         self.thread = InferenceThread(
-            self.slot, recogniser, asyncio.get_running_loop(), self.ears, now_ms=lambda: self.now_ms
+            self.slot,
+            recogniser,
+            asyncio.get_running_loop(),
+            self.ears,
+            now_ms=lambda: self.now_ms,
+            examining=self._slow,
         )
+
+    @contextmanager
+    def _slow(self) -> Iterator[None]:
+        yield
+        self.now_ms += self._takes_ms
 
     async def __aenter__(self) -> Self:
         self.thread.start()
@@ -117,6 +130,24 @@ def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
             assert any(look.sighting.good for look in bench.ears.looks)
             assert bench.thread.examined == len(held)
             assert bench.thread.heartbeat_ms > 10_000
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("takes_ms", "after_ms", "second"), [(3_000, 50, "pass"), (0, 1_050, "unknown")])
+def test_a_slow_examination_is_no_time_without_frames(
+    held: list[Pixels], takes_ms: int, after_ms: int, second: str
+) -> None:
+    """The hand is the same for a board that examined it for long, not after a second without pictures."""
+
+    async def scenario() -> None:
+        async with Bench(takes_ms) as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            for number, pixels in enumerate(held[:2], start=1):
+                bench.show(pixels, after_ms=after_ms)
+                await bench.ears.hear(lambda count=number: len(bench.ears.looks) == count)  # type: ignore[misc]
+            pads = [look.sighting.pad for look in bench.ears.looks]
+            assert [pad and pad.res for pad in pads] == ["unknown", second]
 
     asyncio.run(scenario())
 
