@@ -106,6 +106,9 @@ class EndLine:
             self.end.sent(len(data), self.time_ms)
 
 
+SEEN_EVERY_MS = 500
+
+
 @dataclass
 class SimulatedDevice:
     """DeviceEnd and TransactionEngine as the daemon joins them, with a journal in memory.
@@ -116,6 +119,8 @@ class SimulatedDevice:
     end: DeviceEnd
     engine: TransactionEngine
     hand_until_ms: int | None = None
+    seen_ms: int = 0
+    """When the hand that is there was seen last."""
     memory: dict[str, TxnMemory] = field(default_factory=dict)
     verdicts: list[StoredVerdict] = field(default_factory=list)
     disowned: set[str] = field(default_factory=set)
@@ -162,14 +167,16 @@ class SimulatedDevice:
 
     def next_deadline_ms(self) -> int | None:
         due = [self.end.next_deadline_ms(), self.engine.next_deadline_ms(), self.hand_until_ms]
+        due += [] if self.hand_until_ms is None else [self.seen_ms + SEEN_EVERY_MS]
         return min((time for time in due if time is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
         self._events(self.end.tick(now_ms), now_ms)
         self._do(self.engine.tick(now_ms))
         if self.hand_until_ms is not None and now_ms >= self.hand_until_ms:
-            self.hand_until_ms = None
-            self._do(self.engine.sighting(Sighting(False, now_ms), now_ms))
+            self.hand_leaves(now_ms)
+        elif self.hand_until_ms is not None and now_ms >= self.seen_ms + SEEN_EVERY_MS:
+            self._see_hand(now_ms)
 
     # the hand
 
@@ -180,6 +187,10 @@ class SimulatedDevice:
     def hand_comes(self, now_ms: int, stays_ms: int = 800) -> None:
         self.now_ms = now_ms
         self.hand_until_ms = now_ms + stays_ms
+        self._see_hand(now_ms)
+
+    def _see_hand(self, now_ms: int) -> None:
+        self.seen_ms = now_ms
         seen = Sighting(
             hand_present=True,
             at_ms=now_ms,
