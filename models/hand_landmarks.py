@@ -306,21 +306,13 @@ def _as_input(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _piece(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The upright piece, averaged first where it shrinks much."""
-    shrink = 1.0 / math.hypot(matrix[0, 0], matrix[0, 1])
-    if shrink > 1.5:
-        corners = np.array([[0.0, 0.0], [PIECE_PX, 0.0], [0.0, PIECE_PX], [PIECE_PX, PIECE_PX]])
-        source = np.linalg.solve(matrix[:, :2], (corners - matrix[:, 2]).T).T
-        height, width = pixels.shape[:2]
-        left, top = np.clip(np.floor(source.min(axis=0)), 0, [width - 1, height - 1]).astype(int)
-        right, bottom = np.clip(np.ceil(source.max(axis=0)), [left + 1, top + 1], [width, height]).astype(int)
-        size = (max(1, round((right - left) / shrink)), max(1, round((bottom - top) / shrink)))
-        part = cv2.resize(pixels[top:bottom, left:right], size, interpolation=cv2.INTER_AREA)
-        grown = np.array([(right - left) / size[0], (bottom - top) / size[1]])
-        moved = matrix.copy()
-        moved[:, 2] += matrix[:, :2] @ (np.array([left, top]) + 0.5 * grown - 0.5)
-        moved[:, :2] = matrix[:, :2] * grown
-        pixels, matrix = np.asarray(part, dtype=np.uint8), moved
+    """The upright piece, of a picture that is halved first as often as the piece shrinks it by two."""
+    while math.hypot(matrix[0, 0], matrix[0, 1]) < 0.5 and min(pixels.shape[:2]) > 1:
+        height, width = (side // 2 for side in pixels.shape[:2])
+        halved = cv2.resize(pixels[: 2 * height, : 2 * width], (width, height), interpolation=cv2.INTER_AREA)
+        turn = matrix[:, :2]
+        matrix = np.hstack([2.0 * turn, (matrix[:, 2] + turn.sum(axis=1) / 2)[:, None]])
+        pixels = np.asarray(halved, dtype=np.uint8)
     piece = cv2.warpAffine(pixels, matrix, (PIECE_PX, PIECE_PX), borderMode=cv2.BORDER_CONSTANT)
     return np.asarray(piece, dtype=np.uint8)
 

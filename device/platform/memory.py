@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
-_ALLOCATION: Final = {-8: 2, -3: 4 << 20, -1: 32 << 20}
-"""M_ARENA_MAX: heaps; M_MMAP_THRESHOLD: bytes from which a buffer gets its own mapping, constant once set;
+_ALLOCATION: Final = {-8: 2, -3: 8 << 20, -1: 32 << 20}
+"""M_ARENA_MAX: heaps; M_MMAP_THRESHOLD: bytes from which a buffer gets its own mapping, constant once set
+(the network of the joints takes one of 4 MiB a picture, which the kernel would clear in 1,030 page faults);
 M_TRIM_THRESHOLD: free bytes at the end of a heap that are kept."""
 _OVERWRITTEN: Final = 0xA5
 """Freed memory is filled with this, allocated memory with its complement."""
