@@ -1,6 +1,5 @@
 """From palm crops to vectors: one ONNX file, run by ONNX Runtime, many crops on two cores."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from models.crop_geometry import CROP_SIZE
 from models.errors import ModelFileError, PixelsError
 from models.onnx_session import open_session
+from models.second_core import second_core
 
 EMBEDDING_SIZE: Final = 512
 
@@ -28,7 +28,7 @@ class Embedder:
             )
         self._session = open_session(model_path)
         self._input, self._output = _checked_ends(self._session, model_path)
-        self._second_core = ThreadPoolExecutor(1, "embedding")
+        self._second_core = second_core("embedding")
 
     def embed(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Vectors (n, 512) float32 of unit length for palm crops (n, 112, 112) uint8 grey, fingers up.

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -107,6 +108,9 @@ class InferenceThread:
     def _run(self) -> None:
         # OpenCV's thread pool would keep busy the core that the next frame needs.
         cv2.setNumThreads(1)
+        # Its helpers keep off this core; where a thread may not choose one, the kernel does.
+        with suppress(PermissionError):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         while not self._stop.is_set():
             self.heartbeat_ms = self._now_ms()
             frame = self._slot.take(FRAME_WAIT_S)

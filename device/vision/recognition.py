@@ -8,7 +8,6 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
@@ -27,6 +26,7 @@ from models.hand import Hand, HandFinder, PartialHand
 from models.liveness import LivenessCheck
 from models.probes import STILL, next_slips, probe_crops
 from models.quality import Quality, assess
+from models.second_core import second_core
 from models.thresholds import Thresholds
 
 
@@ -128,7 +128,7 @@ class Recogniser:
         self._same_hand_cosine = agree_cosine / 2
         self._finder = finder or HandFinder()
         self._liveness = liveness or LivenessCheck()
-        self._second_core = ThreadPoolExecutor(1, "liveness")
+        self._second_core = second_core("liveness")
         self._tracked = TrackedHand()
 
     def look(self, frame: CameraFrame, interest: Interest) -> Look | None:
