@@ -4,8 +4,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tools.kit.c_validator.driver import SANITIZERS, NoCompilerError, build
+
+# A machine with other work stops a test for longer than an example takes.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -160,7 +160,7 @@ class Clocks(RuleBasedStateMachine):
 
 
 TestClocks = Clocks.TestCase
-TestClocks.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestClocks.settings = settings(max_examples=200, stateful_step_count=30)
 
 
 def test_what_is_newer_agrees_with_the_time_or_is_later() -> None:

@@ -64,7 +64,7 @@ def exact(
     return int(best), float(scores.max()), float(others.max()) if len(others) else None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 400), st.integers(1, 60), st.integers(1, 5))
 def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_count: int) -> None:
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def test_searches_agree_with_exact_ones(seed: int, n: int, crowd: int, probe_cou
     assert abs(by_that_probe - score) < 2 * COSINE_ERROR
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(1, 6000), st.integers(FROM_PROBES, MAX_PROBES))
 def test_many_probes_in_one_pass_choose_the_rows_that_arithmetic_chooses(
     seed: int, n: int, probes: int
@@ -133,7 +133,7 @@ def test_a_processor_without_exact_8_bit_sums_finds_the_same_person(monkeypatch:
     assert found.score == pytest.approx(by_products.score, abs=1e-6)  # float32 sums of another pool of rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(0, 60),
@@ -161,7 +161,7 @@ def test_two_searches_joined_are_one_search(
     assert n == 0 or both.probe == once.probe
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 90), min_size=1, max_size=25))
 def test_any_course_of_changes_leaves_what_it_should(seed: int, sizes: list[int]) -> None:
     """With tiny segments, so that all of them are split, joined and emptied many times over."""

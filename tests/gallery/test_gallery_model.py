@@ -175,7 +175,7 @@ class GalleryMachine(RuleBasedStateMachine):
 
 
 TestGalleryMachine = GalleryMachine.TestCase
-TestGalleryMachine.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestGalleryMachine.settings = settings(max_examples=20, stateful_step_count=30)
 
 
 def test_power_cut_at_every_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

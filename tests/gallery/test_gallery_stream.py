@@ -263,7 +263,7 @@ def test_a_delta_is_made_with_what_its_kind_carries() -> None:
             make_delta(1, op, salt=bytes(16))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(st.binary(max_size=200), st.integers(0, 2**32)))
 def test_garbage_is_refused_and_nothing_else_escapes(garbage: bytes | int) -> None:
     service = filled()

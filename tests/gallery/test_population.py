@@ -38,7 +38,7 @@ def scores(
     return likeness.scores(likeness.units(CODER.turn(held)), likeness.units(CODER.turn(shown)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 40), st.integers(1, 40))
 def test_what_is_taken_out_leaves_exactly_nothing(seed: int, before: int, more: int, at_once: int) -> None:
     codes = coarse(alike(np.random.default_rng(seed), before + more))
@@ -75,7 +75,7 @@ def test_beyond_the_most_rows_nothing_takes_part(monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(left.products, only.products)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), st.integers(1, 900))
 def test_scores_are_mahalanobis_cosines(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)

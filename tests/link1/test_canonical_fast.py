@@ -17,7 +17,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), _VALUES, max_size=6))
 def test_same_bytes(obj: dict[str, object]) -> None:
     try:

@@ -678,7 +678,7 @@ def test_a_cable_cut_in_one_direction_only_recovers_too() -> None:
     assert cable.right_events[-1] == MessageArrived(CONTROL, b"after")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(
@@ -717,7 +717,7 @@ def test_resets_in_any_order_with_any_frames_lost_end_with_both_tags_known(
     assert cable.left_events[before[1] :] == [MessageArrived(CONTROL, b"to the left")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(st.binary(max_size=80), st.integers(0, 6)), max_size=40), st.integers(0, 9))
 def test_no_bytes_upset_a_link(script_bytes: list[bytes | int], seed: int) -> None:
     """Noise between well-formed frames of a stranger: no exception, bounded buffers, then honest service."""

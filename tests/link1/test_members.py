@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from link1 import members
@@ -48,7 +48,6 @@ READERS: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[Any], bool]]
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(deadline=None)
 @given(value=VALUES)
 def test_a_reader_takes_its_type_and_range_alone(name: str, value: object) -> None:
     read, takes = READERS[name]

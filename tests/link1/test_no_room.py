@@ -125,7 +125,7 @@ def test_nothing_of_it_goes_into_another_session() -> None:
     assert [type_ for type_, _ in again.take_messages()] == ["prove"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.sampled_from(["verdict", "repeat", "status", "resolve", "error", "ack"]), min_size=1, max_size=120

@@ -46,7 +46,7 @@ class PlainQueue:
         return [number for number in self.endings if number in self.inside and number not in self.unwritten]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("pppwwwddgo"), st.integers(0, 30), st.booleans()), max_size=40))
 def test_any_course_of_writes_and_drops_is_accounted_for(steps: list[tuple[str, int, bool]]) -> None:
     queue, plain = PortQueue(), PlainQueue()

@@ -46,7 +46,7 @@ NAMES = (
 bodies = st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=8)), values, max_size=8)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(MessageType), bodies, st.booleans(), st.sampled_from(Channel)), max_size=6
@@ -63,7 +63,7 @@ def test_no_message_upsets_the_device_end(said: list[tuple[MessageType, JsonObje
     assert script.events == [RequestReceived(request(), wrapper)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(MessageType), bodies, st.booleans()), max_size=6))
 def test_no_message_upsets_the_validator_end(said: list[tuple[MessageType, JsonObject, bool]]) -> None:
     device, validator = make_device(), make_validator()

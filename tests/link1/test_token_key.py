@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from link1.errors import FormatError
@@ -13,7 +13,6 @@ from link1.token_key import TokenKey
 WORDS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(deadline=None)
 @given(WORDS, WORDS, WORDS, st.none() | st.binary(max_size=20), st.booleans())
 def test_a_uri_names_a_key_whatever_is_in_its_words(
     token: str | None, serial: str | None, label: str | None, id_: bytes | None, ends_early: bool

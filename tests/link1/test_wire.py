@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from link1.canonical import JsonObject
@@ -94,7 +94,6 @@ def test_every_member_without_a_default_is_required(name: str) -> None:
 some_values = st.none() | st.integers() | st.text() | st.lists(st.none())
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(WHOLE)), some_values))
 def test_anything_else_is_a_format_error_and_no_other(changes: dict[str, object]) -> None:
     try:

@@ -94,7 +94,7 @@ def test_a_large_palm_is_averaged_before_it_is_sampled() -> None:
     assert crop.std() < 25.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     points=st.lists(
         st.tuples(st.floats(-3000, 3000, width=32), st.floats(-3000, 3000, width=32)), min_size=3, max_size=3

@@ -139,7 +139,7 @@ def test_other_resolutions_give_the_same_palm() -> None:
         assert np.abs(hand.valleys / factor - base.valleys)[1:].max() < 5.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frame=frames())
 def test_no_frame_makes_the_finder_raise(frame: CameraFrame) -> None:
     finder = HandFinder()

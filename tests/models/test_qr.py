@@ -41,7 +41,7 @@ def test_reads_what_another_encoder_wrote(text: str, level: int) -> None:
     assert read >= MAX_VERSION - 8
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**31), version=st.integers(1, 12), flips=st.integers(0, 400))
 def test_damaged_modules_give_the_text_or_none(seed: int, version: int, flips: int) -> None:
     modules = modules_of("damaged", version, 3)
@@ -52,7 +52,7 @@ def test_damaged_modules_give_the_text_or_none(seed: int, version: int, flips: i
     assert read_modules(damaged) in {"damaged", None}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     data=st.lists(st.integers(0, 255), min_size=1, max_size=60), check=st.integers(2, 30), seed=st.integers()
 )
@@ -119,13 +119,13 @@ def test_hands_and_empty_scenes_hold_no_code(look: Look) -> None:
             assert read_qr(CameraFrame.from_pixels(pixels)) is None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(frame=frames())
 def test_no_frame_makes_the_reader_raise(frame: CameraFrame) -> None:
     assert read_qr(frame) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**31))
 def test_mangled_codes_are_read_or_not(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -148,7 +148,7 @@ def test_half_a_palm_is_half_a_palm() -> None:
     assert assess(frame, replace(hand, hint="farther"), cut_palm(frame, hand), None).hint == "farther"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(kind=st.sampled_from(["black", "white", "noise", "stripes"]), seed=st.integers(0, 10_000))
 def test_any_crop_gets_a_number_from_0_to_100(kind: str, seed: int) -> None:
     crop = {

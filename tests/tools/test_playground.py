@@ -66,7 +66,7 @@ def runs(draw: st.DrawFn) -> RunFile:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_a_file_is_read_as_it_was_written(run: RunFile) -> None:
     assert read_run(write_run(run)) == run

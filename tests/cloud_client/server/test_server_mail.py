@@ -116,7 +116,7 @@ def test_contents_are_applied_in_the_order_of_their_seqs(partner: Partner, mail:
     assert partner.get("/v1/devices")["data"][0]["health"] == ["CAMERA_FAULT", "KEY_UNATTESTED"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_the_order_the_outcome_is_the_same(cloud: Cloud, data: st.DataObject) -> None:
     tenant = cloud.new_tenant()

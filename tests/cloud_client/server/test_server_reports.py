@@ -189,7 +189,7 @@ def test_the_order_is_by_boot_and_uptime(device: SimDevice) -> None:
     assert shown(device)["report"]["boot_id"] == boots[0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=5))
 def test_totals_add_up_and_never_fall(cloud: Cloud, runs: list[list[int]]) -> None:
     """Against a count by hand: each boot begins at 0, and so does one whose counter fell."""

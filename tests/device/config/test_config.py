@@ -95,7 +95,7 @@ def test_written_configurations_read_back_the_same(tmp_path: Path) -> None:
         assert load_config(tmp_path / "other.toml") == config
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(name=st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40))
 def test_any_printable_path_survives_writing(tmp_path: Path, name: str) -> None:
     config = load(tmp_path, SMALLEST)
@@ -240,7 +240,7 @@ def test_which_file_counts() -> None:
     assert config_path(None, {"PALM_ACCESS_CONFIG": ""}) == DEFAULT_PATH
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
     value=st.one_of(
         st.none(),

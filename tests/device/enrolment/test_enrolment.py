@@ -625,7 +625,7 @@ def happen(bench: Bench, kind: str, hand: HandName, variant: int) -> list[Effect
             return flow.cancel(now_ms)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS)
 def test_whatever_happens_nothing_is_uploaded_that_was_not_captured_well(
     events: list[tuple[str, HandName, int, int]],

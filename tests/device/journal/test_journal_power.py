@@ -48,7 +48,7 @@ def lies_in_ruins(taken: Path, folder: Path, damage: Callable[[bytes], bytes]) -
     (folder / "journal.db-wal").write_bytes(damage((taken / "journal.db-wal").read_bytes()))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(promised=st.integers(0, 12), beyond=st.integers(0, 30_000), garbage=st.binary(max_size=64))
 def test_wherever_the_log_is_cut_promises_hold(
     tmp_path: Path,
@@ -134,7 +134,7 @@ operations = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=st.lists(operations, min_size=8, max_size=25))
 def test_the_service_learns_everything(
     tmp_path_factory: pytest.TempPathFactory, run: list[Callable[[Uploading], None]]

@@ -205,7 +205,7 @@ weights: dict[Callable[..., None], int] = {
 methods = st.sampled_from([method for method, weight in weights.items() for _ in range(weight)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), sensor=st.booleans(), run=st.lists(methods, min_size=30, max_size=60))
 def test_invariants(data: st.DataObject, sensor: bool, run: list[Callable[..., None]]) -> None:
     world = World(sensor=sensor)

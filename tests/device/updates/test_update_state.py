@@ -123,7 +123,7 @@ def test_the_way_back_only_where_it_serves() -> None:
     assert refused.value.code == "nothing_before"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from(["offer", "test", "start", "prove", "return", "give_up", "epoch"]), max_size=25)
 )
