@@ -4,6 +4,7 @@ One board from its first hour to its end; each test goes on where the one before
 """
 
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -71,6 +72,13 @@ def test_03_memory_is_locked_where_the_machine_allows_it(gate: Gate) -> None:
     memory = gate.status()["memory"]
     assert memory["dumps_off"] is True
     assert memory["locked"] is (probe.stdout.strip() == "unlimited")
+
+
+def test_03_the_recogniser_has_a_core_of_its_own(gate: Gate) -> None:
+    """The unit refuses other ways to take resources."""
+    pid = gate.machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
+    allowed = gate.machine.run("sh", "-c", f"grep -h Cpus_allowed_list /proc/{pid}/task/*/status").stdout
+    assert f"\t{max(os.sched_getaffinity(0))}\n" in allowed
 
 
 def test_04_the_doctor_finds_nothing(gate: Gate) -> None:
