@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 
 def second_core(name: str) -> ThreadPoolExecutor:
@@ -15,4 +16,6 @@ def second_core(name: str) -> ThreadPoolExecutor:
 
 def _off_the_core_of_the_caller() -> None:
     whole, inherited = os.sched_getaffinity(os.getpid()), os.sched_getaffinity(0)
-    os.sched_setaffinity(0, (whole - inherited) or whole)
+    # A service manager may refuse the choice, as the unit of an older package does.
+    with suppress(PermissionError):
+        os.sched_setaffinity(0, (whole - inherited) or whole)

@@ -36,5 +36,13 @@ def test_a_helper_keeps_off_the_core_to_which_its_caller_is_bound() -> None:
         assert on_a_thread({core}, cores_of_a_helper) == CORES - {core}
 
 
+def test_a_helper_that_may_not_choose_its_core_works_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: int, _cores: set[int]) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    assert cores_of_a_helper() == CORES
+
+
 def test_a_helper_of_a_caller_that_may_run_anywhere_may_too() -> None:
     assert cores_of_a_helper() == CORES
