@@ -17,5 +17,5 @@ def second_core(name: str) -> ThreadPoolExecutor:
 def _off_the_core_of_the_caller() -> None:
     whole, inherited = os.sched_getaffinity(os.getpid()), os.sched_getaffinity(0)
     # A service manager may refuse the choice, as the unit of an older package does.
-    with suppress(PermissionError):
+    with suppress(OSError):
         os.sched_setaffinity(0, (whole - inherited) or whole)

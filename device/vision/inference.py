@@ -109,7 +109,7 @@ class InferenceThread:
         # OpenCV's thread pool would keep busy the core that the next frame needs.
         cv2.setNumThreads(1)
         # Its helpers keep off this core; where a thread may not choose one, the kernel does.
-        with suppress(PermissionError):
+        with suppress(OSError):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         while not self._stop.is_set():
             self.heartbeat_ms = self._now_ms()
