@@ -51,7 +51,7 @@ def new_key(folder: Path) -> Path:
     exported = subprocess.run([*gpg, "--armor", "--export-secret-keys"], check=True, capture_output=True)
     key.write_bytes(exported.stdout)
     subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
-    shutil.rmtree(home)
+    shutil.rmtree(home, ignore_errors=True)  # the agent, which is ending, removes its sockets itself
     return key
 
 
