@@ -1,7 +1,7 @@
 """Several probes from one capture: what a search is repeated with when one did not settle it.
 
 Comparing two vectors does not search over shifts, as comparing two line codes does. So the crop is cut again
-at neighbouring places. Where one of these probes is nearest to an enrolled palm, its own neighbours, turned
+at eight places well away from its own. The neighbours of the probe that is nearest to an enrolled palm, turned
 and enlarged ones among them, are tried next, and so on towards the nearest palm."""
 
 from collections.abc import Sequence
@@ -42,30 +42,29 @@ class Slip:
             self.growth + other.growth,
         )
 
-    def steps(self) -> int:
-        """How far from the crop as it was cut; aslant is one step."""
-        return max(abs(self.across), abs(self.down)) + abs(self.turn) + abs(self.growth)
-
 
 STILL: Final = Slip()
-_SHIFTS: Final = [Slip(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
-_STEPS: Final = [*_SHIFTS, Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)]
-_REACH: Final = 3
-"""So many steps away it goes no further: a fourth step hardly helped (docs/lab/SCORES.md)."""
+_AROUND: Final = [(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
+_FAR: Final = [Slip(3 * x, 3 * y) for x, y in _AROUND]
+"""15 pixels: near enough that a palm in between is nearest to one of them, and far enough for crops that
+slipped badly (docs/lab/SCORES.md)."""
+_STEPS: Final = [
+    *(Slip(x, y) for x, y in _AROUND),
+    *(Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)),
+]
 MOST_PROBES: Final = 48
-"""What one picture may cost. Where nothing settles a search it takes 16 to 24 on average."""
+"""What one picture may cost. Where nothing settles a search it takes 34 on average."""
 
 
 def next_slips(tried: Sequence[Slip], nearest: int) -> list[Slip]:
     """What to try after ``tried``, of which the probe at ``nearest`` came nearest to an enrolled palm.
 
-    After STILL alone its eight shifts; then what is one step from the nearest and was not tried. Nothing
+    After STILL alone eight far shifts; then what is one step from the nearest and was not tried. Nothing
     more once nothing comes nearer, and never more than MOST_PROBES in all.
     """
-    steps = _SHIFTS if len(tried) == 1 else _STEPS
-    if tried[nearest].steps() >= _REACH:
-        return []
-    fresh = [near for step in steps if (near := tried[nearest] + step) not in tried]
+    if len(tried) == 1:
+        return list(_FAR)
+    fresh = [near for step in _STEPS if (near := tried[nearest] + step) not in tried]
     return fresh[: MOST_PROBES - len(tried)]
 
 

@@ -29,23 +29,36 @@ def test_turning_there_and_back_gives_the_palm_again() -> None:
         assert np.abs(probe.astype(int) - smooth)[30:80, 30:80].max() > 3
 
 
-def test_shifts_come_first_then_the_neighbours_of_the_nearest() -> None:
+def test_far_shifts_come_first_then_the_neighbours_of_the_nearest() -> None:
     tried = [STILL]
-    shifts = next_slips(tried, 0)
-    assert {(slip.across, slip.down) for slip in shifts} == {
-        (x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)
-    } - {(0, 0)}
-    tried += shifts
-    still = next_slips(tried, 0)
-    assert set(still) == {Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)}
-    aside = next_slips(tried, tried.index(Slip(across=1, down=1)))
-    assert {Slip(across=2, down=1), Slip(across=1, down=1, turn=1)} < set(aside)
-    assert not set(aside) & set(tried)
-    assert (len(aside), len(next_slips(tried, tried.index(Slip(across=1))))) == (9, 7)
+    far = next_slips(tried, 0)
+    assert {(slip.across, slip.down) for slip in far} == {(x, y) for x in (-3, 0, 3) for y in (-3, 0, 3)} - {
+        (0, 0)
+    }
+    tried += far
+    aside = next_slips(tried, tried.index(Slip(across=3, down=3)))
+    assert {Slip(across=2, down=3), Slip(across=3, down=3, turn=1)} < set(aside)
+    tried += next_slips(tried, 0)
+    assert {Slip(across=1), Slip(down=-1), Slip(turn=-1), Slip(growth=1)} < set(tried)
+    assert next_slips(tried, 0) == []
+    again = next_slips(tried, tried.index(Slip(across=1, down=1)))
+    assert {Slip(across=2, down=1), Slip(across=1, down=1, turn=1)} < set(again)
+    assert not set(again) & set(tried)
 
 
-@pytest.mark.parametrize("palm", [STILL, Slip(1, 0, 1), Slip(2, 1), Slip(0, -1, -1, 1), Slip(4, 4, 4, 4)])
-def test_the_search_ends_at_the_palm_or_at_its_reach(palm: Slip) -> None:
+@pytest.mark.parametrize(
+    ("palm", "reached"),
+    [
+        (STILL, True),
+        (Slip(1, 0, 1), True),
+        (Slip(2, 1), True),
+        (Slip(0, -1, -1, 1), True),
+        (Slip(4, -4), True),
+        (Slip(-3, 2, 2), True),
+        (Slip(4, 4, 4, 4), False),
+    ],
+)
+def test_the_search_ends_at_the_palm_or_when_its_probes_are_spent(palm: Slip, reached: bool) -> None:
     def away(slip: Slip) -> float:
         return sum(
             (a - b) ** 2
@@ -60,10 +73,8 @@ def test_the_search_ends_at_the_palm_or_at_its_reach(palm: Slip) -> None:
     while fresh := next_slips(tried, min(range(len(tried)), key=lambda i: away(tried[i]))):
         assert not set(fresh) & set(tried)
         tried += fresh
-    if palm.steps() <= 3:
-        assert palm in tried
-    else:
-        assert max(slip.steps() for slip in tried) == 3
+    assert (palm in tried) is reached
+    assert reached or len(tried) == MOST_PROBES
 
 
 @pytest.mark.parametrize("seed", range(5))
