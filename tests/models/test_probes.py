@@ -52,9 +52,9 @@ def test_far_shifts_come_first_then_the_neighbours_of_the_nearest() -> None:
         (STILL, True),
         (Slip(1, 0, 1), True),
         (Slip(2, 1), True),
-        (Slip(0, -1, -1, 1), True),
+        (Slip(0, -1, -1), True),
         (Slip(4, -4), True),
-        (Slip(-3, 2, 2), True),
+        (Slip(-3, 2, 1), True),
         (Slip(4, 4, 4, 4), False),
     ],
 )

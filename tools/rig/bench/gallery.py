@@ -45,7 +45,7 @@ class GalleryFigures:
     `open_ms` is reading, opening the seals and building the match set. `memory_bytes` (resident, grown by
     opening) and `disk_bytes` are for each template. `cosine_error` is the largest difference of a score or a
     margin from the exact search's, and `other_answers` how many of `searches` named another person than the
-    exact search did. `many_ms` is one search with 48 probes of one hand, as a stranger costs it at most, and
+    exact search did. `many_ms` is one search with 48 probes of one hand, more than a stranger costs it, and
     `one_by_one_ms` 48 searches with one each. `many_other_answers` counts, of `many_searches` with 48 probes,
     those that named another person; `many_cosine_error` is the error of their scores and margins.
     """
