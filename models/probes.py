@@ -1,8 +1,8 @@
 """Several probes from one capture: what a search is repeated with when one did not settle it.
 
 Comparing two vectors does not search over shifts, as comparing two line codes does. So the crop is cut again
-at eight places well away from its own. The neighbours of the probe that is nearest to an enrolled palm, turned
-and enlarged ones among them, are tried next, and so on towards the nearest palm."""
+at eight places well away from its own. The neighbours of the probe that is nearest to an enrolled palm,
+turned and enlarged ones among them, are tried next, and so on towards the nearest palm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ class Slip:
 STILL: Final = Slip()
 _AROUND: Final = [(x, y) for y in (-1, 0, 1) for x in (-1, 0, 1) if (x, y) != (0, 0)]
 _FAR: Final = [Slip(3 * x, 3 * y) for x, y in _AROUND]
-"""15 pixels: near enough that a palm in between is seen from one of them, and far enough for crops that slipped
-badly (docs/lab/SCORES.md)."""
+"""15 pixels: near enough that a palm in between is seen from one of them, and far enough for crops that
+slipped badly (docs/lab/SCORES.md)."""
 _STEPS: Final = [
     *(Slip(x, y) for x, y in _AROUND),
     *(Slip(turn=-1), Slip(turn=1), Slip(growth=-1), Slip(growth=1)),
 ]
 MOST_PROBES: Final = 32
-"""What one picture may cost: the far shifts, and two or three rounds of steps. Where nothing settles a search it
-takes 30 on average."""
+"""What one picture may cost: the far shifts, and two rounds of steps. A search that nothing settles takes 30
+on average."""
 
 
 def next_slips(tried: Sequence[Slip], nearest: int) -> list[Slip]:
