@@ -47,13 +47,14 @@ class Far:
         self.vanish = vanish
 
     def receive_exactly(self, size: int) -> bytes:
-        data, end = b"", time.monotonic() + WITHIN_S
-        while len(data) < size and time.monotonic() < end:
-            more = self.receive()
-            data += more
-            if not more:
-                time.sleep(0.001)
-        return data
+        data = bytearray()
+
+        def all_came() -> bool:
+            data.extend(self.receive())
+            return len(data) >= size
+
+        until(all_came, WITHIN_S, every_s=0.001)
+        return bytes(data)
 
 
 def nonblocking_reader(descriptor: int) -> Callable[[], bytes]:
@@ -220,11 +221,9 @@ def test_what_is_not_read_is_left_with_the_gadget(tmp_path: Path) -> None:
     gadget = Gadget()
     port = Bus(tmp_path, gadget).open(USB)
     try:
-        offered = refused = 0
-        while refused < 100:  # the thread may still be taking what was offered
-            taken = gadget.send(bytes(1024))
-            offered, refused = offered + taken, 0 if taken else refused + 1
-            time.sleep(0.001)
+        offered = 0
+        while gadget.has_room(within_s=0.1):
+            offered += gadget.send(bytes(1024))
             assert offered < 64 * 1024
         came = 0
         while came < offered:

@@ -53,6 +53,11 @@ class Gadget:
             self._move()
             return taken
 
+    def has_room(self, within_s: float) -> bool:
+        """Whether the host takes so many packets in time that another may be queued."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self._to_host) < QUEUE_PACKETS, within_s)
+
     def send_empty(self) -> None:
         with self.changed:
             self._to_host.append(b"")
@@ -135,6 +140,7 @@ class Claimed:
             self._there()
             self.asked += 1
             self.move()
+            self.gadget.changed.notify_all()
 
     def send(self, data: bytes) -> None:
         with self.gadget.changed:

@@ -25,16 +25,16 @@ from models.hand_landmarks import (
 )
 from models.synthesis.background import Pixels
 from models.synthesis.hand_scenes import HandScene, hand_scene
+from tests.hand_weights import needs_hand_weights
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
-_INSTALLED = installed_landmarks()
-needs_weights = pytest.mark.skipif(_INSTALLED is None, reason="needs the hand weights (make hand-weights)")
 
 
 @pytest.fixture
 def landmarks() -> HandLandmarks:
-    assert _INSTALLED is not None
-    return _INSTALLED
+    landmarks = installed_landmarks()
+    assert landmarks is not None
+    return landmarks
 
 
 def scene(kind: str, i: int, side: Handedness | None = None) -> HandScene:
@@ -57,7 +57,7 @@ class Counting:
         return None if self.blind else self._landmarks.joints(pixels, spot)
 
 
-@needs_weights
+@needs_hand_weights
 @pytest.mark.parametrize("kind", ["clean", "turned", "clutter"])
 def test_open_hands_are_found_with_their_side_and_exact_valleys(kind: str, landmarks: HandLandmarks) -> None:
     errors = []
@@ -73,7 +73,7 @@ def test_open_hands_are_found_with_their_side_and_exact_valleys(kind: str, landm
     assert np.median(errors) < 0.03
 
 
-@needs_weights
+@needs_hand_weights
 def test_a_hand_is_the_same_hand_at_every_turn(landmarks: HandLandmarks) -> None:
     shown = scene("clean", 3)
     for turn in (cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE):
@@ -83,7 +83,7 @@ def test_a_hand_is_the_same_hand_at_every_turn(landmarks: HandLandmarks) -> None
         assert hand is not None and hand.handedness == shown.handedness
 
 
-@needs_weights
+@needs_hand_weights
 def test_a_hand_once_found_is_followed_and_not_searched_again(landmarks: HandLandmarks) -> None:
     counting, shown = Counting(landmarks), scene("clean", 5)
     finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_hand_once_found_is_followed_and_not_searched_again(landmarks: HandLan
     assert counting.searches == 1 and counting.readings == 10
 
 
-@needs_weights
+@needs_hand_weights
 def test_a_room_without_a_hand_is_searched_now_and_then(landmarks: HandLandmarks) -> None:
     counting, empty = Counting(landmarks), scene("empty", 7)
     finder = HandFinder(landmarks=counting)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_a_room_without_a_hand_is_searched_now_and_then(landmarks: HandLandmarks
     assert 5 <= counting.searches <= 15
 
 
-@needs_weights
+@needs_hand_weights
 def test_near_infrared_is_left_to_own_means(landmarks: HandLandmarks) -> None:
     counting = Counting(landmarks)
     shown = hand_scene(72_000_000, "clean", "nir", person=72_000_000, handedness="L")
@@ -112,7 +112,7 @@ def test_near_infrared_is_left_to_own_means(landmarks: HandLandmarks) -> None:
     assert counting.searches == counting.readings == 0
 
 
-@needs_weights
+@needs_hand_weights
 def test_what_own_means_take_for_open_counts_only_if_the_joints_agree(landmarks: HandLandmarks) -> None:
     counting = Counting(landmarks)
     frame = CameraFrame.from_pixels(scene("clean", 9).pixels)
@@ -127,7 +127,7 @@ def joints_of(landmarks: HandLandmarks, shown: HandScene) -> HandJoints:
     return next(joints for joints in found if joints is not None)
 
 
-@needs_weights
+@needs_hand_weights
 def test_fingers_together_are_open_and_folded_ones_are_not(landmarks: HandLandmarks) -> None:
     joints = joints_of(landmarks, scene("clean", 1))
     assert joints.is_open
@@ -141,7 +141,7 @@ def test_fingers_together_are_open_and_folded_ones_are_not(landmarks: HandLandma
     assert not replace(joints, points=crossing).is_open
 
 
-@needs_weights
+@needs_hand_weights
 def test_the_back_of_a_hand_is_no_palm(landmarks: HandLandmarks) -> None:
     joints = joints_of(landmarks, scene("clean", 2, "L"))
     assert joints.handedness == "L" and not replace(joints, right_chance=0.1).shows_back
@@ -150,7 +150,7 @@ def test_the_back_of_a_hand_is_no_palm(landmarks: HandLandmarks) -> None:
     assert mirrored.handedness == "R" and mirrored.shows_back
 
 
-@needs_weights
+@needs_hand_weights
 def test_where_joints_are_read_is_the_same_however_it_is_known(
     landmarks: HandLandmarks,
 ) -> None:
@@ -162,7 +162,7 @@ def test_where_joints_are_read_is_the_same_however_it_is_known(
         assert first.up[0] * other.up[0] + first.up[1] * other.up[1] > 0.94
 
 
-@needs_weights
+@needs_hand_weights
 @pytest.mark.parametrize("shape", [(1, 1, 3), (3, 700, 3), (480, 2, 3), (2000, 3000, 3)])
 def test_strange_frames_raise_nothing(shape: tuple[int, ...], landmarks: HandLandmarks) -> None:
     noise = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
@@ -171,7 +171,7 @@ def test_strange_frames_raise_nothing(shape: tuple[int, ...], landmarks: HandLan
         assert landmarks.joints(noise, spot) is None
 
 
-@needs_weights
+@needs_hand_weights
 def test_a_hand_that_leaves_the_picture_is_asked_to_the_middle(landmarks: HandLandmarks) -> None:
     shown = scene("clean", 6)
     right_half = np.ascontiguousarray(shown.pixels[:, 330:])
@@ -179,7 +179,7 @@ def test_a_hand_that_leaves_the_picture_is_asked_to_the_middle(landmarks: HandLa
     assert seen is None or isinstance(seen, PartialHand)
 
 
-@needs_weights
+@needs_hand_weights
 def test_other_files_than_the_manifest_names_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
     shutil.copytree(weights_folder(), folder)

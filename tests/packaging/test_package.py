@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click import Group
 
-from models.hand_landmarks import WEIGHTS_FOLDER, installed_landmarks, open_landmarks, weights_folder
+from models.hand_landmarks import WEIGHTS_FOLDER, open_landmarks, weights_folder
+from tests.hand_weights import needs_hand_weights
 from tools.palmctl.groups import ExtendedGroup
 from tools.rig.packaging import documents
 from tools.rig.packaging.deb import MAINTAINER_SCRIPTS, PACKAGE, SOURCE, SYSTEM_FILES, Build, build
@@ -144,7 +145,7 @@ def test_the_list_of_third_parties_is_of_what_it_holds(package: Path, tmp_path: 
     assert "licenses/LICENSE\n" in listed
 
 
-@pytest.mark.skipif(installed_landmarks() is None, reason="needs the hand weights (make hand-weights)")
+@needs_hand_weights
 def test_the_hand_weights_are_in_it_with_licence_and_notice(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
     folder = tmp_path / INSIDE / WEIGHTS_FOLDER

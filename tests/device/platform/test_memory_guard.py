@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from device.platform import memory as memory_guard
-from models.hand_landmarks import installed_landmarks
+from tests.hand_weights import needs_hand_weights
 
 GUARDED = """
 import ctypes, json, os, signal, sys
@@ -114,7 +114,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 20)
 """
 
 
-@pytest.mark.skipif(installed_landmarks() is None, reason="needs the hand weights (make hand-weights)")
+@needs_hand_weights
 def test_the_largest_buffer_of_a_look_costs_no_page_faults() -> None:
     """Cleared by the kernel for every picture, its 1,030 pages took a third of the time of the joints."""
     done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True)

@@ -1,6 +1,7 @@
 """The inference thread between a frame slot and a real loop, with doubles for model and gallery."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from gallery.index import Match
 from gallery.records import Position
 from models.embedding import EMBEDDING_SIZE
 from models.frames import CameraFrame
+from models.second_core import second_core
 from models.synthesis.person import make_person
 from models.synthesis.scene import empty_scene, passage, show_qr
 from models.thresholds import Thresholds
@@ -30,8 +32,12 @@ DEADLINE_S = 10.0
 class Model:
     def __init__(self) -> None:
         self.broken = False
+        self.cores: list[set[int]] = []
+        """Of each vector's thread, and of a helper that it starts."""
 
     def embed(self, crops: Pixels) -> Vectors:
+        with second_core("helper") as helper:
+            self.cores += [os.sched_getaffinity(0), helper.submit(os.sched_getaffinity, 0).result()]
         if self.broken:
             raise RuntimeError("session failed")
         vectors = np.zeros((len(crops), EMBEDDING_SIZE), np.float32)
@@ -130,6 +136,22 @@ def test_looks_arrive_on_the_loop_in_order(held: list[Pixels]) -> None:
             assert any(look.sighting.good for look in bench.ears.looks)
             assert bench.thread.examined == len(held)
             assert bench.thread.heartbeat_ms > 10_000
+
+    asyncio.run(scenario())
+
+
+def test_a_hand_is_recognised_on_one_core_and_its_helpers_keep_off_it(held: list[Pixels]) -> None:
+    whole = os.sched_getaffinity(0)
+    if len(whole) < 2:
+        pytest.skip("one core")
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.thread.set_interest(Interest.PASSAGE, codes=False)
+            bench.show(held[0])
+            await bench.ears.hear(lambda: bool(bench.ears.looks))
+            assert bench.model.cores == [{max(whole)}, whole - {max(whole)}]
+            assert os.sched_getaffinity(0) == whole, "of the loop's thread"
 
     asyncio.run(scenario())
 
