@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gallery.codes import COARSE_UNITS, CODE_BYTES, Coder, decode, rows_of
 from gallery.errors import GalleryError, ProbeError
 from gallery.population import Likeness, Population
-from gallery.products import FROM_PROBES, best_rows, exact_products
+from gallery.products import FROM_PROBES, QUERY_MOST, best_rows, exact_products
 from gallery.records import Position
 from gallery.seal import Template, coarse_codes
 from gallery.stream import VECTOR_LENGTH
@@ -46,6 +46,8 @@ FIRST_K: Final = 32
 """Rows pooled from each probe. Coarse ranks err by a few places; a person has at most six templates."""
 MAX_PROBES: Final = 64
 """Vectors of one search: several crops of one hand, never a bulk job."""
+_FAISS_QUERY_MOST: Final = 127
+"""The whole numbers of a query of FAISS are from −127 to 127."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +193,10 @@ class Index:
         """The numbers of the best `k` rows for each query by their coarse codes, each once."""
         if not len(self):
             return np.empty(0, dtype=np.int64)
-        scale = np.abs(queries).max(axis=1) / np.float32(127.0)
+        products = exact_products() if len(queries) >= FROM_PROBES else None
+        most = np.float32(_FAISS_QUERY_MOST if products is None else QUERY_MOST)
+        scale = np.abs(queries).max(axis=1) / most
         whole = np.rint(queries / scale[:, np.newaxis]).astype(np.float32)
-        products = exact_products() if len(whole) >= FROM_PROBES else None
         if products is not None:
             segments = [(segment.numbers, segment.coarse) for segment in self.segments]
             zero = whole @ (self.population.likeness.mean * np.float32(COARSE_UNITS))

@@ -1,10 +1,11 @@
 """Many probes against the coarse codes in one pass: integer matrix products by onnxruntime.
 
 FAISS reads a segment again for each query and multiplies in floating point. `MatMulInteger` takes the codes
-as they lie in memory (uint8 with zero point 128) and the whole-numbered queries as int8, so both compute the
-same integers and rank alike; `python -m tools.rig.bench.gallery` compares their times. A processor without
-8-bit dot products may saturate sums: `exact_products` compares with plain arithmetic, and FAISS does all the
-work where they differ.
+as they lie in memory (uint8 with zero point 128) and the whole-numbered queries as int8;
+`python -m tools.rig.bench.gallery` compares their times. An x86-64 processor without 8-bit dot products adds
+pairs of products in 16 bits, which hold 2 × 255 × 64 and not 2 × 255 × 127, so the queries of this pass have
+half of FAISS's range, on every processor. `exact_products` compares with plain arithmetic, and FAISS does
+all the work where they differ.
 """
 
 import os
@@ -19,6 +20,8 @@ from gallery.stream import VECTOR_LENGTH
 
 FROM_PROBES: Final = 4
 """Fewer probes are faster by FAISS."""
+QUERY_MOST: Final = 64
+"""The whole numbers of a query are from −64 to 64."""
 _FIRST_ROWS: Final = 256
 """Rows that set the first floor; of all later ones only those above it are looked at."""
 _BLOCK_ROWS: Final = 4_096
@@ -51,16 +54,15 @@ def exact_products() -> Any | None:
     session = onnxruntime.InferenceSession(_MODEL, options, ["CPUExecutionProvider"])
     extremes = np.array([[255, 255], [255, 0], [0, 255], [0, 0]], dtype=np.uint8)
     codes = np.tile(extremes, (4, VECTOR_LENGTH // 2))
-    queries = np.tile(
-        np.array([[127, 127], [-127, 127], [127, -127]], dtype=np.int8).T, (VECTOR_LENGTH // 2, 2)
-    )
+    signs = np.array([[1, 1], [-1, 1], [1, -1]], dtype=np.int8)
+    queries = np.tile((QUERY_MOST * signs).T, (VECTOR_LENGTH // 2, 2))
     exact = (codes.astype(np.int64) - 128) @ queries.astype(np.int64)
     products = session.run(None, {"a": codes, "b": np.ascontiguousarray(queries)})[0]
     return session if np.array_equal(products, exact) else None
 
 
 _SCORE_ZERO: Final = 1 << 23
-"""Added to a score it is no longer negative: 512 products of at most 128 × 127."""
+"""Added to a score it is no longer negative: 512 products of at most 128 × 64."""
 _SCORE_BIT: Final = 32
 _QUERY_BIT: Final = 56
 
@@ -77,8 +79,8 @@ def best_rows(
     """The numbers of the rows with the best 8 `k` products, at most `k` of them for each query, rising.
 
     `segments`: row numbers (n,) with codes (n, 512), at most 2³² rows in all; `whole`: (p, 512) of whole
-    numbers from −127 to 127, p at most 64. Products of different queries compare as ``(product − zero) *
-    scale``, (p,) each.
+    numbers from −`QUERY_MOST` to `QUERY_MOST`, p at most 64. Products of different queries compare as
+    ``(product − zero) * scale``, (p,) each.
     """
     queries = np.ascontiguousarray(whole.T.astype(np.int8))
     # A product above its query's floor is one integer: query, score, row. Sorting it sorts by all three.
