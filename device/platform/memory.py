@@ -79,6 +79,11 @@ def guard_memory() -> MemoryGuard:
     return MemoryGuard(dumps_off, locked, problem)
 
 
+def give_back_freed() -> None:
+    """Return what is free in the C library's heaps to the kernel: once, after a start, which frees most."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:
     """Lock all memory of this process; whether it is locked, and why not."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
