@@ -49,7 +49,7 @@ from device.mail.outbox import ReportedState, Sender
 from device.platform import sd_notify
 from device.platform.clock import Clock, SystemClock, has_kept_time
 from device.platform.logs import log_to_stderr
-from device.platform.memory import MemoryGuard, give_back_freed, guard_memory
+from device.platform.memory import MemoryGuard, guard_memory, settle_memory
 from device.platform.roles import control_handler, serve_roles
 from device.platform.threads import BulkTurn, StoreThread
 from device.trust.known_time import known_time_ms
@@ -176,7 +176,7 @@ async def serve(config: DeviceConfig, clock: Clock, guard: MemoryGuard) -> bool:
         # passage for some 50 ms.
         gc.collect()
         gc.freeze()
-        give_back_freed()
+        settle_memory()
         sd_notify.ready(f"serving {config.device.gate_id} on {config.link.port}")
         _log.info("ready: %s", config.device.id)
         ending = asyncio.create_task(ended.wait(), name="signals")

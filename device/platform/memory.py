@@ -14,6 +14,8 @@
    M_TRIM_THRESHOLD). By default glibc gives each thread a heap and moves ever larger buffers into it; the
    heaps grow with every new order of sizes and are not given back. With a mapping for each buffer of 128 KiB
    memory is flat, but the kernel clears every page of every intermediate picture again: a quarter of a look.
+   So a process has such mappings while it starts, which frees most, and keeps its buffers in the heaps from
+   `settle_memory` on. (What is free inside of a heap cannot be given back once memory is locked.)
 
 Memory that the C library never sees freed is not overwritten: objects of up to 512 bytes, keys among them,
 which Python keeps in its own pools. Therefore a process that has no more use for its keys ends or restarts
@@ -36,10 +38,11 @@ _log = logging.getLogger(__name__)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+([0-9]{1,12}) kB$", re.MULTILINE)
 _PR_SET_DUMPABLE: Final = 4
 _M_PERTURB: Final = -6
-_ALLOCATION: Final = {-8: 2, -3: 8 << 20, -1: 32 << 20}
-"""M_ARENA_MAX: heaps; M_MMAP_THRESHOLD: bytes from which a buffer gets its own mapping, constant once set
-(the network of the joints takes one of 4 MiB a picture, which the kernel would clear in 1,030 page faults);
+_WHILE_STARTING: Final = {-8: 2, -3: 128 << 10, -1: 128 << 10}
+"""M_ARENA_MAX: heaps; M_MMAP_THRESHOLD: bytes from which a buffer gets its own mapping, constant once set;
 M_TRIM_THRESHOLD: free bytes at the end of a heap that are kept."""
+_SETTLED: Final = {-3: 8 << 20, -1: 32 << 20}
+"""The network of the joints takes 4 MiB a picture, which the kernel would clear in 1,030 page faults."""
 _OVERWRITTEN: Final = 0xA5
 """Freed memory is filled with this, allocated memory with its complement."""
 _MCL_CURRENT: Final = 1
@@ -63,7 +66,7 @@ def guard_memory() -> MemoryGuard:
     libc = ctypes.CDLL(None, use_errno=True)
     if not libc.mallopt(_M_PERTURB, _OVERWRITTEN):
         problems.append("freed memory is not overwritten (this C library knows no M_PERTURB); use glibc")
-    for parameter, value in _ALLOCATION.items():
+    for parameter, value in _WHILE_STARTING.items():
         libc.mallopt(parameter, value)
     dumps_off = libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     if not dumps_off:
@@ -79,9 +82,12 @@ def guard_memory() -> MemoryGuard:
     return MemoryGuard(dumps_off, locked, problem)
 
 
-def give_back_freed() -> None:
-    """Return what is free in the C library's heaps to the kernel: once, after a start, which frees most."""
-    ctypes.CDLL(None).malloc_trim(0)
+def settle_memory() -> None:
+    """The start is over: give back what it freed, and keep from now on what each picture uses again."""
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    for parameter, value in _SETTLED.items():
+        libc.mallopt(parameter, value)
 
 
 def lock_all(libc: ctypes.CDLL) -> tuple[bool, str]:

@@ -101,9 +101,10 @@ def test_another_process_of_the_same_user_cannot_read_its_memory(tmp_path: Path)
 LOOKS = """
 import resource
 import numpy as np
-from device.platform.memory import guard_memory
+from device.platform.memory import guard_memory, settle_memory
 from models.hand_landmarks import Spot, installed_landmarks
 guard_memory()
+settle_memory()
 landmarks = installed_landmarks()
 picture = np.full((480, 640, 3), 128, np.uint8)
 for turn in range(30):
@@ -119,3 +120,26 @@ def test_the_largest_buffer_of_a_look_costs_no_page_faults() -> None:
     """Cleared by the kernel for every picture, its 1,030 pages took a third of the time of the joints."""
     done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 100
+
+
+STARTS = """
+import numpy as np
+from device.platform.memory import guard_memory, settle_memory
+def resident_mib():
+    return int(open("/proc/self/statm").read().split()[1]) >> 8
+guard_memory()
+held = [np.ones(kib << 10, np.uint8) for kib in (200, 60) for _ in range(500)]
+last, most = held[-1], resident_mib()
+del held
+freed = resident_mib()
+settle_memory()
+print(most - freed, freed - resident_mib())
+"""
+
+
+def test_what_a_start_frees_is_given_back() -> None:
+    """Large buffers (97 MiB) at once, also where memory is locked, small ones (29 MiB) after the start."""
+    done = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, check=True)
+    large, small = map(int, done.stdout.split())
+    assert 90 < large < 110
+    assert small > 20
