@@ -9,6 +9,7 @@ camera and nothing is mirrored: fingers up, a right palm has its thumb on the im
 ((480, 640, 3), dtype('uint8'))
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -103,7 +104,7 @@ def render_frame_with_truth(
         return expose(ground, setting, rng), None
     canvas = hand_canvas(person, hand, pose.posture, look, setting.light)
     matrix = placement(canvas, pose)
-    frame = _compose(canvas, matrix, ground)
+    frame = _compose(canvas.pixels, matrix, ground, canvas.palm_width_px / pose.palm_width_px)
     truth = HandTruth(
         hand,
         _project(matrix, canvas.valleys),
@@ -134,9 +135,13 @@ def _project(matrix: NDArray[np.float64], points: Points) -> Points:
     return np.asarray(out[:, :2] / out[:, 2:], dtype=np.float64)
 
 
-def _compose(canvas: HandCanvas, matrix: NDArray[np.float64], ground: Pixels) -> Pixels:
+def _compose(canvas: Pixels, matrix: NDArray[np.float64], ground: Pixels, shrink: float) -> Pixels:
     height, width = ground.shape[:2]
-    warped = cv2.warpPerspective(canvas.pixels, matrix, (width, height), flags=cv2.INTER_LINEAR)
+    if shrink > 1.5:
+        # A camera's pixel gathers the light of its whole area, so a hand far away does not alias.
+        sigma = 0.4 * math.sqrt(shrink * shrink - 1.0)
+        canvas = np.asarray(cv2.GaussianBlur(canvas, (0, 0), sigma), dtype=np.uint8)
+    warped = cv2.warpPerspective(canvas, matrix, (width, height), flags=cv2.INTER_LINEAR)
     if ground.ndim == 2:
         skin, alpha = warped[:, :, 0], warped[:, :, 1]
     else:
