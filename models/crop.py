@@ -9,28 +9,26 @@ from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 
 
-def cut_palm(frame: CameraFrame, hand: Hand) -> NDArray[np.uint8]:
-    """The palm (112, 112) uint8 grey, fingers up, as ``crop_geometry`` lays it.
+def cut_palm(frame: CameraFrame, hand: Hand, side: int = CROP_SIZE) -> NDArray[np.uint8]:
+    """The palm (side, side) uint8 grey, fingers up, as ``crop_geometry`` lays it.
 
     Where the square reaches over the frame's edge, the edge is repeated. A palm that is larger in the frame
     than in the crop is averaged first, so that fine skin texture does not alias.
     """
-    matrix = similarity_from_valleys(hand.valleys, hand.handedness)
+    matrix = similarity_from_valleys(hand.valleys, hand.handedness, side)
     grey = as_grey(frame)
     shrink = 1.0 / max(float(np.hypot(matrix[0, 0], matrix[1, 0])), 1e-6)
     if shrink > 1.5:
-        grey, matrix = _reduced(grey, matrix, shrink)
-    crop = cv2.warpAffine(
-        grey, matrix, (CROP_SIZE, CROP_SIZE), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-    )
+        grey, matrix = _reduced(grey, matrix, side, shrink)
+    crop = cv2.warpAffine(grey, matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(crop, dtype=np.uint8)
 
 
 def _reduced(
-    grey: NDArray[np.uint8], matrix: NDArray[np.float64], shrink: float
+    grey: NDArray[np.uint8], matrix: NDArray[np.float64], side: int, shrink: float
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Only the part of the image that the crop needs, smoothed to the crop's resolution."""
-    corners = np.array([[0.0, 0.0], [CROP_SIZE, 0.0], [0.0, CROP_SIZE], [CROP_SIZE, CROP_SIZE]])
+    corners = np.array([[0.0, 0.0], [side, 0.0], [0.0, side], [side, side]])
     source = np.linalg.solve(matrix[:, :2], (corners - matrix[:, 2]).T).T
     margin = 2.0 * shrink
     height, width = grey.shape

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
 from models.errors import ManifestError
 from models.frames import CameraFrame
@@ -36,6 +37,18 @@ HINT_BELOW: Final = 60
 
 SAME_MOVE_MS: Final = 200
 """Hands farther apart in time than this say nothing about motion blur."""
+
+LEAST_SIDE: Final = 16
+"""Smaller palms are enlarged to this many pixels before their sharpness is measured."""
+FINE_OF_COARSE: Final = {"colour": (0.45, 0.75), "infrared": (0.47, 0.65)}
+"""Share of fine in coarse detail at sharpness 0 and 100. Skin scatters infrared light, so a sharp picture has
+less fine detail; blurred ones look alike, so what passes (15) is the same."""
+FINE_OF_LIGHT: Final = {"colour": (0.002, 0.009), "infrared": (0.002, 0.004)}
+"""Fine detail as a part of the lightness, at sharpness 0 and 100: infrared shows lines as faint as that, and
+they compare well; less is what noise leaves of a blurred palm."""
+FINER_IF_SMALL: Final = 0.15
+"""How much higher the share of fine detail must be for a palm of no size, and half of it for one of half a
+crop: the crop enlarges its blur. The least at which small and blurred generated palms do not pass."""
 
 _NOISE_KERNEL: Final = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=np.float32)
 _NOISE_IN_FINE: Final = 0.23
@@ -114,7 +127,7 @@ def components(
 ) -> dict[Component, float]:
     """What :func:`assess` judges by, 0..100 each."""
     return {
-        "sharpness": sharpness(crop),
+        "sharpness": sharpness(_as_seen(frame, hand, crop), infrared=not frame.is_colour),
         "exposure": _exposure(crop),
         "coverage": _coverage(frame, hand),
         "pose": _pose(frame, hand),
@@ -152,15 +165,17 @@ def read_calibration(path: Path) -> Calibration:
     return found
 
 
-def sharpness(crop: NDArray[np.uint8]) -> float:
+def sharpness(palm: NDArray[np.uint8], *, infrared: bool = False) -> float:
     """0..100 from the share of fine among coarse detail, and from how much detail there is at all.
 
-    Bands are differences of Gaussians at 1–2 and 2–4 crop pixels: blur takes the fine one first, whatever the
-    contrast of skin and light. Sensor noise is estimated (Immerkær 1996) and taken out of the fine band, so
-    that a dark, noisy frame does not pass for a sharp one.
+    ``palm`` (n, n) uint8, no larger than it is in the picture: an enlarged one has no fine detail, however
+    sharp the camera is. Bands are differences of Gaussians at 1–2 and 2–4 pixels: blur takes the fine one
+    first, whatever the contrast of skin and light. Sensor noise is estimated (Immerkær 1996) and taken out of
+    the fine band, so that a dark, noisy frame does not pass for a sharp one.
     """
-    image = crop.astype(np.float32)
-    inner = slice(8, -8)
+    image = palm.astype(np.float32)
+    edge = len(image) // 14
+    inner = slice(edge, -edge)
     noise = float(np.median(np.abs(cv2.filter2D(image, -1, _NOISE_KERNEL)[inner, inner]))) / (0.6745 * 6.0)
     one = cv2.GaussianBlur(image, (0, 0), 1.0)
     two = cv2.GaussianBlur(image, (0, 0), 2.0)
@@ -169,7 +184,15 @@ def sharpness(crop: NDArray[np.uint8]) -> float:
     coarse = float((two - four)[inner, inner].std())
     fine = math.sqrt(max(0.0, fine * fine - (_NOISE_IN_FINE * noise) ** 2))
     relative = fine / max(float(image.mean()), 1.0)
-    return min(_ramp(fine / max(coarse, 0.05), 0.45, 0.75), _ramp(relative, 0.002, 0.009))
+    share = fine / max(coarse, 0.05) - FINER_IF_SMALL * (1.0 - len(image) / CROP_SIZE)
+    light = "infrared" if infrared else "colour"
+    return min(_ramp(share, *FINE_OF_COARSE[light]), _ramp(relative, *FINE_OF_LIGHT[light]))
+
+
+def _as_seen(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The palm (n, n) in the picture's own pixels where it is smaller there than ``crop`` (112, 112)."""
+    side = max(LEAST_SIDE, round(hand.palm_width_px))
+    return crop if side >= CROP_SIZE else cut_palm(frame, hand, side)
 
 
 def _exposure(crop: NDArray[np.uint8]) -> float:
@@ -194,7 +217,7 @@ def _coverage(frame: CameraFrame, hand: Hand) -> float:
 def _pose(frame: CameraFrame, hand: Hand) -> float:
     """0..100: large enough, proportions of an open hand. However a hand is turned, its crop is upright."""
     return min(
-        _ramp(hand.palm_width_px, 60.0, 110.0),
+        _ramp(hand.palm_width_px, 45.0, 110.0),
         _ramp(hand.palm_width_px / min(frame.width, frame.height), 1.1, 0.8),
         _ramp(hand.confidence, 0.10, 0.45),
     )

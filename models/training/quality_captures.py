@@ -2,7 +2,8 @@
 
 What quality is calibrated with (``calibrate_quality``) and judged by (``quality_curve``). Every probe has one
 occasion's pose, light and ground, and none to three faults: defocus, too little or too much light, a tilted,
-turned, small or large hand, a hand at the frame's edge, something on the palm, movement.
+turned, small or large hand, a hand at the frame's edge, something on the palm, movement. In near infrared
+the lines of some people are faint, as skin scatters that light.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.crop import cut_palm
-from models.crop_geometry import Handedness
+from models.crop_geometry import Handedness, similarity_from_valleys
 from models.embedding import Embedder
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
@@ -39,6 +40,8 @@ PROBES_A_POSTURE: Final = 6
 FRAME_MS: Final = 33
 PLAIN_SHARE: Final = 0.2
 """Part of the probes without any fault."""
+FAINTEST: Final = 0.25
+"""The least part of the drawn contrast that lines have in near infrared; the logarithm is drawn evenly."""
 _DOMAIN: Final = 0xACA1
 _SHUTTER: Final = 0.5
 """Part of the time between two frames in which light is gathered."""
@@ -73,6 +76,8 @@ class _Shot:
     setting: Setting
     speed: float = 0.0
     """Palm widths a second, downwards."""
+    contrast: float = 1.0
+    """Of what is finer than a tenth of the palm, as a part of what is drawn."""
     cover: Callable[[Pixels, HandTruth], Pixels] | None = None
 
 
@@ -85,13 +90,15 @@ def probes(embedder: Embedder, look: Look, people: int, *, first: int, lost: Los
         person = make_person(number)
         handedness: Handedness = "L" if number % 2 else "R"
         rng = np.random.default_rng([_DOMAIN, number, look == "nir"])
-        references = _references(embedder, person, handedness, look, rng)
+        contrast = float(FAINTEST ** rng.random()) if look == "nir" else 1.0
+        references = _references(embedder, person, handedness, look, rng, contrast=contrast)
         if references is None:
             continue
         for _ in range(POSTURES):
             posture = random_posture(rng)
             for _ in range(PROBES_A_POSTURE):
-                shot = _Shot(replace(random_pose(rng), posture=posture), random_setting(rng, number))
+                pose = replace(random_pose(rng), posture=posture)
+                shot = _Shot(pose, random_setting(rng, number), contrast=contrast)
                 faults = _spoil(shot, rng)
                 lost.shown += 1
                 seen = _see(person, handedness, look, shot, rng)
@@ -108,12 +115,19 @@ def probes(embedder: Embedder, look: Look, people: int, *, first: int, lost: Los
 
 
 def _references(
-    embedder: Embedder, person: SyntheticPerson, handedness: Handedness, look: Look, rng: np.random.Generator
+    embedder: Embedder,
+    person: SyntheticPerson,
+    handedness: Handedness,
+    look: Look,
+    rng: np.random.Generator,
+    *,
+    contrast: float,
 ) -> NDArray[np.float32] | None:
     """(k, 512), one to three vectors: the captures of an enrolment."""
     crops = []
     for _ in range(REFERENCES):
-        seen = _see(person, handedness, look, _Shot(random_pose(rng), random_setting(rng, person.seed)), rng)
+        shot = _Shot(random_pose(rng), random_setting(rng, person.seed), contrast=contrast)
+        seen = _see(person, handedness, look, shot, rng)
         if seen is not None and seen[1].handedness == handedness:
             crops.append(cut_palm(*seen))
     return embedder.embed(np.stack(crops)) if crops else None
@@ -124,15 +138,32 @@ def _see(
 ) -> tuple[CameraFrame, Hand] | None:
     smear_px = shot.speed * shot.pose.palm_width_px * FRAME_MS / 1000 * _SHUTTER
     setting = replace(shot.setting, smear_px=smear_px)
-    if shot.cover is None:
+    if shot.cover is None and shot.contrast == 1.0:
         pixels = render_frame(person, handedness, shot.pose, look, rng, setting=setting)
     else:
         clean = replace(setting, gain=1.0, noise=0.0, blur_px=0.0, smear_px=0.0)
         plain, truth = render_frame_with_truth(person, handedness, shot.pose, look, rng, setting=clean)
-        pixels = expose(shot.cover(plain, truth) if truth is not None else plain, setting, rng)
+        if truth is not None:
+            plain = _faint(plain, truth, shot.contrast)
+            plain = shot.cover(plain, truth) if shot.cover is not None else plain
+        pixels = expose(plain, setting, rng)
     frame = CameraFrame(pixels, 0, 0)
     hand = HandFinder().find(frame)
     return None if hand is None else (frame, hand)
+
+
+def _faint(pixels: Pixels, truth: HandTruth, contrast: float) -> Pixels:
+    """The palm with this part of its fine contrast, fading to all of it outside of the crop."""
+    to_crop = similarity_from_valleys(truth.valleys, truth.handedness, size=1)
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    square = np.linalg.solve(to_crop[:, :2], (corners - 0.5 - to_crop[:, 2]).T).T
+    area = np.zeros(pixels.shape[:2], np.float32)
+    cv2.fillConvexPoly(area, np.round(square).astype(np.int32), (1.0,))
+    share = cv2.GaussianBlur(area, (0, 0), 0.03 * truth.palm_width_px)
+    share = share[:, :, None] if pixels.ndim == 3 else share
+    bright = pixels.astype(np.float32)
+    smooth = cv2.GaussianBlur(bright, (0, 0), 0.08 * truth.palm_width_px)
+    return np.asarray(bright + share * np.float32(contrast - 1.0) * (bright - smooth), dtype=np.uint8)
 
 
 def _before(hand: Hand, speed: float) -> Hand | None:

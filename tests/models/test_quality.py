@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,12 +18,14 @@ from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.quality import (
     COMPONENTS,
+    HINT_BELOW,
     WORST_LIMIT,
     Component,
     Quality,
     assess,
     foreign_share,
     read_calibration,
+    sharpness,
     shipped_calibration,
 )
 from models.synthesis.background import Look
@@ -86,6 +89,39 @@ def test_a_fault_lowers_its_own_component(look: Look, fault: dict[str, float], c
             assert quality.quality_q < ENROL_FLOOR
             assert quality.coverage == 100.0
             assert quality.hint == "hold_still"
+
+
+@pytest.mark.parametrize("look", ["rgb", "nir"])
+def test_a_small_palm_passes_where_the_camera_is_sharp(look: Look) -> None:
+    for i in range(6):
+        rng = np.random.default_rng([78, i])
+        pose, setting = replace(random_pose(rng), palm_width_px=80.0), random_setting(rng, i)
+        for blur_px, passes in ((0.5, True), (3.0, False)):
+            lens = replace(setting, blur_px=blur_px)
+            pixels = render_frame(make_person(300 + i), SIDES[i % 2], pose, look, rng, setting=lens)
+            frame = CameraFrame.from_pixels(pixels)
+            hand = HandFinder().find(frame)
+            assert hand is not None
+            assert 60 <= hand.palm_width_px < 80
+            quality = assess(frame, hand, cut_palm(frame, hand), None)
+            assert (quality.quality_q >= FLOOR) == passes
+
+
+def test_faint_lines_are_sharp_in_infrared_and_blurred_ones_are_not() -> None:
+    for i in range(6):
+        rng = np.random.default_rng([78, i])
+        setting = random_setting(rng, i)
+        frame = CameraFrame.from_pixels(
+            render_frame(make_person(300 + i), SIDES[i % 2], random_pose(rng), "nir", rng, setting=setting)
+        )
+        hand = HandFinder().find(frame)
+        assert hand is not None
+        crop = cut_palm(frame, hand).astype(np.float32)
+        smooth = cv2.GaussianBlur(crop, (0, 0), 9.0)
+        faint = np.round(smooth + 0.2 * (crop - smooth)).astype(np.uint8)
+        assert sharpness(faint, infrared=True) > HINT_BELOW > sharpness(faint)
+        blurred = np.asarray(cv2.GaussianBlur(faint, (0, 0), 3.0), dtype=np.uint8)
+        assert sharpness(blurred, infrared=True) < 15
 
 
 def steady(at_ms: int, dx: float = 0.0) -> tuple[CameraFrame, Hand]:
