@@ -11,9 +11,9 @@ old one; a running search keeps the one it took. (FAISS crashes when one index i
 the same time, so nothing is ever added to an index that another thread could hold.)
 
 FAISS's kernels for `QT_8bit_direct_signed` cut the query off to integers on some processors and not on
-others (faiss issue 5550). The query is therefore rounded to whole numbers here, scaled to fill −127..127:
-every sum of products is then an integer below 2²⁴, which float32 holds exactly, and every processor ranks
-alike. `check_scan` proves it at the start on the processor at hand.
+others (faiss issue 5550). The query is therefore rounded to whole numbers here, scaled to fill −127..127 (or
+the range of `gallery.products`): every sum of products is then an integer below 2²⁴, which float32 holds
+exactly, and every processor ranks alike. `check_scan` proves it at the start on the processor at hand.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
