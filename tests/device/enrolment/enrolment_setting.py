@@ -188,9 +188,10 @@ class Person:
             self.shows(hand)
 
     def holds_code(self, session_id: str) -> None:
+        """Until the terms are shown: the screen may still show how the enrolment before ended."""
         self.waits_until_ready()
         with self.device.hand(code_film(qr_code(session_id))):
-            self.waits_for(lambda state: state["step"] != "idle")
+            self.waits_for_step("consent")
 
     def waits_until_ready(self) -> None:
         deadline = time.monotonic() + WITHIN_S
