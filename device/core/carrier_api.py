@@ -255,14 +255,14 @@ class CarrierApi:
             taken, refused = read_batch_answer(read_strict(answer, max_bytes=_MAX_BATCH_ANSWER_BYTES), batch)
         settled = sorted(taken | refused.keys())
         tickets = tuple(batch.tickets[index] for index in settled)
-        codes = {at: refused[index] for at, index in enumerate(settled) if index in refused}
-        self.journal.uploaded(tickets, codes)
+        codes = [refused[index] for index in settled if index in refused]
+        self.journal.uploaded(tickets)
         if codes:
-            words = ", ".join(sorted(set(codes.values())))
+            words = ", ".join(sorted(set(codes)))
             _log.error(
                 "the service refused %d uploaded items (%s); the journal keeps them", len(codes), words
             )
-        return len(batch.items) - len(settled), list(codes.values())
+        return len(batch.items) - len(settled), codes
 
     async def _errand_next(self, errands: Errands, request: Packet) -> Packet:
         async def oldest() -> WaitingEnrolment | None:

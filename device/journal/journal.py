@@ -17,7 +17,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from device.values.transactions import StoredVerdict, TxnMemory
 from link1.canonical import JsonObject
 from link1.events import Backing
 from link1.objects import PREV_REF_OF_FIRST, ErrorCode, LastVerdict
-from link1.signed import object_ref
+from link1.signed import Kind, object_ref
 
 MEMORY_MS = 30 * 24 * 3600 * 1000
 """LINK/1 §4: a txn_id is remembered for 30 days at least."""
@@ -74,7 +74,7 @@ class Journal:
                 _check_newest(rows)
                 halted = rows.execute("SELECT value FROM meta WHERE name = 'halted'").fetchone()
                 (operated_ms,) = rows.execute(
-                    "SELECT max(coalesce((SELECT max(operating_ms) FROM verdicts), 0),"
+                    "SELECT max(coalesce((SELECT operating_ms FROM verdicts ORDER BY seq DESC LIMIT 1), 0),"
                     " coalesce((SELECT max(operating_ms) FROM ended), 0))"
                 ).fetchone()
             self._bring_in()
@@ -140,25 +140,31 @@ class Journal:
     def find_txn(self, txn_id: str) -> TxnMemory | None:
         """The journal's memory of `txn_id`. Raises JournalError."""
         with self._rows.reported():
-            row = self._execute(
-                "SELECT v.seq, v.ref, v.request_ref, v.sealed,"
-                " (SELECT ref FROM answers WHERE seq = v.seq AND kind = 'decision'),"
-                " (SELECT ref FROM answers WHERE seq = v.seq AND kind = 'passage')"
-                " FROM verdicts v WHERE v.txn_id = ?",
-                (txn_id,),
-            ).fetchone()
-            if row:
-                seq, ref, request_ref, sealed, decision_ref, passage_ref = row
-                wrapper = self._rows.opened(sealed, "verdicts", ref, seq)
+            if (found := self._verdict_of(txn_id)) is not None:
+                request_ref, verdict = found
+                answers = self._rows.answers(verdict.seq, verdict.wrapper)
+                refs = {kind: object_ref(answer) for kind, answer in answers.items()}
                 return TxnMemory(
                     txn_id,
                     request_ref,
-                    verdict=StoredVerdict(seq, ref, wrapper),
-                    decision_ref=decision_ref,
-                    passage_ref=passage_ref,
+                    verdict=verdict,
+                    decision_ref=refs.get(Kind.DECISION),
+                    passage_ref=refs.get(Kind.PASSAGE),
                 )
             row = self._execute("SELECT request_ref, code FROM ended WHERE txn_id = ?", (txn_id,)).fetchone()
             return TxnMemory(txn_id, row[0], ended=ErrorCode(row[1])) if row else None
+
+    def _verdict_of(self, txn_id: str) -> tuple[str, StoredVerdict] | None:
+        """The ref of the request, and the verdict on it."""
+        row = self._execute(
+            "SELECT request_ref, seq, ref, sealed FROM verdicts JOIN verdict_objects USING (seq)"
+            " WHERE txn_id = ?",
+            (txn_id,),
+        ).fetchone()
+        if row is None:
+            return None
+        request_ref, seq, ref, sealed = row
+        return request_ref, StoredVerdict(seq, ref, self._rows.opened(sealed, "verdicts", ref, seq))
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> bool:
         """Note durably that `txn_id` ended without a verdict; the first end counts. Returns whether this is
@@ -184,57 +190,64 @@ class Journal:
         `awaits_passage`: the gate acted upon it and a turn sensor will report the passage.
         """
         with self._rows.transaction():
-            if seq := self._insert_answer("decision", ref, wrapper):
-                self._execute(
-                    "UPDATE verdicts SET decided = 1, unknown = 0, revision = revision + 1, awaits ="
-                    " CASE WHEN ? AND NOT EXISTS"
-                    " (SELECT 1 FROM answers a WHERE a.seq = verdicts.seq AND a.kind = 'passage')"
-                    " THEN 'passage' END WHERE seq = ?",
-                    (awaits_passage, seq),
-                )
+            if (verdict := self._answered(Kind.DECISION, ref, wrapper)) is not None:
+                self._revise(verdict.seq, decided=1, unknown=0)
+                awaits_passage = awaits_passage and not self._rows.has_answer(Kind.PASSAGE, verdict.seq)
+                self._set(verdict.seq, "open", awaits_passage)
 
     def record_passage(self, ref: str, wrapper: JsonObject) -> None:
         """Record the turn sensor's report on verdict `ref`; the first one is kept. Raises JournalError."""
         with self._rows.transaction():
-            if seq := self._insert_answer("passage", ref, wrapper):
-                self._execute(
-                    "UPDATE verdicts SET revision = revision + 1, awaits = nullif(awaits, 'passage')"
-                    " WHERE seq = ?",
-                    (seq,),
-                )
+            if (verdict := self._answered(Kind.PASSAGE, ref, wrapper)) is not None:
+                self._revise(verdict.seq)
+                if self._rows.has_answer(Kind.DECISION, verdict.seq):
+                    self._set(verdict.seq, "open", False)
 
-    def _insert_answer(self, kind: str, ref: str, wrapper: JsonObject) -> int:
-        """The verdict's number if this is the first answer of its kind, else 0."""
-        row = self._execute("SELECT seq FROM verdicts WHERE ref = ?", (ref,)).fetchone()
-        if row is None:
-            raise JournalError(f"a {kind} answers a verdict that the journal does not hold")
-        answer_ref = object_ref(wrapper)
-        inserted = self._execute(
-            "INSERT OR IGNORE INTO answers (seq, kind, ref, sealed) VALUES (?, ?, ?, ?)",
-            (row[0], kind, answer_ref, self._rows.sealed(wrapper, "answers", answer_ref, row[0])),
-        )
-        return int(row[0]) if inserted.rowcount == 1 else 0
+    def _answered(self, kind: Kind, ref: str, wrapper: JsonObject) -> StoredVerdict | None:
+        """The verdict, if this is the first answer of its kind to it."""
+        found = self._verdict_of(wrapper[kind.member]["txn_id"])
+        if found is None or found[1].ref != ref:
+            raise JournalError(f"a {kind.name.lower()} answers a verdict that the journal does not hold")
+        verdict = found[1]
+        if self._rows.has_answer(kind, verdict.seq):
+            return None
+        self._rows.insert_answer(kind, verdict.seq, verdict.wrapper, wrapper)
+        return verdict
 
     def record_outcome_unknown(self, ref: str) -> bool:
         """No answer came in time; a later one still completes the verdict. Returns whether one was awaited
         still. Raises JournalError."""
         with self._rows.transaction():
-            updated = self._execute(
-                "UPDATE verdicts SET unknown = 1, revision = revision + 1"
-                " WHERE ref = ? AND unknown = 0 AND awaits IS NOT NULL",
-                (ref,),
-            )
-        return updated.rowcount == 1
+            row = self._execute(
+                "SELECT seq FROM verdicts WHERE ref = ? AND open AND NOT unknown", (ref,)
+            ).fetchone()
+            if row is not None:
+                self._revise(row[0], unknown=1)
+        return row is not None
 
     def record_disowned(self, refs: Sequence[str]) -> None:
         """The validator has not acted on these verdicts and never will; they are not asked about again."""
         with self._rows.transaction():
             for ref in refs:
-                self._execute(
-                    "UPDATE verdicts SET revision = revision + (unknown = 0), unknown = 1, awaits = NULL"
-                    " WHERE ref = ? AND awaits = 'decision'",
-                    (ref,),
-                )
+                row = self._execute(
+                    "SELECT seq, unknown FROM verdicts WHERE ref = ? AND open AND NOT decided", (ref,)
+                ).fetchone()
+                if row is None:
+                    continue
+                seq, unknown = row
+                if not unknown:
+                    self._revise(seq, unknown=1)
+                self._set(seq, "open", False)
+
+    def _revise(self, seq: int, **flags: int) -> None:
+        """Change what an upload says about a verdict."""
+        changes = "".join(f"{flag} = {value}, " for flag, value in flags.items())
+        self._execute(f"UPDATE verdicts SET {changes}revision = revision + 1 WHERE seq = ?", (seq,))  # noqa: S608 - from above
+        self._set(seq, "due", True)
+
+    def _set(self, seq: int, flag: str, value: bool) -> None:
+        """Set `open` or `due` where it changes: naming it writes its index."""
+        self._execute(f"UPDATE verdicts SET {flag} = ? WHERE seq = ? AND {flag} <> ?", (value, seq, value))  # noqa: S608 - from above
 
     def record_evidence(
         self, kind: str, wrapper: JsonObject, txn_id: str | None, backing: Backing = Backing.SIGNED
@@ -290,16 +303,15 @@ class Journal:
         """After a start: answers still awaited from before did not come in time. Returns how many."""
         with self._rows.transaction():
             return self._execute(
-                "UPDATE verdicts SET unknown = 1, revision = revision + 1"
-                " WHERE unknown = 0 AND awaits IS NOT NULL"
+                "UPDATE verdicts SET unknown = 1, revision = revision + 1, due = 1 WHERE open AND NOT unknown"
             ).rowcount
 
     def unacknowledged(self, *, after_seq: int, upto_seq: int, limit: int) -> list[LastVerdict]:
         """Verdicts that still await a decision, or the passage after it, by increasing number."""
         with self._rows.reported():
             rows = self._execute(
-                "SELECT seq, ref FROM verdicts WHERE seq > ? AND seq <= ? AND awaits IS NOT NULL"
-                " ORDER BY seq LIMIT ?",
+                "SELECT seq, ref FROM verdicts INDEXED BY verdicts_open"
+                " WHERE open AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
                 (after_seq, upto_seq, limit),
             ).fetchall()
             return [LastVerdict(*row) for row in rows]
@@ -309,20 +321,18 @@ class Journal:
     def pending_uploads(self) -> int:
         """How many verdicts the service lacks, or has in an older revision."""
         with self._rows.reported():
-            count = self._execute("SELECT count(*) FROM verdicts WHERE uploaded < revision").fetchone()[0]
+            count = self._execute("SELECT count(*) FROM verdicts WHERE due").fetchone()[0]
             return int(count)
 
     def next_upload(self, limit: int) -> UploadBatch:
         """The oldest items to upload, at most `limit`; the batch is empty when there are none."""
         return next_batch(self._rows, limit)
 
-    def uploaded(self, tickets: Sequence[Ticket], refused: Mapping[int, str] | None = None) -> None:
-        """The service has these. `refused`: index in the batch → the code of its refusal.
-
-        A refused item is sent again only after something new is recorded for it. Raises JournalError.
-        """
+    def uploaded(self, tickets: Sequence[Ticket]) -> None:
+        """The service has these, or refuses them. An item is sent again only after something new is recorded
+        for it. Raises JournalError."""
         with self._rows.transaction():
-            mark(self._rows, tickets, refused or {})
+            mark(self._rows, tickets)
 
     def maintain(self) -> int:
         """Delete what is older than 30 days of running, and checkpoint the write-ahead log into the file.
@@ -338,15 +348,16 @@ class Journal:
                     " (SELECT txn_id FROM ended WHERE operating_ms < ? LIMIT ?)",
                     (before_ms, PURGE_ROWS),
                 ).rowcount
+                # The lowest numbers are the oldest, and the first that the service gets.
                 old = self._execute(
-                    "SELECT seq FROM verdicts WHERE operating_ms < ? AND uploaded >= revision"
-                    " AND seq < (SELECT max(seq) FROM verdicts) LIMIT ?",
-                    (before_ms, PURGE_ROWS),
+                    "SELECT seq FROM (SELECT * FROM verdicts ORDER BY seq LIMIT ?) WHERE operating_ms < ?"
+                    " AND NOT due AND seq < (SELECT max(seq) FROM verdicts)",
+                    (PURGE_ROWS, before_ms),
                 ).fetchall()
                 for (seq,) in old:
-                    self._execute("DELETE FROM answers WHERE seq = ?", (seq,))
-                    self._execute("DELETE FROM evidence WHERE seq = ?", (seq,))
-                    self._execute("DELETE FROM verdicts WHERE seq = ?", (seq,))
+                    self._execute("DELETE FROM answers WHERE id BETWEEN ? AND ?", (2 * seq, 2 * seq + 1))
+                    for table in ("evidence", "verdict_objects", "verdicts"):
+                        self._execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608 - from above
                 self._execute("DELETE FROM evidence WHERE seq IS NULL AND operating_ms < ?", (before_ms,))
             self._rows.bring_in()
         self._in_log = 0
@@ -384,7 +395,8 @@ def _check_newest(rows: Rows) -> None:
     """Check the chain of the newest verdicts, so that nothing is appended to a broken one."""
     expected: tuple[int, str] | None = None
     for seq, ref, sealed in rows.execute(
-        "SELECT seq, ref, sealed FROM verdicts ORDER BY seq DESC LIMIT ?", (_CHECKED_AT_START,)
+        "SELECT seq, ref, sealed FROM verdicts JOIN verdict_objects USING (seq) ORDER BY seq DESC LIMIT ?",
+        (_CHECKED_AT_START,),
     ).fetchall():
         # The chain restarts below a gap: older verdicts that were uploaded have been deleted.
         if expected is not None and seq == expected[0] and ref != expected[1]:

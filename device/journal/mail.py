@@ -77,7 +77,7 @@ class MailBoxes:
             carried = self._rows.execute(
                 "SELECT kind, row_id, revision FROM outbox_items WHERE out_seq <= ?", (acked_upto_seq,)
             ).fetchall()
-            mark(self._rows, [Ticket(*row) for row in carried], {})
+            mark(self._rows, [Ticket(*row) for row in carried])
             self._rows.execute("DELETE FROM outbox_items WHERE out_seq <= ?", (acked_upto_seq,))
             self._rows.execute("DELETE FROM outbox WHERE seq <= ?", (acked_upto_seq,))
             self._rows.execute(

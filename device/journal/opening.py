@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from device.errors import JournalError
-from device.journal.schema import APPLICATION_ID, MIGRATIONS, migrate, schema_version
+from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
 from device.platform.files import sync_folder
 
@@ -48,7 +48,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
         with closing(sqlite3.connect(partial)) as connection:
             db = Database(connection)
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-            migrate(db)
+            make_tables(db)
             check = RowSeal(data_key, "journal").seal(
                 secrets.token_bytes(16), table="meta", row_id=verdict_kid, seq=0
             )
@@ -69,7 +69,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
 
 
 def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
-    """Open, check and migrate. Raises JournalError."""
+    """Open and check. Raises JournalError."""
     _check_file(path)
     seal = RowSeal(data_key, "journal")
     try:
@@ -80,7 +80,6 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
             _check_identity(db, path, device_id=device_id, verdict_kid=verdict_kid)
             _check_seal(db, path, seal, verdict_kid)
             _check_whole(db, path)
-            migrate(db)
         except BaseException:
             connection.close()
             raise
@@ -133,10 +132,11 @@ def _configure(db: Database) -> None:
 def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: str) -> None:
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise JournalError(f"{path} is another program's database; {_WAY_OUT}")
-    version = schema_version(db)
-    if version > len(MIGRATIONS):
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version != VERSION:
+        age = "newer software" if version > VERSION else "software from before the first release"
         raise JournalError(
-            f"{path} was written by newer software (version {version}, this one knows {len(MIGRATIONS)}); "
+            f"{path} was written by {age} (version {version}, this one knows {VERSION}); "
             "install that software again"
         )
     meta = dict(db.execute("SELECT name, value FROM meta").fetchall())

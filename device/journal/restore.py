@@ -32,7 +32,8 @@ def restore(rows: Rows, witness: JournalWitness) -> None:
             _log.critical("this journal went back: %s", why)
             rows.execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
     newest = rows.execute(
-        "SELECT seq, ref, request_ref, operating_ms, sealed FROM verdicts ORDER BY seq DESC LIMIT 1"
+        "SELECT seq, ref, request_ref, operating_ms, sealed FROM verdicts JOIN verdict_objects USING (seq)"
+        " ORDER BY seq DESC LIMIT 1"
     ).fetchone()
     if newest is not None and newest[0] not in witness.verdicts:
         seq, ref, request_ref, operating_ms, sealed = newest
@@ -82,14 +83,16 @@ def _restore_verdicts(rows: Rows, witness: JournalWitness) -> str:
 
 
 def insert_verdict(rows: Rows, promised: PromisedVerdict) -> str:
-    """Insert the row of a verdict; returns its ref. Raises sqlite3.Error."""
+    """Insert the rows of a verdict; returns its ref. Raises sqlite3.Error."""
     ref = object_ref(promised.wrapper)
     txn_id = promised.wrapper["verdict"]["txn_id"]
-    sealed = rows.sealed(promised.wrapper, "verdicts", ref, promised.seq)
     rows.execute(
-        "INSERT INTO verdicts (seq, ref, txn_id, request_ref, sealed, operating_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (promised.seq, ref, txn_id, promised.request_ref, sealed, promised.operating_ms),
+        "INSERT INTO verdicts (seq, ref, txn_id, request_ref, operating_ms) VALUES (?, ?, ?, ?, ?)",
+        (promised.seq, ref, txn_id, promised.request_ref, promised.operating_ms),
+    )
+    rows.execute(
+        "INSERT INTO verdict_objects VALUES (?, ?)",
+        (promised.seq, rows.sealed(promised.wrapper, "verdicts", ref, promised.seq)),
     )
     return ref
 

@@ -3,17 +3,40 @@
 import contextlib
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlite_utils import Database
 
 from device.errors import JournalError
 from device.journal.reserve import Reserve
-from device.journal.schema import migrate
+from device.journal.schema import make_tables
 from device.journal.seal import RowSeal, SealBroken
 from device.journal.witness import JournalWitness
 from link1.canonical import JsonObject, canonical_bytes
+from link1.signed import Kind
+
+_EXPECTED: Final = (
+    b'"cause":"giro","dbd_event_seq":1,"passed":false,"passed":true,"actuated":false,"actuated":true,'
+    b'"hand":"L","onboard_ref":"NO_MATCH","POOR_CAPTURE","SPOOF","reject","abstain",'
+    b'"outcome":"BLOQUEAR","reason":"not_recognised","mech":"passive3:moire+tint+glare+frame+parallax",'
+    b'{"alg":"ed25519","passage":{"at_ms":1,"cause":"","dbd_event_seq":1,"dbd_id":"","gate_id":"",'
+    b'"passed":true,"txn_id":"","v":1,"verdict_ref":""},"sig_b64":"==","signer_kid":""}'
+    b'{"alg":"ed25519","decision_obj":{"actuated":true,"dbd_id":"","decided_at_ms":1,"decision_seq":1,'
+    b'"gate_id":"","nonce_b64":"=","outcome":"LIBERAR","reason":"ok","txn_id":"","v":1,"verdict_ref":""},'
+    b'"sig_b64":"==","signer_kid":""}'
+    b'{"alg":"ed25519","sig_b64":"==","signer_kid":"","verdict":{"attempts":1,"dbd_id":"","decided_at_ms":1,'
+    b'"decision":"accept","device_id":"","gallery":{"epoch":1,"head16":"","seq":1,"stream":""},"gate_id":"",'
+    b'"hand":"R","issued_at_ms":1,"margin_q":,"model_id":"","nonce_b64":"=","pad":{"mech":"","res":"pass",'
+    b'"score_q":},"prev_ref":"","quality_q":,"result":"MATCH","score_q":,"subject_ref":"","thr_id":"",'
+    b'"ttl_ms":10000,"txn_id":"","v":1,"verdict_seq":}}'
+)
+"""What verdicts and their answers have in common, for zlib (a preset dictionary, RFC 1950 §2.2). It is part
+of the format: rows packed with another one do not open."""
+
+_NONE: Final[JsonObject] = {}
+_ANSWERS: Final = (Kind.DECISION, Kind.PASSAGE)
 
 
 class Rows:
@@ -40,11 +63,12 @@ class Rows:
         """
         with self.reported():
             memory = Database(sqlite3.connect(":memory:"))
-            migrate(memory)
-            for table, which in (("verdicts", "ORDER BY seq DESC LIMIT 1"), ("mail_state", "")):
+            make_tables(memory)
+            newest = "ORDER BY seq DESC LIMIT 1"
+            for table, which in (("verdicts", newest), ("verdict_objects", newest), ("mail_state", "")):
                 rows = self._db.query(f"SELECT * FROM {table} {which}")  # noqa: S608 - names from above
                 memory.table(table).insert_all(rows)
-            memory.execute("UPDATE verdicts SET awaits = NULL, uploaded = revision")
+            memory.execute("UPDATE verdicts SET open = 0, due = 0")
             before, self._db, self._reserve = self._db, memory, None
             before.close()
             self._drop_witness()
@@ -52,14 +76,41 @@ class Rows:
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._db.execute(sql, parameters)
 
-    def sealed(self, wrapper: JsonObject, table: str, row_id: str, seq: int) -> bytes:
-        """The RFC 8785 bytes of `wrapper`, sealed for this place."""
-        return self._seal.seal(canonical_bytes(wrapper), table=table, row_id=row_id, seq=seq)
+    def sealed(
+        self, wrapper: JsonObject, table: str, row_id: str, seq: int, like: JsonObject = _NONE
+    ) -> bytes:
+        """The RFC 8785 bytes of `wrapper`, packed and sealed for this place. `like`: what `opened` will be
+        given too, and much of `wrapper` repeats."""
+        packing = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=_EXPECTED + canonical_bytes(like))
+        packed = packing.compress(canonical_bytes(wrapper)) + packing.flush()
+        return self._seal.seal(packed, table=table, row_id=row_id, seq=seq)
 
-    def opened(self, sealed: bytes, table: str, row_id: str, seq: int) -> JsonObject:
+    def opened(
+        self, sealed: bytes, table: str, row_id: str, seq: int, like: JsonObject = _NONE
+    ) -> JsonObject:
         """The object sealed for this place. Raises SealBroken, which `reported` turns into JournalError."""
-        wrapper: JsonObject = json.loads(self._seal.open(sealed, table=table, row_id=row_id, seq=seq))
+        packed = self._seal.open(sealed, table=table, row_id=row_id, seq=seq)
+        unpacking = zlib.decompressobj(zdict=_EXPECTED + canonical_bytes(like))
+        wrapper: JsonObject = json.loads(unpacking.decompress(packed))
         return wrapper
+
+    def has_answer(self, kind: Kind, seq: int) -> bool:
+        """Whether the verdict of this number has its decision, or passage."""
+        row = self.execute("SELECT 1 FROM answers WHERE id = ?", (_answer_id(kind, seq),)).fetchone()
+        return row is not None
+
+    def insert_answer(self, kind: Kind, seq: int, verdict: JsonObject, answer: JsonObject) -> None:
+        sealed = self.sealed(answer, "answers", kind.member, seq, like=verdict)
+        self.execute("INSERT INTO answers VALUES (?, ?)", (_answer_id(kind, seq), sealed))
+
+    def answers(self, seq: int, verdict: JsonObject) -> dict[Kind, JsonObject]:
+        """The decision and the passage on the verdict of this number, as far as they have come."""
+        found = {}
+        for kind in _ANSWERS:
+            row = self.execute("SELECT sealed FROM answers WHERE id = ?", (_answer_id(kind, seq),)).fetchone()
+            if row is not None:
+                found[kind] = self.opened(row[0], "answers", kind.member, seq, like=verdict)
+        return found
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -100,6 +151,10 @@ class Rows:
             raise JournalError(
                 f"the journal cannot be read or written ({error}); check the disk and its free space"
             ) from error
+
+
+def _answer_id(kind: Kind, seq: int) -> int:
+    return 2 * seq + _ANSWERS.index(kind)
 
 
 def broken(what: str) -> JournalError:

@@ -1,12 +1,12 @@
 """The upload queue: journal entries that the service does not have yet (POST /v1/verdicts/batch).
 
-Every verdict has a revision, which increases with each outcome recorded for it, and the revision that the
-service has. An item is the verdict with everything known at the time; its ticket carries the revision, so an
-acknowledgement never covers what is recorded later. The order does not matter to the service and repeating is
-safe, so a batch may be lost, repeated or answered late.
+Every verdict has a revision, which increases with each outcome recorded for it, and is due until the service
+has the newest. An item is the verdict with everything known at the time; its ticket carries the revision, so
+an acknowledgement never covers what is recorded later. The order does not matter to the service and repeating
+is safe, so a batch may be lost, repeated or answered late.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from device.journal.rows import Rows
@@ -39,9 +39,9 @@ def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch
     """
     with rows.reported():
         found = rows.execute(
-            "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR awaits IS NOT NULL)"
-            " FROM verdicts v WHERE uploaded < revision AND (NOT ?"
-            " OR (awaits IS NULL OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
+            "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR open)"
+            " FROM verdicts v JOIN verdict_objects USING (seq) WHERE due AND (NOT ?"
+            " OR (NOT open OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
             " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
             " ORDER BY seq LIMIT ?",
             (for_mail, limit),
@@ -52,24 +52,21 @@ def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch
         return UploadBatch(items, tuple(Ticket("verdicts", row[0], row[1]) for row in found))
 
 
-def mark(rows: Rows, tickets: Sequence[Ticket], refused: Mapping[int, str]) -> None:
-    """Inside the caller's transaction: mark what a batch carried; `refused`: codes by index in the batch."""
-    for index, ticket in enumerate(tickets):
+def mark(rows: Rows, tickets: Sequence[Ticket]) -> None:
+    """Inside the caller's transaction: what a batch carried is done with, unless it has changed since."""
+    for ticket in tickets:
         if ticket.table == "evidence":
             rows.execute("UPDATE evidence SET uploaded = 1 WHERE id = ?", (ticket.row_id,))
         else:
             rows.execute(
-                "UPDATE verdicts SET uploaded = max(uploaded, ?), refused = ? WHERE seq = ?",
-                (ticket.revision, refused.get(index), ticket.row_id),
+                "UPDATE verdicts SET due = 0 WHERE seq = ? AND revision = ?", (ticket.row_id, ticket.revision)
             )
 
 
 def _item(rows: Rows, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonObject:
-    item: JsonObject = {"signed_verdict": rows.opened(sealed, "verdicts", ref, seq)}
-    for kind, answer_ref, answer in rows.execute(
-        "SELECT kind, ref, sealed FROM answers WHERE seq = ?", (seq,)
-    ).fetchall():
-        item[f"signed_{kind}"] = rows.opened(answer, "answers", answer_ref, seq)
+    verdict = rows.opened(sealed, "verdicts", ref, seq)
+    item: JsonObject = {"signed_verdict": verdict}
+    item |= {f"signed_{kind.name.lower()}": answer for kind, answer in rows.answers(seq, verdict).items()}
     if unknown:
         item["outcome_unknown"] = True
     return item
@@ -78,8 +75,8 @@ def _item(rows: Rows, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonO
 def _next_evidence(rows: Rows, limit: int, *, for_mail: bool) -> UploadBatch:
     """Wrong answers with the verdict they claim to answer, which the journal must hold; signed ones first."""
     found = rows.execute(
-        "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
-        " FROM evidence e JOIN verdicts v ON v.seq = e.seq"
+        "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, o.sealed"
+        " FROM evidence e JOIN verdicts v USING (seq) JOIN verdict_objects o USING (seq)"
         " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
         " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.backing <> 'signed', e.id LIMIT ?",
         (for_mail, limit),

@@ -29,7 +29,7 @@ _BOOTED = Path("/run/systemd/system")
 _STOPPED_WITHIN_S = 30.0
 _PROBE_WITHIN_S = 5.0
 RESET_WITHIN_S = 60.0
-_WAITING = "SELECT count(*) FROM verdicts WHERE uploaded < revision"
+_WAITING = "SELECT count(*) FROM verdicts WHERE due"
 _UNITS = ("palm-syncd.service", "palmd.service")
 
 

@@ -138,7 +138,8 @@ def test_an_uploaded_verdict_comes_again_with_what_is_recorded_later(tmp_path: P
     async def scenario(core: Core, carrier: Carrier) -> None:
         stored = await core.decide(1)
         batch = await carrier.call("verdicts.next", wait_ms=0, limit=10)
-        decision = {"decision_obj": {"v": 1}, "alg": "ed25519", "signer_kid": "0" * 32, "sig_b64": ""}
+        obj = {"v": 1, "txn_id": stored.wrapper["verdict"]["txn_id"]}
+        decision = {"decision_obj": obj, "alg": "ed25519", "signer_kid": "0" * 32, "sig_b64": ""}
         # Recorded while the batch is on its way: the acknowledgement must not cover it.
         await core.in_store(core.journal.record_decision, stored.ref, decision, awaits_passage=False)
         done = answer([stored.ref], [], [])

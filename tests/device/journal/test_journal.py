@@ -9,13 +9,10 @@ import pytest
 
 from device.errors import JournalError
 from device.journal import journal as journal_module
-from device.journal import schema as schema_module
 from device.journal.journal import MEMORY_MS, Journal
 from device.journal.mail import OutboxEntry
-from device.journal.seal import RowSeal
-from device.journal.upload import Ticket
 from device.values.transactions import StoredVerdict
-from link1.canonical import JsonObject, canonical_bytes
+from link1.canonical import JsonObject
 from link1.events import Backing
 from link1.objects import ErrorCode, LastVerdict
 from link1.signed import object_ref
@@ -212,8 +209,9 @@ def test_nothing_is_left_of_a_verdict_that_is_forgotten(path: Path, clock: HandC
     assert journal.maintain() == 1
     journal.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
-        for table, rows in (("verdicts", 1), ("answers", 2), ("evidence", 1)):
-            assert db.execute(f"SELECT seq FROM {table}").fetchall() == [(2,)] * rows
+        for table in ("verdicts", "verdict_objects", "evidence"):
+            assert db.execute(f"SELECT seq FROM {table}").fetchall() == [(2,)]
+        assert db.execute("SELECT id / 2 FROM answers").fetchall() == [(2,), (2,)]
 
 
 def test_the_newest_verdict_is_never_forgotten(path: Path, clock: HandClock) -> None:
@@ -292,7 +290,7 @@ def test_a_refused_item_waits_for_something_new(journal: Journal) -> None:
     stored = append(journal, "a")
     append(journal, "b")
     batch = journal.next_upload(10)
-    journal.uploaded(batch.tickets, {0: "malformed"})
+    journal.uploaded(batch.tickets)
     assert journal.pending_uploads() == 0
     _, decision = make_decision(stored)
     journal.record_decision(stored.ref, decision, awaits_passage=False)
@@ -417,36 +415,6 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
     again.close()
 
 
-def test_a_journal_of_before_tells_signed_from_forged_by_their_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, seal = tmp_path / "journal.db", RowSeal(DATA_KEY, "journal")
-    with monkeypatch.context() as before:
-        before.setattr(schema_module, "MIGRATIONS", schema_module.MIGRATIONS[:2])
-        Journal.create(path, device_id=DEVICE_ID, verdict_kid=VERDICT_KEY.kid, data_key=DATA_KEY)
-        journal = open_journal(path)
-        stored = append(journal, "a")
-        journal.uploaded((Ticket("verdicts", 1, 1),))
-        journal.close()
-    _, signed = make_decision(stored, verdict_ref="e" * 32)
-    _, forged = make_decision(stored, verdict_ref="f" * 32)
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        for wrapper, seq in ((signed, 1), (forged, None)):
-            ref = object_ref(wrapper)
-            row = seal.seal(canonical_bytes(wrapper), table="evidence", row_id=ref, seq=seq or 0)
-            values = (ref, "decision", seq, row, 0)
-            db.execute(
-                "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, ?, ?, ?, ?)", values
-            )
-    journal = open_journal(path)
-    assert not journal.record_evidence("decision", signed, txn_id_of("a"))
-    assert upload_all(journal) == [{"signed_verdict": stored.wrapper, "signed_decision": signed}]
-    journal.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        rows = db.execute("SELECT txn_id, backing FROM evidence ORDER BY id").fetchall()
-    assert rows == [(txn_id_of("a"), "signed"), (None, "unsigned")]
-
-
 # Sealing
 
 
@@ -470,7 +438,10 @@ def test_rows_open_in_their_own_place_only(path: Path) -> None:
     append(journal, "a")
     append(journal, "b")
     journal.close()
-    tamper(path, "UPDATE verdicts SET sealed = (SELECT sealed FROM verdicts WHERE seq = 1) WHERE seq = 2")
+    tamper(
+        path,
+        "UPDATE verdict_objects SET sealed = (SELECT sealed FROM verdict_objects ORDER BY seq LIMIT 1)",
+    )
     with pytest.raises(JournalError, match="does not open"):
         open_journal(path)
 
@@ -552,6 +523,8 @@ def test_somebody_elses_journal(path: Path) -> None:
 def test_a_journal_of_newer_software(path: Path) -> None:
     tamper(path, "PRAGMA user_version = 99")
     refused(path, r"written by newer software \(version 99")
+    tamper(path, "PRAGMA user_version = 3")
+    refused(path, r"written by software from before the first release \(version 3")
 
 
 def test_another_programs_database(tmp_path: Path) -> None:
@@ -579,8 +552,9 @@ def test_a_verdict_that_another_one_took_the_place_of_breaks_the_chain(path: Pat
         journal.close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("ATTACH ? AS other", (str(other),))
-        db.execute("DELETE FROM verdicts WHERE seq = 2")
-        db.execute("INSERT INTO verdicts SELECT * FROM other.verdicts WHERE seq = 2")
+        for table in ("verdicts", "verdict_objects"):
+            db.execute(f"DELETE FROM {table} WHERE seq = 2")
+            db.execute(f"INSERT INTO {table} SELECT * FROM other.{table} WHERE seq = 2")
     refused(path, "the chain of verdicts breaks below verdict_seq 3")
 
 

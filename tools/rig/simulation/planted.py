@@ -132,14 +132,14 @@ def _told_before_kept(_right: Any) -> Any:
 
 
 def _covers_what_came_later(_right: Any) -> Any:
-    def mark(rows: Any, tickets: Any, refused: Any) -> None:
-        for index, ticket in enumerate(tickets):
-            table = ticket.table
-            column = "id" if table == "evidence" else "seq"
-            value = "1" if table == "evidence" else "revision"
-            rows.execute(f"UPDATE {table} SET uploaded = {value} WHERE {column} = ?", (ticket.row_id,))  # noqa: S608
-            del index
-        del refused
+    def mark(rows: Any, tickets: Any) -> None:
+        for ticket in tickets:
+            done = (
+                "evidence SET uploaded = 1 WHERE id"
+                if ticket.table == "evidence"
+                else "verdicts SET due = 0 WHERE seq"
+            )
+            rows.execute(f"UPDATE {done} = ?", (ticket.row_id,))
 
     return mark
 
@@ -273,7 +273,8 @@ def _last_slice_is_all(right: Any) -> Any:
 def _numbers_skip(right: Any) -> Any:
     def append(self: Any, txn_id: str, request_ref: str, build: Any) -> Any:
         if (last := self.last()) is not None and last.verdict_seq % 4 == 3:
-            self._execute("UPDATE verdicts SET seq = seq + 1 WHERE seq = ?", (last.verdict_seq,))
+            for table in ("verdicts", "verdict_objects"):
+                self._execute(f"UPDATE {table} SET seq = seq + 1 WHERE seq = ?", (last.verdict_seq,))  # noqa: S608
         return right(self, txn_id, request_ref, build)
 
     return append
