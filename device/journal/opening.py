@@ -15,9 +15,11 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from device.errors import JournalError
+from device.journal.migration import FORMER, migrate
 from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
 from device.platform.files import sync_folder
+from link1.errors import FormatError
 
 _WAY_OUT = (
     "restore the file from this device's own storage, or register the device again with new keys "
@@ -69,7 +71,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
 
 
 def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
-    """Open and check. Raises JournalError."""
+    """Open and check; a journal of the version before is brought to this one. Raises JournalError."""
     _check_file(path)
     seal = RowSeal(data_key, "journal")
     try:
@@ -80,6 +82,8 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
             _check_identity(db, path, device_id=device_id, verdict_kid=verdict_kid)
             _check_seal(db, path, seal, verdict_kid)
             _check_whole(db, path)
+            if db.execute("PRAGMA user_version").fetchone()[0] == FORMER:
+                migrate(db, seal)
         except BaseException:
             connection.close()
             raise
@@ -92,7 +96,8 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
                 "this), remount it or replace the card, and start palmd again"
             ) from error
         raise JournalError(f"{path} cannot be opened ({error}); {_WAY_OUT}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged bytes
+    except (sqlite3.DatabaseError, UnicodeDecodeError, SealBroken, FormatError) as error:
+        # UnicodeDecodeError: SQLite quotes damaged bytes
         raise JournalError(f"{path} is damaged ({error}); {_WAY_OUT}") from error
     return db, seal
 
@@ -133,8 +138,8 @@ def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: st
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise JournalError(f"{path} is another program's database; {_WAY_OUT}")
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version != VERSION:
-        age = "newer software" if version > VERSION else "software from before the first release"
+    if version not in {FORMER, VERSION}:
+        age = "newer software" if version > VERSION else "software that is too old"
         raise JournalError(
             f"{path} was written by {age} (version {version}, this one knows {VERSION}); "
             "install that software again"

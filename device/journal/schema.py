@@ -18,10 +18,9 @@ from sqlite_utils import Database
 APPLICATION_ID = 0x50414A31
 """`PAJ1`: identifies the program of this database (PRAGMA application_id)."""
 VERSION: Final = 4
-"""PRAGMA user_version. Journals of lower versions were never released."""
+"""PRAGMA user_version. Of what was before, version 3 is understood (`device.journal.migration`)."""
 
-_TABLES: Final = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+VERDICT_TABLES: Final = """
 CREATE TABLE verdicts (
     seq INTEGER PRIMARY KEY,
     ref TEXT NOT NULL,
@@ -44,6 +43,9 @@ CREATE TABLE answers (
     id INTEGER PRIMARY KEY,                 -- 2 * seq of the verdict for its decision, 1 more for its passage
     sealed BLOB NOT NULL
 );
+"""
+_OTHER_TABLES: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE evidence (
     id INTEGER PRIMARY KEY,
     ref TEXT NOT NULL UNIQUE,
@@ -86,7 +88,12 @@ CREATE TABLE mail_state (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 def make_tables(db: Database) -> None:
     """All tables, or none, in an empty database."""
     with db.atomic():
-        for statement in _TABLES.split(";")[:-1]:
-            db.execute(statement)
+        run(db, VERDICT_TABLES + _OTHER_TABLES)
         db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def run(db: Database, statements: str) -> None:
+    """Inside the caller's transaction, which `executescript` would end."""
+    for statement in statements.split(";")[:-1]:
+        db.execute(statement)

@@ -1,0 +1,62 @@
+"""A journal of version 3, brought to this one in one transaction, so a power cut leaves the old or the new.
+
+Version 3 had each verdict and its changing flags in one row, answers by their ref, and objects unpacked.
+"""
+
+from typing import Final
+
+from sqlite_utils import Database
+
+from device.journal.rows import Rows
+from device.journal.schema import VERDICT_TABLES, VERSION, run
+from device.journal.seal import RowSeal
+from link1.canonical import JsonObject, read_strict
+from link1.signed import Kind
+
+FORMER: Final = 3
+
+_ASIDE: Final = """
+DROP INDEX verdicts_to_upload;
+DROP INDEX verdicts_open;
+DROP INDEX verdicts_by_age;
+ALTER TABLE verdicts RENAME TO former_verdicts;
+ALTER TABLE answers RENAME TO former_answers;
+"""
+_FLAGS: Final = """
+INSERT INTO verdicts (seq, ref, txn_id, request_ref, operating_ms, open, decided, unknown, revision, due)
+SELECT seq, ref, txn_id, request_ref, operating_ms, awaits IS NOT NULL, decided, unknown, revision,
+uploaded < revision FROM former_verdicts;
+"""
+_GONE: Final = """
+DROP TABLE former_verdicts;
+DROP TABLE former_answers;
+"""
+_LARGEST: Final = 64 * 1024
+"""No object in a journal is nearly as large."""
+
+
+def migrate(db: Database, seal: RowSeal) -> None:
+    """Everything is opened, packed and sealed for its new place. Raises SealBroken or FormatError where a row
+    is not what this device wrote."""
+    rows = Rows(db, seal)
+
+    def former(sealed: bytes, table: str, row_id: str, seq: int) -> JsonObject:
+        plain = seal.open(sealed, table=table, row_id=row_id, seq=seq)
+        return read_strict(plain, max_bytes=_LARGEST)
+
+    with db.atomic():
+        run(db, _ASIDE + VERDICT_TABLES + _FLAGS)
+        for seq, ref, sealed in db.execute("SELECT seq, ref, sealed FROM former_verdicts"):
+            verdict = former(sealed, "verdicts", ref, seq)
+            again = rows.sealed(verdict, "verdicts", ref, seq)
+            db.execute("INSERT INTO verdict_objects VALUES (?, ?)", (seq, again))
+            answers = db.execute("SELECT kind, ref, sealed FROM former_answers WHERE seq = ?", (seq,))
+            for kind, answer_ref, answer in answers.fetchall():
+                rows.insert_answer(
+                    Kind[kind.upper()], seq, verdict, former(answer, "answers", answer_ref, seq)
+                )
+        for number, ref, seq, sealed in db.execute("SELECT id, ref, seq, sealed FROM evidence").fetchall():
+            again = rows.sealed(former(sealed, "evidence", ref, seq or 0), "evidence", ref, seq or 0)
+            db.execute("UPDATE evidence SET sealed = ? WHERE id = ?", (again, number))
+        run(db, _GONE)
+        db.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,0 +1,118 @@
+"""The journal of an earlier software, version 3, brought to this one."""
+
+import contextlib
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device.config.config import load_config
+from device.errors import JournalError
+from device.journal import migration
+from device.journal.journal import Journal
+from device.journal.seal import RowSeal
+from device.trust.credentials import key_source
+from device.trust.keystore import KeyStore
+from link1.canonical import read_strict
+from tests.device.core import former_state
+from tests.device.core_makers import HandClock
+
+_OBJECTS = """SELECT 'verdicts', ref, seq, sealed FROM verdicts
+UNION ALL SELECT 'answers', ref, seq, sealed FROM answers"""
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyStore:
+    """The state of a device that has served, unpacked into `tmp_path`; its keys."""
+    archive = Path(former_state.__file__).with_name(former_state.ARCHIVE)
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="tar")
+    path = tmp_path / "device.toml"
+    path.write_text(path.read_text().replace(str(former_state.FOLDER), str(tmp_path)))
+    return KeyStore.load(key_source(load_config(path).keys_dir))
+
+
+@pytest.fixture
+def path(tmp_path: Path, keys: KeyStore) -> Path:
+    """Its journal, with a decision that was wrong."""
+    path = tmp_path / "state" / "journal.db"
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        seal = RowSeal(keys.data_key, "journal")
+        ref, seq, sealed = db.execute("SELECT ref, seq, sealed FROM answers LIMIT 1").fetchone()
+        plain = seal.open(sealed, table="answers", row_id=ref, seq=seq)
+        again = seal.seal(plain, table="evidence", row_id=ref, seq=seq)
+        db.execute(
+            "INSERT INTO evidence (ref, kind, seq, sealed, operating_ms) VALUES (?, 'decision', ?, ?, 0)",
+            (ref, seq, again),
+        )
+    return path
+
+
+def objects(path: Path, keys: KeyStore) -> list[Any]:
+    """What version 3 holds, as signed."""
+    seal = RowSeal(keys.data_key, "journal")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (migration.FORMER,)
+        return [
+            read_strict(seal.open(sealed, table=table, row_id=ref, seq=seq), max_bytes=10_000)
+            for table, ref, seq, sealed in db.execute(_OBJECTS)
+        ]
+
+
+@contextlib.contextmanager
+def opened(path: Path, keys: KeyStore) -> Iterator[Journal]:
+    journal = Journal(
+        path,
+        device_id="palm-bench",
+        verdict_kid=keys.verdict.kid,
+        data_key=keys.data_key,
+        clock=HandClock(),
+    )
+    with contextlib.closing(journal):
+        yield journal
+
+
+def test_every_object_and_every_flag_is_kept(path: Path, keys: KeyStore) -> None:
+    before = objects(path, keys)
+    with opened(path, keys) as journal:
+        found = list[Any]()
+        while (batch := journal.next_upload(10)).items:
+            found += batch.items
+            journal.uploaded(batch.tickets)
+        last = journal.last()
+        assert last is not None
+        assert last.verdict_seq == former_state.VERDICTS
+        (wrong,) = (item for item in found[former_state.VERDICTS :])
+    told = [
+        signed for item in found[: former_state.VERDICTS] for name, signed in item.items() if "signed" in name
+    ]
+    assert sorted(map(str, told)) == sorted(map(str, before))
+    assert wrong["signed_decision"] in before
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        assert not {name for name in names if "former" in name}
+        assert {"verdicts_open", "verdicts_due"} <= names
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_stops_it_leaves_the_journal_of_before(
+    path: Path, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = objects(path, keys)
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(migration, "_GONE", "DROP TABLE no_such_table;")
+        with pytest.raises(JournalError), opened(path, keys):
+            pass
+    assert objects(path, keys) == before
+    with opened(path, keys) as journal:
+        assert journal.pending_uploads() == former_state.VERDICTS
+
+
+def test_a_row_that_this_device_did_not_write_is_damage(path: Path, keys: KeyStore) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE answers SET sealed = zeroblob(99)")
+    with pytest.raises(JournalError, match="damaged"), opened(path, keys):
+        pass
