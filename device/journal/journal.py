@@ -159,7 +159,7 @@ class Journal:
         row = self._execute(
             "SELECT request_ref, seq, ref, sealed FROM verdicts JOIN verdict_objects USING (seq)"
             " WHERE txn_id = ?",
-            (txn_id,),
+            (bytes.fromhex(txn_id),),
         ).fetchone()
         if row is None:
             return None
@@ -261,7 +261,8 @@ class Journal:
             ref = object_ref(wrapper)
             if self._execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
                 return False
-            verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (txn_id,)).fetchone()
+            key = bytes.fromhex(txn_id) if txn_id is not None else None
+            verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (key,)).fetchone()
             seq = verdict[0] if verdict else None
             if backing is Backing.SIGNED and not self._has_room_for(txn_id, seq):
                 self.evidence_beyond += 1

@@ -22,10 +22,9 @@ DROP INDEX verdicts_by_age;
 ALTER TABLE verdicts RENAME TO former_verdicts;
 ALTER TABLE answers RENAME TO former_answers;
 """
-_FLAGS: Final = """
-INSERT INTO verdicts (seq, ref, txn_id, request_ref, operating_ms, open, decided, unknown, revision, due)
+_ROWS: Final = """
 SELECT seq, ref, txn_id, request_ref, operating_ms, awaits IS NOT NULL, decided, unknown, revision,
-uploaded < revision FROM former_verdicts;
+uploaded < revision, sealed FROM former_verdicts
 """
 _GONE: Final = """
 DROP TABLE former_verdicts;
@@ -45,8 +44,10 @@ def migrate(db: Database, seal: RowSeal) -> None:
         return read_strict(plain, max_bytes=_LARGEST)
 
     with db.atomic():
-        run(db, _ASIDE + VERDICT_TABLES + _FLAGS)
-        for seq, ref, sealed in db.execute("SELECT seq, ref, sealed FROM former_verdicts"):
+        run(db, _ASIDE + VERDICT_TABLES)
+        for seq, ref, txn_id, *flags, sealed in db.execute(_ROWS):
+            row = (seq, ref, bytes.fromhex(txn_id), *flags)
+            db.execute("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             verdict = former(sealed, "verdicts", ref, seq)
             again = rows.sealed(verdict, "verdicts", ref, seq)
             db.execute("INSERT INTO verdict_objects VALUES (?, ?)", (seq, again))

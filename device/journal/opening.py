@@ -33,8 +33,8 @@ _WAL_KEPT_BYTES = 4 * 1024 * 1024
 _AUTOCHECKPOINT_BYTES = 32 * 1024 * 1024
 """Reached only without calls of `maintain`. A checkpoint inside an append would cost it milliseconds."""
 _PAGE_BYTES = 512
-"""Every page that a commit touches is written whole, and a passage touches about thirty: pages of 4096 bytes
-would write 78 KB to the log, these write 19 KB (docs/explanation/DURABILITY.md)."""
+"""Every page that a commit touches is written whole to the log: those of a passage are sixteen (see
+docs/explanation/DURABILITY.md, Wear)."""
 
 
 def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> None:
@@ -138,11 +138,15 @@ def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: st
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise JournalError(f"{path} is another program's database; {_WAY_OUT}")
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version not in {FORMER, VERSION}:
-        age = "newer software" if version > VERSION else "software that is too old"
+    if version > VERSION:
         raise JournalError(
-            f"{path} was written by {age} (version {version}, this one knows {VERSION}); "
+            f"{path} was written by newer software (version {version}, this one knows {VERSION}); "
             "install that software again"
+        )
+    if version < FORMER:
+        raise JournalError(
+            f"{path} was written by software that is too old (version {version}, this one knows {FORMER}); "
+            f"{_WAY_OUT}"
         )
     meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
     if meta.get("device_id") != device_id:

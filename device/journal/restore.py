@@ -88,7 +88,7 @@ def insert_verdict(rows: Rows, promised: PromisedVerdict) -> str:
     txn_id = promised.wrapper["verdict"]["txn_id"]
     rows.execute(
         "INSERT INTO verdicts (seq, ref, txn_id, request_ref, operating_ms) VALUES (?, ?, ?, ?, ?)",
-        (promised.seq, ref, txn_id, promised.request_ref, promised.operating_ms),
+        (promised.seq, ref, bytes.fromhex(txn_id), promised.request_ref, promised.operating_ms),
     )
     rows.execute(
         "INSERT INTO verdict_objects VALUES (?, ?)",

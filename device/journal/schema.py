@@ -24,7 +24,7 @@ VERDICT_TABLES: Final = """
 CREATE TABLE verdicts (
     seq INTEGER PRIMARY KEY,
     ref TEXT NOT NULL,
-    txn_id TEXT NOT NULL UNIQUE,
+    txn_id BLOB NOT NULL UNIQUE,            -- its 16 bytes: half as many pages of the index are split
     request_ref TEXT NOT NULL,
     operating_ms INTEGER NOT NULL,
     open INTEGER NOT NULL DEFAULT 1,        -- a decision is awaited or, when decided, the passage after it

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlite_utils import Database
 
 from device.config.config import load_config
 from device.errors import JournalError
 from device.journal import migration
 from device.journal.journal import Journal
+from device.journal.schema import run
 from device.journal.seal import RowSeal
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyStore
@@ -102,9 +104,15 @@ def test_what_stops_it_leaves_the_journal_of_before(
     path: Path, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = objects(path, keys)
+
+    def until_the_last(db: Database, statements: str) -> None:
+        if "DROP TABLE" in statements:
+            raise sqlite3.OperationalError("disk I/O error")
+        run(db, statements)
+
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(migration, "_GONE", "DROP TABLE no_such_table;")
-        with pytest.raises(JournalError), opened(path, keys):
+        cut_off.setattr(migration, "run", until_the_last)
+        with pytest.raises(JournalError, match="disk I/O error"), opened(path, keys):
             pass
     assert objects(path, keys) == before
     with opened(path, keys) as journal:

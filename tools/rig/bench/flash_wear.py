@@ -1,15 +1,20 @@
 """What passages cost the card: bytes that the journal and the gallery really send to the disk.
 
+    python -m tools.rig.bench.flash_wear --before 20000 --in FOLDER
+
 The kernel counts them (`write_bytes` in /proc/self/io: every page of the page cache made dirty, again after
 each sync). Reported with it: the bytes that the programs wrote (`wchar`), and those that stay on the disk.
 """
 
 import hashlib
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import click
 
 from device.journal.journal import Journal
 from device.passage.decision import Outcome, build_verdict
@@ -35,25 +40,31 @@ _MAINTAIN_EVERY: Final = 35
 _NOTES: Final = 50
 
 
-def measure_flash_wear(folder: Path, passages: int = 700) -> dict[str, Any]:
+def measure_flash_wear(folder: Path, passages: int = 700, before: int = 0) -> dict[str, Any]:
     """Make `passages` passages with all that comes of them in `folder`, which is on a real disk.
 
-    Raises BenchFailed where the kernel counts nothing (a folder in memory).
+    `before`: so many that the journal already holds, as after days: then a txn_id, which is random, has its
+    place on a page that nothing else of these minutes is on. Raises BenchFailed where the kernel counts
+    nothing (a folder in memory).
     """
     key, clock, data_key = SigningKey.generate(), SystemClock(), bytes(32)
     path = folder / "wear.db"
     Journal.create(path, device_id=_DEVICE, verdict_kid=key.kid, data_key=data_key)
     journal = Journal(path, device_id=_DEVICE, verdict_kid=key.kid, data_key=data_key, clock=clock)
-    journal.maintain()
-    began_bytes = path.stat().st_size
-    with _counted() as passed:
-        for number in range(1, passages + 1):
+
+    def pass_through(numbers: range) -> None:
+        for number in numbers:
             _passage(journal, key, number)
             if number % _UPLOAD_EVERY == 0:
                 journal.uploaded(journal.next_upload(100).tickets)
             if number % _MAINTAIN_EVERY == 0:
                 journal.maintain()
         journal.maintain()
+
+    pass_through(range(1, before + 1))
+    began_bytes = path.stat().st_size
+    with _counted() as passed:
+        pass_through(range(before + 1, before + passages + 1))
     kept = path.stat().st_size - began_bytes
     journal.close()
     with _counted() as noted:
@@ -64,6 +75,7 @@ def measure_flash_wear(folder: Path, passages: int = 700) -> dict[str, Any]:
     a_day = a_passage * PASSAGES_A_DAY + a_note * NOTES_A_DAY
     return {
         "passages": passages,
+        "before": before,
         "bytes_a_passage": round(a_passage),
         "bytes_written_a_passage": round(passed["wchar"] / passages),
         "bytes_kept_a_passage": round(kept / passages),
@@ -178,3 +190,21 @@ def _take_heads(folder: Path, key: SigningKey, clock: Clock) -> None:
         head = Head(_STREAM, 1, 0, head_zero(_STREAM, 1), 0, started.wall_ms + number)
         gallery.apply_head(sign_object(Kind.GALLERY_HEAD, head.to_obj(), key), started)
     gallery.close()
+
+
+@click.command()
+@click.option("--passages", type=click.IntRange(min=1), default=700, show_default=True)
+@click.option(
+    "--before", type=click.IntRange(min=0), default=0, help="Passages that the journal holds already."
+)
+@click.option(
+    "--in", "where", type=click.Path(file_okay=False, path_type=Path), help="A folder on a real disk."
+)
+def main(passages: int, before: int, where: Path | None) -> None:
+    """Count what passages write to the disk."""
+    with tempfile.TemporaryDirectory(prefix="palm-wear-", dir=where) as folder:
+        print("\n".join(summary(measure_flash_wear(Path(folder), passages, before))))
+
+
+if __name__ == "__main__":
+    main()
