@@ -72,7 +72,7 @@ build/clients/node/ready: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
 	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
 	touch $@
 
-power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; about half an hour)
+power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; five minutes)
 	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
 
 model: $(VENV)/ready ## LINK/1 in a model checker, with every rule left out once; an attacker in the cable (two minutes; spin, gcc)

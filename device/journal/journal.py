@@ -157,8 +157,7 @@ class Journal:
     def _verdict_of(self, txn_id: str) -> tuple[str, StoredVerdict] | None:
         """The ref of the request, and the verdict on it."""
         row = self._execute(
-            "SELECT request_ref, seq, ref, sealed FROM verdicts JOIN verdict_objects USING (seq)"
-            " WHERE txn_id = ?",
+            "SELECT request_ref, seq, ref, sealed FROM whole_verdicts WHERE txn_id = ?",
             (bytes.fromhex(txn_id),),
         ).fetchone()
         if row is None:
@@ -396,8 +395,7 @@ def _check_newest(rows: Rows) -> None:
     """Check the chain of the newest verdicts, so that nothing is appended to a broken one."""
     expected: tuple[int, str] | None = None
     for seq, ref, sealed in rows.execute(
-        "SELECT seq, ref, sealed FROM verdicts JOIN verdict_objects USING (seq) ORDER BY seq DESC LIMIT ?",
-        (_CHECKED_AT_START,),
+        "SELECT seq, ref, sealed FROM whole_verdicts ORDER BY seq DESC LIMIT ?", (_CHECKED_AT_START,)
     ).fetchall():
         # The chain restarts below a gap: older verdicts that were uploaded have been deleted.
         if expected is not None and seq == expected[0] and ref != expected[1]:

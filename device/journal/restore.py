@@ -32,8 +32,7 @@ def restore(rows: Rows, witness: JournalWitness) -> None:
             _log.critical("this journal went back: %s", why)
             rows.execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (why,))
     newest = rows.execute(
-        "SELECT seq, ref, request_ref, operating_ms, sealed FROM verdicts JOIN verdict_objects USING (seq)"
-        " ORDER BY seq DESC LIMIT 1"
+        "SELECT seq, ref, request_ref, operating_ms, sealed FROM whole_verdicts ORDER BY seq DESC LIMIT 1"
     ).fetchone()
     if newest is not None and newest[0] not in witness.verdicts:
         seq, ref, request_ref, operating_ms, sealed = newest

@@ -39,6 +39,8 @@ CREATE TABLE verdict_objects (
     seq INTEGER PRIMARY KEY,
     sealed BLOB NOT NULL
 );
+CREATE VIEW whole_verdicts AS               -- one whose object is gone is damage, and does not look like none
+    SELECT v.*, coalesce(o.sealed, x'') AS sealed FROM verdicts v LEFT JOIN verdict_objects o USING (seq);
 CREATE TABLE answers (
     id INTEGER PRIMARY KEY,                 -- 2 * seq of the verdict for its decision, 1 more for its passage
     sealed BLOB NOT NULL

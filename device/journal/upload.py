@@ -40,7 +40,7 @@ def next_batch(rows: Rows, limit: int, *, for_mail: bool = False) -> UploadBatch
     with rows.reported():
         found = rows.execute(
             "SELECT seq, revision, ref, sealed, unknown AND (NOT decided OR open)"
-            " FROM verdicts v JOIN verdict_objects USING (seq) WHERE due AND (NOT ?"
+            " FROM whole_verdicts v WHERE due AND (NOT ?"
             " OR (NOT open OR unknown) AND NOT EXISTS (SELECT 1 FROM outbox_items i"
             " WHERE i.kind = 'verdicts' AND i.row_id = v.seq AND i.revision >= v.revision))"
             " ORDER BY seq LIMIT ?",
@@ -75,8 +75,8 @@ def _item(rows: Rows, seq: int, ref: str, sealed: bytes, unknown: bool) -> JsonO
 def _next_evidence(rows: Rows, limit: int, *, for_mail: bool) -> UploadBatch:
     """Wrong answers with the verdict they claim to answer, which the journal must hold; signed ones first."""
     found = rows.execute(
-        "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, o.sealed"
-        " FROM evidence e JOIN verdicts v USING (seq) JOIN verdict_objects o USING (seq)"
+        "SELECT e.id, e.ref, e.kind, e.sealed, v.seq, v.ref, v.sealed"
+        " FROM evidence e JOIN whole_verdicts v USING (seq)"
         " WHERE e.uploaded = 0 AND (NOT ? OR NOT EXISTS (SELECT 1 FROM outbox_items i"
         " WHERE i.kind = 'evidence' AND i.row_id = e.id)) ORDER BY e.backing <> 'signed', e.id LIMIT ?",
         (for_mail, limit),

@@ -541,6 +541,15 @@ def test_a_broken_chain_is_not_continued(path: Path) -> None:
     refused(path, "damaged")
 
 
+def test_a_verdict_whose_object_is_gone_is_damage(path: Path) -> None:
+    journal = open_journal(path)
+    for name in "ab":
+        append(journal, name)
+    journal.close()
+    tamper(path, "DELETE FROM verdict_objects WHERE seq = 1")
+    refused(path, "does not open")
+
+
 def test_a_verdict_that_another_one_took_the_place_of_breaks_the_chain(path: Path, tmp_path: Path) -> None:
     """Sealed for its place by this very device, as from an older card."""
     other = tmp_path / "other.db"
