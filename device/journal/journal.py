@@ -199,8 +199,7 @@ class Journal:
         with self._rows.transaction():
             if (verdict := self._answered(Kind.PASSAGE, ref, wrapper)) is not None:
                 self._revise(verdict.seq)
-                if self._rows.has_answer(Kind.DECISION, verdict.seq):
-                    self._set(verdict.seq, "open", False)
+                self._execute("UPDATE verdicts SET open = 0 WHERE seq = ? AND decided", (verdict.seq,))
 
     def _answered(self, kind: Kind, ref: str, wrapper: JsonObject) -> StoredVerdict | None:
         """The verdict, if this is the first answer of its kind to it."""

@@ -9,7 +9,7 @@ from sqlite_utils import Database
 
 from device.journal.rows import Rows
 from device.journal.schema import VERDICT_TABLES, VERSION, run
-from device.journal.seal import RowSeal
+from device.journal.seal import RowSeal, SealBroken
 from link1.canonical import JsonObject, read_strict
 from link1.signed import Kind
 
@@ -23,13 +23,14 @@ ALTER TABLE verdicts RENAME TO former_verdicts;
 ALTER TABLE answers RENAME TO former_answers;
 """
 _ROWS: Final = """
-SELECT seq, ref, txn_id, request_ref, operating_ms, awaits IS NOT NULL, decided, unknown, revision,
-uploaded < revision, sealed FROM former_verdicts
+SELECT seq, ref, sealed, request_ref, operating_ms, awaits IS NOT NULL, decided, unknown, revision,
+uploaded < revision FROM former_verdicts
 """
 _GONE: Final = """
 DROP TABLE former_verdicts;
 DROP TABLE former_answers;
 """
+_KINDS: Final = {"decision": Kind.DECISION, "passage": Kind.PASSAGE}
 _LARGEST: Final = 64 * 1024
 """No object in a journal is nearly as large."""
 
@@ -45,17 +46,17 @@ def migrate(db: Database, seal: RowSeal) -> None:
 
     with db.atomic():
         run(db, _ASIDE + VERDICT_TABLES)
-        for seq, ref, txn_id, *flags, sealed in db.execute(_ROWS):
-            row = (seq, ref, bytes.fromhex(txn_id), *flags)
-            db.execute("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        for seq, ref, sealed, *rest in db.execute(_ROWS):
             verdict = former(sealed, "verdicts", ref, seq)
+            row = (seq, ref, bytes.fromhex(verdict["verdict"]["txn_id"]), *rest)
+            db.execute("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             again = rows.sealed(verdict, "verdicts", ref, seq)
             db.execute("INSERT INTO verdict_objects VALUES (?, ?)", (seq, again))
             answers = db.execute("SELECT kind, ref, sealed FROM former_answers WHERE seq = ?", (seq,))
             for kind, answer_ref, answer in answers.fetchall():
-                rows.insert_answer(
-                    Kind[kind.upper()], seq, verdict, former(answer, "answers", answer_ref, seq)
-                )
+                if kind not in _KINDS:
+                    raise SealBroken("an answer of another kind than this device writes")
+                rows.insert_answer(_KINDS[kind], seq, verdict, former(answer, "answers", answer_ref, seq))
         for number, ref, seq, sealed in db.execute("SELECT id, ref, seq, sealed FROM evidence").fetchall():
             again = rows.sealed(former(sealed, "evidence", ref, seq or 0), "evidence", ref, seq or 0)
             db.execute("UPDATE evidence SET sealed = ? WHERE id = ?", (again, number))

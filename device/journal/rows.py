@@ -35,7 +35,6 @@ _EXPECTED: Final = (
 """What verdicts and their answers have in common, for zlib (a preset dictionary, RFC 1950 §2.2). It is part
 of the format: rows packed with another one do not open."""
 
-_NONE: Final[JsonObject] = {}
 _ANSWERS: Final = (Kind.DECISION, Kind.PASSAGE)
 
 
@@ -77,20 +76,20 @@ class Rows:
         return self._db.execute(sql, parameters)
 
     def sealed(
-        self, wrapper: JsonObject, table: str, row_id: str, seq: int, like: JsonObject = _NONE
+        self, wrapper: JsonObject, table: str, row_id: str, seq: int, like: JsonObject | None = None
     ) -> bytes:
-        """The RFC 8785 bytes of `wrapper`, packed and sealed for this place. `like`: what `opened` will be
-        given too, and much of `wrapper` repeats."""
-        packing = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=_EXPECTED + canonical_bytes(like))
+        """The RFC 8785 bytes of `wrapper`, packed and sealed for this place. `like`: an object that `wrapper`
+        repeats in part; `opened` needs the same."""
+        packing = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=_dictionary(like))
         packed = packing.compress(canonical_bytes(wrapper)) + packing.flush()
         return self._seal.seal(packed, table=table, row_id=row_id, seq=seq)
 
     def opened(
-        self, sealed: bytes, table: str, row_id: str, seq: int, like: JsonObject = _NONE
+        self, sealed: bytes, table: str, row_id: str, seq: int, like: JsonObject | None = None
     ) -> JsonObject:
         """The object sealed for this place. Raises SealBroken, which `reported` turns into JournalError."""
         packed = self._seal.open(sealed, table=table, row_id=row_id, seq=seq)
-        unpacking = zlib.decompressobj(zdict=_EXPECTED + canonical_bytes(like))
+        unpacking = zlib.decompressobj(zdict=_dictionary(like))
         wrapper: JsonObject = json.loads(unpacking.decompress(packed))
         return wrapper
 
@@ -151,6 +150,10 @@ class Rows:
             raise JournalError(
                 f"the journal cannot be read or written ({error}); check the disk and its free space"
             ) from error
+
+
+def _dictionary(like: JsonObject | None) -> bytes:
+    return _EXPECTED if like is None else _EXPECTED + canonical_bytes(like)
 
 
 def _answer_id(kind: Kind, seq: int) -> int:

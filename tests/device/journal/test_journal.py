@@ -11,6 +11,7 @@ from device.errors import JournalError
 from device.journal import journal as journal_module
 from device.journal.journal import MEMORY_MS, Journal
 from device.journal.mail import OutboxEntry
+from device.journal.seal import RowSeal
 from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject
 from link1.events import Backing
@@ -418,13 +419,25 @@ def test_no_number_of_unbacked_messages_hides_what_the_validator_signed(
 # Sealing
 
 
-def test_nothing_about_a_person_stands_in_the_file(path: Path, journal: Journal) -> None:
+def test_nothing_about_a_person_stands_in_the_file(
+    path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: list[bytes] = []
+    seal = RowSeal.seal
+
+    def remembered(self: RowSeal, plaintext: bytes, *, table: str, row_id: str, seq: int) -> bytes:
+        plain.append(plaintext)
+        return seal(self, plaintext, table=table, row_id=row_id, seq=seq)
+
+    monkeypatch.setattr(RowSeal, "seal", remembered)
     stored = append(journal, "a")
     _, decision = make_decision(stored)
     journal.record_decision(stored.ref, decision, awaits_passage=False)
     files = b"".join(file.read_bytes() for file in path.parent.iterdir())
     for secret in (b"NO_MATCH", b"LIBERAR", b"score_q", stored.wrapper["sig_b64"].encode()):
         assert secret not in files
+    assert len(plain) == 3, "the verdict, its copy in the witness, the decision"
+    assert not [packed for packed in plain if packed in files], "nor as it is packed"
     assert "NO_MATCH" not in repr(journal.next_upload(9)), "nor in a log that names a batch"
 
 
@@ -532,22 +545,20 @@ def test_another_programs_database(tmp_path: Path) -> None:
     refused(tmp_path / "journal.db", "another program's database")
 
 
-def test_a_broken_chain_is_not_continued(path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE verdicts SET ref = lower(hex(randomblob(16))) WHERE seq = 2",
+        "DELETE FROM verdict_objects WHERE seq = 1",
+    ],
+)
+def test_a_broken_chain_is_not_continued(path: Path, damage: str) -> None:
     journal = open_journal(path)
     for name in "abc":
         append(journal, name)
     journal.close()
-    tamper(path, "UPDATE verdicts SET ref = lower(hex(randomblob(16))) WHERE seq = 2")
-    refused(path, "damaged")
-
-
-def test_a_verdict_whose_object_is_gone_is_damage(path: Path) -> None:
-    journal = open_journal(path)
-    for name in "ab":
-        append(journal, name)
-    journal.close()
-    tamper(path, "DELETE FROM verdict_objects WHERE seq = 1")
-    refused(path, "does not open")
+    tamper(path, damage)
+    refused(path, "the journal is damaged")
 
 
 def test_a_verdict_that_another_one_took_the_place_of_breaks_the_chain(path: Path, tmp_path: Path) -> None:

@@ -119,8 +119,11 @@ def test_what_stops_it_leaves_the_journal_of_before(
         assert journal.pending_uploads() == former_state.VERDICTS
 
 
-def test_a_row_that_this_device_did_not_write_is_damage(path: Path, keys: KeyStore) -> None:
+@pytest.mark.parametrize(
+    "damage", ["UPDATE answers SET sealed = zeroblob(99)", "UPDATE answers SET kind = 'decisioo'"]
+)
+def test_a_row_that_this_device_did_not_write_is_damage(path: Path, keys: KeyStore, damage: str) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE answers SET sealed = zeroblob(99)")
+        db.execute(damage)
     with pytest.raises(JournalError, match="damaged"), opened(path, keys):
         pass

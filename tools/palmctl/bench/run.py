@@ -147,7 +147,7 @@ def measure_floor(
 ) -> tuple[float, dict[str, float]]:
     """Milliseconds to recognise and search one steady picture in a plain loop: the median of one picture
     after the other; and what `spread` says at a camera's pace, with caches and processor as they are after a
-    rest. The second's p99 is this machine's own unrest, which no device can be below."""
+    rest. The first picture of a film decides nothing on a device, and does not count."""
     keys, trust, clock = KeyStore.open(config.keys_dir), load_trust(config.trust_path), SystemClock()
     stream, epoch = trust.gallery or ("", 0)
     gallery = Gallery(
@@ -172,7 +172,7 @@ def measure_floor(
                 time.sleep(rest_s)
                 begun = time.perf_counter()
                 recogniser.look(frame, Interest.PASSAGE)
-                if number >= one.steady:
+                if number >= max(one.steady, 1):
                     yield (time.perf_counter() - begun) * 1000
 
     hot_ms = median(times_ms(films, 0.0))
