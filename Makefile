@@ -97,9 +97,10 @@ simulate: $(VENV)/ready ## both ends of the cable, the carrier and the service i
 bench: $(VENV)/ready ## figures and ratios, also written to build/bench.json
 	$(BIN)/palmctl bench --out build/bench.json
 
-quality: $(VENV)/ready ## fit the quality scale to the shipped model, show that it predicts, count liveness errors (about eight minutes)
+quality: $(VENV)/ready ## fit the quality scale to the shipped model, show that it and sharpness predict, count liveness errors (about ten minutes)
 	$(BIN)/python -m models.training.calibrate_quality
 	$(BIN)/python -m models.training.quality_curve --picture docs/images/quality-curve.svg
+	$(BIN)/python -m models.training.spoilt_crops
 	$(BIN)/python -m models.training.bona_fide
 
 # BOARDS="--profile pi4 --profile rk3588" for others.

@@ -40,14 +40,14 @@ from models.liveness_cues import (
     valleys_in_mask,
 )
 from models.pad_network import PadNetwork
-from models.quality import sharpness
+from models.quality import HINT_BELOW
 
 VERSION: Final = "passive3"
 """Names this set of cues at the beginning of ``pad.mech``."""
 
 PASS_Q: Final = 5000
-SHARP_ENOUGH: Final = 20.0
-"""Below this sharpness a screen's pixels would be blurred away too, so their absence says nothing."""
+SHARP_ENOUGH: Final = HINT_BELOW
+"""Below this ``Quality.detail`` a screen's pixels would be blurred away, so their absence says nothing."""
 
 PEAK_LIMIT: Final = 2.6
 """Log ratio up to which a spectral peak is chance: generated hands reach 2.0, simulated screens 3.8."""
@@ -86,14 +86,14 @@ class LivenessCheck:
         self._asked: list[float] = []
         self._past: tuple[NDArray[np.float32], Hand] | None = None
 
-    def check(self, frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> Pad:
+    def check(self, frame: CameraFrame, hand: Hand, detail: float) -> Pad:
         """Add one frame's evidence and say what all of it comes to: ``unknown`` until there is something to
         judge by; ``score_q`` 0 surely a picture .. 10000.
 
         Raises ``ModelFileError`` where the network's answer is no probability, and otherwise never.
         """
         grey = as_grey(frame)
-        if sharpness(crop) >= SHARP_ENOUGH:
+        if detail >= SHARP_ENOUGH:
             self._cues["moire"].append(self._spectrum.peak(grey, hand))
             if frame.is_colour:
                 self._cues["tint"].append(self._spectrum.peak(red_against_blue(frame), hand))

@@ -18,7 +18,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.crop import cut_palm
 from models.crop_geometry import CROP_SIZE, similarity_from_valleys
 from models.errors import ManifestError
 from models.frames import CameraFrame
@@ -38,31 +37,33 @@ HINT_BELOW: Final = 60
 SAME_MOVE_MS: Final = 200
 """Hands farther apart in time than this say nothing about motion blur."""
 
-LEAST_SIDE: Final = 16
-"""Smaller palms are enlarged to this many pixels before their sharpness is measured."""
-FINE_OF_COARSE: Final = {"colour": (0.45, 0.75), "infrared": (0.47, 0.65)}
-"""Share of fine in coarse detail at sharpness 0 and 100. Skin scatters infrared light, so a sharp picture has
-less fine detail; blurred ones look alike, so what passes (15) is the same."""
-FINE_OF_LIGHT: Final = {"colour": (0.002, 0.009), "infrared": (0.002, 0.004)}
-"""Fine detail as a part of the lightness, at sharpness 0 and 100: infrared shows lines as faint as that, and
-they compare well; less is what noise leaves of a blurred palm."""
-FINER_IF_SMALL: Final = 0.15
-"""How much higher the share of fine detail must be for a palm of no size, and half of it for one of half a
-crop: the crop enlarges its blur. The least at which small and blurred generated palms do not pass."""
+CLEAR: Final = (0.16, 1.0)
+"""What :func:`sharpness` measures, at 0 and 100, so that the cap above means what the scale does: of palms
+spoilt by nothing else 25 % are rejected at 15, 10 % at 35 (``models.training.spoilt_crops``)."""
+FINE_OF_COARSE: Final = (0.345, 0.62)
+FINE_OF_LIGHT: Final = (0.0, 0.00566)
+"""What :func:`fine_detail` measures, at 0 and 100; 60 is what liveness needs."""
+BLURRED_LIMIT: Final = 64
+"""``quality_q`` is at most this without fine detail: the right hand is recognised all the same, but a blurred
+palm that is enrolled (from 65 on) comes nearer to blurred strangers."""
+FAINT: Final = 2.0
+"""Standard deviation of the noise, in grey levels, that is taken for granted in any picture."""
 
 _NOISE_KERNEL: Final = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=np.float32)
 _NOISE_IN_FINE: Final = 0.23
-"""Standard deviation that white noise of 1 keeps in the fine band below."""
+"""Standard deviation that white noise of 1 keeps in the fine band of :func:`fine_detail`."""
 
 CELLS: Final = 16
 """The crop is looked at as 16x16 cells of 7 pixels, wider than any crease."""
-LIGHT_LIMIT: Final = 0.25
-"""In log lightness: what creases, veins and shading of generated palms stay below in 99 % of cells."""
+LIGHT_LIMIT: Final = 0.35
+"""In log lightness, from a plane: what creases and shading of most palms stay below in most cells."""
 COLOUR_LIMIT: Final = 0.12
 """Difference of Cr or Cb from the palm's own, as part of the lightness."""
 _DARK: Final = 60.0
 """Below this lightness noise dominates the colour: the colour is divided by this instead."""
-_ROUNDS: Final = 3
+_ROUNDS: Final = 5
+_OUTLIER: Final = 0.2
+"""In log lightness: cells this far from the plane count a quarter in placing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Quality:
     occlusion: float
     """100: nothing but palm in the crop."""
     motion: float
+    detail: float
+    """Of :func:`fine_detail`."""
     hint: Hint | None
 
 
@@ -118,8 +121,11 @@ def assess(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8], previous: Ha
 
     Never raises.
     """
-    parts = components(frame, hand, crop, previous)
-    return Quality(round(shipped_calibration().quality(parts)), **parts, hint=_hint(hand, parts))
+    parts, detail = components(frame, hand, crop, previous), fine_detail(crop)
+    quality_q = round(shipped_calibration().quality(parts))
+    if detail < HINT_BELOW:
+        quality_q = min(quality_q, BLURRED_LIMIT)
+    return Quality(quality_q, **parts, detail=detail, hint=_hint(hand, parts, detail))
 
 
 def components(
@@ -127,11 +133,11 @@ def components(
 ) -> dict[Component, float]:
     """What :func:`assess` judges by, 0..100 each."""
     return {
-        "sharpness": sharpness(_as_seen(frame, hand, crop), infrared=not frame.is_colour),
+        "sharpness": sharpness(crop, hand.palm_width_px),
         "exposure": _exposure(crop),
         "coverage": _coverage(frame, hand),
         "pose": _pose(frame, hand),
-        "occlusion": _ramp(foreign_share(frame, hand, crop), 0.35, 0.03),
+        "occlusion": _ramp(foreign_share(frame, hand, crop), 0.35, 0.08),
         "motion": _motion(hand, previous),
     }
 
@@ -165,34 +171,40 @@ def read_calibration(path: Path) -> Calibration:
     return found
 
 
-def sharpness(palm: NDArray[np.uint8], *, infrared: bool = False) -> float:
-    """0..100 from the share of fine among coarse detail, and from how much detail there is at all.
+def sharpness(crop: NDArray[np.uint8], palm_width_px: float) -> float:
+    """0..100: whether the lines of a palm, ``crop`` (112, 112), can be told from blur and noise.
 
-    ``palm`` (n, n) uint8, no larger than it is in the picture: an enlarged one has no fine detail, however
-    sharp the camera is. Bands are differences of Gaussians at 1–2 and 2–4 pixels: blur takes the fine one
-    first, whatever the contrast of skin and light. Sensor noise is estimated (Immerkær 1996) and taken out of
-    the fine band, so that a dark, noisy frame does not pass for a sharp one.
+    The vector reads lines of some four pixels of the crop; finer detail neither helps nor hurts it. So two
+    things count: how much there is at that width as a part of the next coarser band, which falls with blur
+    and not with the contrast of skin and light; and how much it is above the noise, to which a palm of few
+    pixels (``palm_width_px`` in the picture) adds. Bands are differences of Gaussians at 3, 6 and 12 pixels.
     """
-    image = palm.astype(np.float32)
-    edge = len(image) // 14
-    inner = slice(edge, -edge)
-    noise = float(np.median(np.abs(cv2.filter2D(image, -1, _NOISE_KERNEL)[inner, inner]))) / (0.6745 * 6.0)
-    one = cv2.GaussianBlur(image, (0, 0), 1.0)
-    two = cv2.GaussianBlur(image, (0, 0), 2.0)
-    four = cv2.GaussianBlur(image, (0, 0), 4.0)
-    fine = float((one - two)[inner, inner].std())
-    coarse = float((two - four)[inner, inner].std())
-    fine = math.sqrt(max(0.0, fine * fine - (_NOISE_IN_FINE * noise) ** 2))
-    relative = fine / max(float(image.mean()), 1.0)
-    share = fine / max(coarse, 0.05) - FINER_IF_SMALL * (1.0 - len(image) / CROP_SIZE)
-    light = "infrared" if infrared else "colour"
-    return min(_ramp(share, *FINE_OF_COARSE[light]), _ramp(relative, *FINE_OF_LIGHT[light]))
+    image = crop.astype(np.float32)
+    half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    one, two, four = (cv2.GaussianBlur(half, (0, 0), sigma) for sigma in (1.5, 3.0, 6.0))
+    fine, coarse = (float((near - far)[4:-4, 4:-4].std()) for near, far in ((one, two), (two, four)))
+    above_noise = fine / (_noise(image) + FAINT) * min(1.0, palm_width_px / CROP_SIZE)
+    return _ramp(above_noise * fine / max(coarse, 0.05), *CLEAR)
 
 
-def _as_seen(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The palm (n, n) in the picture's own pixels where it is smaller there than ``crop`` (112, 112)."""
-    side = max(LEAST_SIDE, round(hand.palm_width_px))
-    return crop if side >= CROP_SIZE else cut_palm(frame, hand, side)
+def fine_detail(crop: NDArray[np.uint8]) -> float:
+    """0..100: whether ``crop`` (112, 112) is so sharp that a screen's pixels or a print's dots would show.
+
+    A blurred palm can be recognised, but not told from a blurred picture of it, so liveness needs this. The
+    share of detail of 1 to 2 pixels, without noise, in that of 2 to 4, and how much there is at all.
+    """
+    image = crop.astype(np.float32)
+    one, two, four = (cv2.GaussianBlur(image, (0, 0), sigma) for sigma in (1.0, 2.0, 4.0))
+    fine, coarse = (float((near - far)[8:-8, 8:-8].std()) for near, far in ((one, two), (two, four)))
+    fine = math.sqrt(max(0.0, fine * fine - (_NOISE_IN_FINE * _noise(image)) ** 2))
+    share, relative = fine / max(coarse, 0.05), fine / max(float(image.mean()), 1.0)
+    return min(_ramp(share, *FINE_OF_COARSE), _ramp(relative, *FINE_OF_LIGHT))
+
+
+def _noise(image: NDArray[np.float32]) -> float:
+    """Standard deviation of the noise, in grey levels (Immerkær 1996), from every fourth pixel."""
+    rough = cv2.filter2D(image, -1, _NOISE_KERNEL)[8:-8:2, 8:-8:2]
+    return float(np.median(np.abs(rough))) / (0.6745 * 6.0)
 
 
 def _exposure(crop: NDArray[np.uint8]) -> float:
@@ -215,9 +227,10 @@ def _coverage(frame: CameraFrame, hand: Hand) -> float:
 
 
 def _pose(frame: CameraFrame, hand: Hand) -> float:
-    """0..100: large enough, proportions of an open hand. However a hand is turned, its crop is upright."""
+    """0..100: not too large, no speck, proportions of an open hand. However a hand is turned, its crop is
+    upright; what few pixels cost is in its sharpness."""
     return min(
-        _ramp(hand.palm_width_px, 45.0, 110.0),
+        _ramp(hand.palm_width_px, 30.0, 60.0),
         _ramp(hand.palm_width_px / min(frame.width, frame.height), 1.1, 0.8),
         _ramp(hand.confidence, 0.10, 0.45),
     )
@@ -227,29 +240,29 @@ def foreign_share(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8]) -> fl
     """0..1: share of the cells of ``crop`` (112, 112) uint8 that show something else than the palm: a
     plaster, a sleeve, a strap, dirt.
 
-    Skin under one light is a smooth surface with fine lines on it. What differs from that surface over a
+    Skin under one light is nearly a plane of lightness with lines on it. What differs from that plane over a
     whole cell, in lightness or in colour, is something else. A frame without colours is judged by lightness
     alone. Never raises. About 0.3 ms.
     """
     cells = cv2.resize(crop, (CELLS, CELLS), interpolation=cv2.INTER_AREA)
-    foreign = np.abs(_off_surface(np.log(cells.reshape(-1).astype(np.float64) + 8.0))) > LIGHT_LIMIT
+    foreign = np.abs(_off_plane(np.log(cells.reshape(-1).astype(np.float64) + 8.0))) > LIGHT_LIMIT
     if frame.is_colour:
         foreign |= _off_colour(frame, hand) > COLOUR_LIMIT
     return float(foreign.mean())
 
 
-def _off_surface(light: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Residuals of a quadratic surface through most of the cells: least squares, outliers left out."""
+def _off_plane(light: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Distances of the cells from a plane through most of them, by weights that fall to nothing for outliers
+    (Geman and McClure 1987). A curved surface would follow a large plaster."""
     terms = _terms()
     weight = np.ones(len(light))
     residual = light
     for _ in range(_ROUNDS):
         weighted = terms * weight[:, None]
         # The small ridge keeps the system regular where nearly every cell was left out.
-        surface = np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(6), weighted.T @ light)
-        residual = light - terms @ surface
-        spread = max(1.48 * float(np.median(np.abs(residual))), 0.04)
-        weight = (np.abs(residual) < 2.5 * spread).astype(np.float64)
+        plane = np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(3), weighted.T @ light)
+        residual = light - terms @ plane
+        weight = (1.0 + (residual / _OUTLIER) ** 2) ** -2
     return residual
 
 
@@ -268,9 +281,9 @@ def _off_colour(frame: CameraFrame, hand: Hand) -> NDArray[np.float64]:
 
 @cache
 def _terms() -> NDArray[np.float64]:
-    """(cells, 6): 1, x, y, x², y², xy."""
+    """(cells, 3): 1, x, y."""
     y, x = np.mgrid[0:CELLS, 0:CELLS].reshape(2, -1) / (CELLS - 1) * 2.0 - 1.0
-    return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+    return np.stack([np.ones_like(x), x, y], axis=1)
 
 
 def _motion(hand: Hand, previous: Hand | None) -> float:
@@ -287,19 +300,19 @@ def _motion(hand: Hand, previous: Hand | None) -> float:
     return _ramp(speed, 6.0, 1.5)
 
 
-def _hint(hand: Hand, parts: Mapping[Component, float]) -> Hint | None:
+def _hint(hand: Hand, parts: Mapping[Component, float], detail: float) -> Hint | None:
     if hand.hint is not None:
         return hand.hint
-    weakest = min(parts, key=lambda name: parts[name])
-    if parts[weakest] >= HINT_BELOW:
-        return None
-    if weakest == "coverage":
+    fault = min(parts, key=lambda name: parts[name])
+    if parts[fault] >= HINT_BELOW:
+        if detail >= HINT_BELOW:
+            return None
+        fault = "sharpness"
+    if fault == "coverage":
         return "center"
-    if weakest == "occlusion":
-        return "open_hand"
-    if weakest == "pose":
-        return "closer" if hand.palm_width_px < 110.0 else "open_hand"
-    return "hold_still"
+    if fault in ("sharpness", "pose") and hand.palm_width_px < CROP_SIZE:
+        return "closer"
+    return "open_hand" if fault in ("occlusion", "pose") else "hold_still"
 
 
 def _ramp(value: float, at_zero: float, at_hundred: float) -> float:

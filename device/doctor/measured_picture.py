@@ -43,6 +43,6 @@ def measure(frame: CameraFrame, landmarks: HandLandmarks | None) -> MeasuredPict
         mean=round(float(grey.mean())),
         dark_pct=round(100 * float(np.mean(grey < _DARK_BELOW))),
         bright_pct=round(100 * float(np.mean(grey >= _BRIGHT_FROM))),
-        sharpness=None if judged is None else round(judged.sharpness),
+        sharpness=None if judged is None else round(min(judged.sharpness, judged.detail)),
         exposure=None if judged is None else round(judged.exposure),
     )

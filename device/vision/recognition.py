@@ -157,7 +157,7 @@ class Recogniser:
         floor_q = thresholds.enrol_quality_q if interest is Interest.ENROLMENT else thresholds.quality_q
         good = quality.quality_q >= floor_q and interest is not Interest.PREVIEW
         capture, match, store_fault = None, None, ""
-        checking = self._second_core.submit(self._liveness.check, frame, hand, crop)
+        checking = self._second_core.submit(self._liveness.check, frame, hand, quality.detail)
         try:
             if good:
                 vector = self._embedder.embed(crop[np.newaxis])[0]

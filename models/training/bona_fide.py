@@ -50,8 +50,9 @@ def presented(look: Literal["rgb", "nir", "both"], quality_q: int, number: int) 
         hand = finder.find(frame)
         if hand is not None:
             crop = cut_palm(frame, hand)
-            good = assess(frame, hand, crop, before).quality_q >= quality_q
-            pad = check.check(frame, hand, crop)
+            quality = assess(frame, hand, crop, before)
+            good = quality.quality_q >= quality_q
+            pad = check.check(frame, hand, quality.detail)
             if good and pad.res == "fail":
                 return "rejected"
             passed = passed or (good and pad.res == "pass")

@@ -19,7 +19,7 @@ from models.frames import CameraFrame, as_grey
 from models.hand import Hand, HandFinder
 from models.liveness import PEAK_LIMIT, LivenessCheck
 from models.liveness_cues import Spectrum, red_against_blue
-from models.quality import assess
+from models.quality import assess, fine_detail
 from models.synthesis.background import Look, Pixels
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage, poor_capture
@@ -40,7 +40,7 @@ def watched(film: Iterable[Pixels]) -> list[Seen]:
         if hand is not None:
             crop = cut_palm(frame, hand)
             quality = assess(frame, hand, crop, previous)
-            seen.append((k, quality.quality_q, check.check(frame, hand, crop)))
+            seen.append((k, quality.quality_q, check.check(frame, hand, quality.detail)))
         previous = hand
     return seen
 
@@ -76,7 +76,7 @@ def by_every_mosaic(film: list[Pixels], seed: int) -> list[Pad]:
             assert hand is not None
             seen = through_a_mosaic(pixels, pattern, way, 100 * seed + camera)
             frame = CameraFrame.from_pixels(seen, at_ms=33 * k, number=k)
-            pad = check.check(frame, hand, cut_palm(frame, hand))
+            pad = check.check(frame, hand, fine_detail(cut_palm(frame, hand)))
             if pad.res == "fail":
                 break
         assert pad is not None
@@ -221,7 +221,7 @@ def test_reset_forgets_the_hand_before() -> None:
             continue
         if pixels is film[0]:
             check.reset()
-        results.append(check.check(frame, hand, cut_palm(frame, hand)).res)
+        results.append(check.check(frame, hand, fine_detail(cut_palm(frame, hand))).res)
     assert results[0] == "fail"
     assert results[-2:] == ["unknown", "pass"]
 
@@ -244,4 +244,4 @@ def test_flat_frames_are_unknown(size: tuple[int, int], level: int) -> None:
     )
     check = LivenessCheck()
     for _ in range(3):
-        assert check.check(frame, hand, np.full((112, 112), level, np.uint8)).res == "unknown"
+        assert check.check(frame, hand, fine_detail(np.full((112, 112), level, np.uint8))).res == "unknown"

@@ -15,6 +15,7 @@ from models.frames import CameraFrame, NirHalf
 from models.hand import HandFinder
 from models.liveness import LivenessCheck
 from models.liveness_cues import missing_in_nir, small_grey
+from models.quality import fine_detail
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
 from tests.models.simulated_attacks import shown_on
@@ -40,7 +41,7 @@ def watched(colour: Iterable[NDArray[np.uint8]], infrared: Iterable[NDArray[np.u
         frame = CameraFrame(seen, 33 * k, k, nir)
         hand = finder.find(frame)
         if hand is not None:
-            results.append(check.check(frame, hand, cut_palm(frame, hand)))
+            results.append(check.check(frame, hand, fine_detail(cut_palm(frame, hand))))
     return results
 
 
@@ -106,7 +107,7 @@ def test_without_a_near_infrared_picture_the_cue_is_not_named() -> None:
     frame = CameraFrame.from_pixels(colour[-1])
     hand = HandFinder().find(frame)
     assert hand is not None
-    assert "nir" not in check.check(frame, hand, cut_palm(frame, hand)).mech
+    assert "nir" not in check.check(frame, hand, fine_detail(cut_palm(frame, hand))).mech
 
 
 @pytest.mark.parametrize("nir", ["left", "right"])

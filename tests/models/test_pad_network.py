@@ -13,6 +13,7 @@ from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
 from models.liveness import LivenessCheck
 from models.pad_network import PadNetwork, open_pad_network
+from models.quality import fine_detail
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
 from models.synthesis.scene import passage
@@ -28,7 +29,7 @@ def held(look: Look = "rgb", *, seed: int = 3) -> list[tuple[CameraFrame, Hand]]
 
 def judged(network: PadNetwork | None, seen: list[tuple[CameraFrame, Hand]]) -> list[Pad]:
     check = LivenessCheck(network)
-    return [check.check(frame, hand, cut_palm(frame, hand)) for frame, hand in seen]
+    return [check.check(frame, hand, fine_detail(cut_palm(frame, hand))) for frame, hand in seen]
 
 
 def test_cues_and_network_must_both_say_so(tmp_path: Path) -> None:
