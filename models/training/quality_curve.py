@@ -119,15 +119,20 @@ def _floor(now: Values, before: Values, failed: Flags, floor: int) -> dict[str, 
     return {
         "quality_q": floor,
         "put_aside": round(float((~kept).mean()), 4),
-        "false_non_match_rate": round(float(failed[kept].mean()), 4),
-        "the_same_share_by_weakest_component": round(float(failed[before >= alike].mean()), 4),
+        "false_non_match_rate": rejected(failed, kept),
+        "the_same_share_by_weakest_component": rejected(failed, before >= alike),
     }
 
 
 def _band(now: Values, failed: Flags, low: int, high: int) -> dict[str, float]:
     rows = (now >= low) & (now < high)
-    rate = round(float(failed[rows].mean()), 4) if rows.any() else 0.0
+    rate = rejected(failed, rows)
     return {"from": low, "to": min(high, 100), "probes": int(rows.sum()), "false_non_match_rate": rate}
+
+
+def rejected(failed: Flags, rows: Flags) -> float:
+    """Rate of false non-matches among ``rows``, 0 where there are none."""
+    return round(float(failed[rows].mean()), 4) if rows.any() else 0.0
 
 
 @click.command()

@@ -29,7 +29,7 @@ from models.synthesis.person import make_person
 from models.synthesis.render import render_frame_with_truth
 from models.synthesis.scene import random_pose, random_setting
 from models.template_choice import MOST_TEMPLATES
-from models.training.quality_curve import area
+from models.training.quality_curve import area, rejected
 
 FIRST_PERSON: Final = 53_000_000
 """People from this number on are used for this and nothing else."""
@@ -143,9 +143,6 @@ def summary(captures: list[SpoiltCapture], agree: float) -> dict[str, Any]:
     clear = np.array([one.sharpness for one in captures])
     small = np.array([one.palm_px <= 70 for one in captures])
 
-    def rate(rows: NDArray[np.bool_]) -> dict[str, Any]:
-        return {"captures": int(rows.sum()), "rejected": round(float(failed[rows].mean()), 3)}
-
     bands = [(low, high, (clear >= low) & (clear < high)) for low, high in pairwise(BANDS)]
     return {
         "captures": len(captures),
@@ -154,7 +151,14 @@ def summary(captures: list[SpoiltCapture], agree: float) -> dict[str, Any]:
         "area_up_to_70_px": round(area(np.round(clear[small]), failed[small]), 3),
         "best_possible_area": round(area(-failed.astype(np.float64), failed), 3),
         "bands": [
-            {"from": low, "to": min(high, 100)} | rate(rows) for low, high, rows in bands if rows.any()
+            {
+                "from": low,
+                "to": min(high, 100),
+                "captures": int(rows.sum()),
+                "rejected": rejected(failed, rows),
+            }
+            for low, high, rows in bands
+            if rows.any()
         ],
     }
 

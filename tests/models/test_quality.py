@@ -94,7 +94,7 @@ def test_a_fault_lowers_its_own_component(look: Look, fault: dict[str, float], c
 
 
 @pytest.mark.parametrize("look", ["rgb", "nir"])
-def test_a_soft_picture_lets_a_person_pass_and_enrols_nobody(look: Look) -> None:
+def test_a_soft_palm_passes_and_cannot_be_enrolled(look: Look) -> None:
     found = [judged(i, look, blur_px=6.0) for i in range(6)]
     soft = [quality.quality_q for quality in found if quality is not None]
     assert len(soft) >= 5
