@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from device.camera.source import LONGEST_SIDE_PX, Pixels
 from models import MOST_PIXELS
+from models.picture_files import ends_as_it_says
 
 _Sample = TypeVar("_Sample", bound=np.integer[Any] | np.floating[Any])
 SHORTEST_SIDE_PX = 64
-_PNG = b"\x89PNG\r\n\x1a\n"
 _BACKDROP = 128.0  # transparent pictures are blended onto mid grey: neither a dark nor a bright background
 
 
@@ -31,7 +31,7 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
         # OpenCV fills the missing part of a cut JPEG with grey and calls it a success.
         raise Unreadable("a JPEG without its end")
-    if data.startswith(_PNG) and not _png_has_its_end(data):
+    if not ends_as_it_says(data):
         raise Unreadable("a PNG without its end")
     raw = np.frombuffer(data, np.uint8)
     try:
@@ -53,15 +53,6 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     depth_bits = max(depth_bits, _depth_of(picture))
     small = shrink(picture)
     return _without_alpha(_to_eight_bits(small, depth_bits)), depth_bits, small is not picture
-
-
-def _png_has_its_end(data: bytes) -> bool:
-    """Whether the chunks lead to the last one. OpenCV reserves what a chunk announces, up to 2 GiB, before it
-    looks whether the file has as much."""
-    at = len(_PNG)
-    while (kind := data[at + 4 : at + 8]) and kind != b"IEND":
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
-    return bool(kind)
 
 
 def shrink(picture: npt.NDArray[_Sample]) -> npt.NDArray[_Sample]:

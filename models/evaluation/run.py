@@ -31,6 +31,7 @@ from models.evaluation.measures import (
 from models.evaluation.sets import EvaluationSetError, Kind, PalmSet, Picture
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder
+from models.picture_files import read_picture
 from models.quality import assess
 
 _LONGEST_SIDE_PX: Final = 800
@@ -213,10 +214,7 @@ def _crop_of(
     picture: Picture, kind: Kind, quality_q: int
 ) -> tuple[NDArray[np.uint8] | _Cause, _HandSeen | None]:
     """A crop, or why there is none, and the hand that was found on the way."""
-    try:
-        image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR if kind == "hands" else cv2.IMREAD_GRAYSCALE)
-    except cv2.error:  # more than MOST_PIXELS
-        image = None
+    image = read_picture(picture.path, cv2.IMREAD_COLOR if kind == "hands" else cv2.IMREAD_GRAYSCALE)
     if image is None:
         return "unreadable", None
     if kind == "crops":

@@ -23,6 +23,7 @@ from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
 from models.embedding import Embedder
 from models.evaluation.sets import EvaluationSetError, read_set
 from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.picture_files import read_picture
 from models.quality import sharpness
 from models.synthesis.background import Look
 from models.synthesis.person import make_person
@@ -95,7 +96,7 @@ def real_palms(folder: Path) -> Iterator[list[Crop]]:
     for picture in read_set(folder).pictures:
         of_palm.setdefault(picture.palm, []).append(picture.path)
     for paths in of_palm.values():
-        read = [cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) for path in paths[: MOST_TEMPLATES + PROBES]]
+        read = [read_picture(path, cv2.IMREAD_GRAYSCALE) for path in paths[: MOST_TEMPLATES + PROBES]]
         crops = [_resized(np.asarray(grey, dtype=np.uint8), SIDE_PX) for grey in read if grey is not None]
         if len(crops) > MOST_TEMPLATES:
             yield crops

@@ -109,7 +109,12 @@ def test_a_chunk_that_says_it_is_huge_costs_no_memory(tmp_path: Path) -> None:
     whole = small(".png")
     at = whole.index(b"IDAT") - 4
     announced = (0x6000_0000).to_bytes(4, "big")
-    files = {"a.png": whole[:at] + announced + whole[at + 4 :], "b.png": whole[:at], "c.png": whole[:12]}
+    files = {
+        "a.png": whole[:at] + announced + whole[at + 4 :],
+        "b.png": whole[:at],
+        "c.png": whole[:12],
+        "d.png": whole[:-12] + announced + whole[-8:],
+    }
     said, grew_mib = decoded_apart(files, tmp_path)
     assert said == dict.fromkeys(files, "a PNG without its end")
     assert grew_mib < 32, "the chunk is said to be 1.5 GiB"

@@ -1,0 +1,35 @@
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.picture_files import ends_as_it_says, read_picture
+
+GREY = np.random.default_rng(1).integers(0, 256, (40, 60), np.uint8)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tiff", ".pgm"])
+def test_a_picture_is_read_as_opencv_reads_it(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    cv2.imwrite(str(path), GREY)
+    np.testing.assert_array_equal(read_picture(path, cv2.IMREAD_GRAYSCALE), GREY)
+
+
+@pytest.mark.parametrize("data", [b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
+def test_what_is_no_picture_is_none(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(data)
+    assert read_picture(path, cv2.IMREAD_GRAYSCALE) is None
+    assert read_picture(tmp_path, cv2.IMREAD_GRAYSCALE) is None
+
+
+@pytest.mark.parametrize("announced", [1, 0x6000_0000, 0xFFFF_FFFF])
+def test_a_last_chunk_that_says_it_is_huge_is_not_believed(announced: int, tmp_path: Path) -> None:
+    whole = cv2.imencode(".png", GREY)[1].tobytes()
+    assert ends_as_it_says(whole)
+    changed = whole[:-12] + struct.pack(">I", announced) + whole[-8:]
+    assert not ends_as_it_says(changed)  # what it would cost: tests/device/camera/test_hostile_images.py
+    (tmp_path / "a.png").write_bytes(changed)
+    assert read_picture(tmp_path / "a.png", cv2.IMREAD_GRAYSCALE) is None
