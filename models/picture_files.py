@@ -8,6 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+_BEGINNINGS: Final = (
+    _PNG,
+    b"\xff\xd8\xff",
+    b"BM",
+    b"II*\x00",
+    b"MM\x00*",
+    *(b"P%d" % n for n in range(1, 8)),
+)
+
+
+def is_of_a_known_kind(data: bytes) -> bool:
+    """Whether it begins as a JPEG, PNG, BMP, WebP, TIFF or PNM file.
+
+    What else OpenCV reads (GIF, JPEG 2000, AVIF, HDR, Sun raster) no camera writes: only more code to attack.
+    """
+    return data.startswith(_BEGINNINGS) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 
 def ends_as_it_says(data: bytes) -> bool:
@@ -25,9 +41,10 @@ def ends_as_it_says(data: bytes) -> bool:
 
 
 def read_picture(path: Path, how: int) -> NDArray[Any] | None:
-    """As ``cv2.imread`` with the flags ``how``: None of what cannot be read, also if it is too large."""
+    """As ``cv2.imread`` with the flags ``how``: None of what cannot be read, or not within bounds."""
     try:
         data = path.read_bytes()
-        return cv2.imdecode(np.frombuffer(data, np.uint8), how) if data and ends_as_it_says(data) else None
+        taken = is_of_a_known_kind(data) and ends_as_it_says(data)
+        return cv2.imdecode(np.frombuffer(data, np.uint8), how) if taken else None
     except (OSError, cv2.error):
         return None

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from device.camera.source import LONGEST_SIDE_PX, Pixels
 from models import MOST_PIXELS
-from models.picture_files import ends_as_it_says
+from models.picture_files import ends_as_it_says, is_of_a_known_kind
 
 _Sample = TypeVar("_Sample", bound=np.integer[Any] | np.floating[Any])
 SHORTEST_SIDE_PX = 64
@@ -28,6 +28,8 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     The longer side is at most LONGEST_SIDE_PX. A picture of more than MOST_PIXELS is rejected by its header.
     Raises Unreadable.
     """
+    if not is_of_a_known_kind(data):
+        raise Unreadable("no JPEG, PNG, BMP, WebP, TIFF or PNM file")
     if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in data[-4096:]:
         # OpenCV fills the missing part of a cut JPEG with grey and calls it a success.
         raise Unreadable("a JPEG without its end")
@@ -36,7 +38,7 @@ def decode_image(data: bytes, *, depth_bits: int = 8) -> tuple[Pixels, int, bool
     raw = np.frombuffer(data, np.uint8)
     try:
         picture = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED) if _may_have_alpha(data) else None
-        if raw.size and (picture is None or picture.ndim != 3 or picture.shape[2] != 4):
+        if picture is None or picture.ndim != 3 or picture.shape[2] != 4:
             # IMREAD_UNCHANGED ignores the EXIF orientation of photographs taken with telephones.
             picture = None  # freed first, so that only one of them is in memory
             picture = cv2.imdecode(raw, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH)

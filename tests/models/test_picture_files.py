@@ -10,10 +10,10 @@ from models.picture_files import ends_as_it_says, read_picture
 GREY = np.random.default_rng(1).integers(0, 256, (40, 60), np.uint8)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tiff", ".pgm"])
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tiff", ".pgm", ".webp"])
 def test_a_picture_is_read_as_opencv_reads_it(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix}"
-    cv2.imwrite(str(path), GREY)
+    cv2.imwrite(str(path), GREY, [cv2.IMWRITE_WEBP_QUALITY, 101])  # above 100: without loss
     np.testing.assert_array_equal(read_picture(path, cv2.IMREAD_GRAYSCALE), GREY)
 
 
@@ -23,6 +23,14 @@ def test_what_is_no_picture_is_none(data: bytes, tmp_path: Path) -> None:
     path.write_bytes(data)
     assert read_picture(path, cv2.IMREAD_GRAYSCALE) is None
     assert read_picture(tmp_path, cv2.IMREAD_GRAYSCALE) is None
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".jp2", ".ras"])
+def test_what_no_camera_writes_is_not_read(suffix: str, tmp_path: Path) -> None:
+    done, data = cv2.imencode(suffix, np.dstack([GREY] * 3))
+    assert done
+    (tmp_path / "a.png").write_bytes(data.tobytes())
+    assert read_picture(tmp_path / "a.png", cv2.IMREAD_GRAYSCALE) is None
 
 
 @pytest.mark.parametrize("announced", [1, 0x6000_0000, 0xFFFF_FFFF])
