@@ -111,9 +111,11 @@ class Calibration:
         odds, points = zip(*self.knots, strict=True)
         return float(np.interp(self.log_odds(parts), odds, points))
 
-    def quality(self, parts: Mapping[Component, float]) -> float:
-        """0..100: the fitted one, but at most ``WORST_LIMIT`` above the weakest component."""
-        return min(self.fitted(parts), WORST_LIMIT + min(parts.values()))
+    def quality(self, parts: Mapping[Component, float], detail: float) -> int:
+        """0..100: the fitted one, but at most ``WORST_LIMIT`` above the weakest component, and at most
+        ``BLURRED_LIMIT`` where :func:`fine_detail` says that there is too little of it."""
+        most = WORST_LIMIT + min(parts.values())
+        return round(min(self.fitted(parts), most, 100 if detail >= HINT_BELOW else BLURRED_LIMIT))
 
 
 def assess(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8], previous: Hand | None) -> Quality:
@@ -122,9 +124,7 @@ def assess(frame: CameraFrame, hand: Hand, crop: NDArray[np.uint8], previous: Ha
     Never raises.
     """
     parts, detail = components(frame, hand, crop, previous), fine_detail(crop)
-    quality_q = round(shipped_calibration().quality(parts))
-    if detail < HINT_BELOW:
-        quality_q = min(quality_q, BLURRED_LIMIT)
+    quality_q = shipped_calibration().quality(parts, detail)
     return Quality(quality_q, **parts, detail=detail, hint=_hint(hand, parts, detail))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import ModelManifest, load_manifest, open_embedder
-from models.quality import COMPONENTS, components
+from models.quality import COMPONENTS, components, fine_detail
 from models.synthesis.background import Look
 from models.training.quality_captures import Lost, probes
 
@@ -27,6 +27,8 @@ class Measured:
 
     parts: NDArray[np.float64]
     """(n, 6), 0..100, columns as ``COMPONENTS``."""
+    detail: NDArray[np.float64]
+    """0..100, of ``fine_detail``."""
     score: NDArray[np.float64]
     person: NDArray[np.int64]
     nir: NDArray[np.bool_]
@@ -56,9 +58,8 @@ def measure(model: Path, people: int, *, first: int) -> Measured:
     rows = np.concatenate([rows for rows, _ in told])
     lost = Lost(*(sum(getattr(one, name) for _, one in told) for name in Lost.__slots__))
     six = len(COMPONENTS)
-    return Measured(
-        rows[:, :six], rows[:, six], rows[:, six + 1].astype(np.int64), rows[:, six + 2] > 0, lost
-    )
+    detail, score, person, nir = rows[:, six:].T
+    return Measured(rows[:, :six], detail, score, person.astype(np.int64), nir > 0, lost)
 
 
 def _portion(model: Path, portion: tuple[Look, int, int]) -> tuple[NDArray[np.float64], Lost]:
@@ -68,5 +69,6 @@ def _portion(model: Path, portion: tuple[Look, int, int]) -> tuple[NDArray[np.fl
     rows = []
     for probe in probes(embedder, look, people, first=first, lost=lost):
         parts = components(probe.frame, probe.hand, probe.crop, probe.previous)
-        rows.append([*(parts[name] for name in COMPONENTS), probe.score, probe.person, look == "nir"])
-    return np.array(rows, dtype=np.float64).reshape(-1, len(COMPONENTS) + 3), lost
+        others = fine_detail(probe.crop), probe.score, probe.person, look == "nir"
+        rows.append([*(parts[name] for name in COMPONENTS), *others])
+    return np.array(rows, dtype=np.float64).reshape(-1, len(COMPONENTS) + 4), lost

@@ -71,11 +71,11 @@ def area_with_interval(quality: Values, failed: Flags, person: NDArray[np.int64]
 
 
 def qualities(measured: Measured) -> tuple[Values, Values, Values]:
-    """``quality_q``; the same without the cap by the weakest component; and the weakest component, which
-    quality was before."""
+    """``quality_q``; the same without its caps; and the weakest component, which quality was before."""
     calibration = shipped_calibration()
     rows = [dict(zip(COMPONENTS, row, strict=True)) for row in measured.parts]
-    now = np.round([calibration.quality(parts) for parts in rows])
+    pairs = zip(rows, measured.detail, strict=True)
+    now = np.array([calibration.quality(parts, detail) for parts, detail in pairs], dtype=np.float64)
     fitted = np.round([calibration.fitted(parts) for parts in rows])
     return now, fitted, np.round(measured.parts[:, _BEFORE].min(axis=1))
 
@@ -93,7 +93,7 @@ def summary(measured: Measured, failed: Flags) -> dict[str, Any]:
         "area": {
             "quality_q": asdict(area_with_interval(now, failed, measured.person)),
             "weakest component (before)": asdict(area_with_interval(before, failed, measured.person)),
-            "without the cap": round(area(fitted, failed), 3),
+            "without the caps": round(area(fitted, failed), 3),
             "random": 1.0,
             "best possible": round(area(best_possible, failed), 3),
             **{
@@ -107,7 +107,7 @@ def summary(measured: Measured, failed: Flags) -> dict[str, Any]:
         },
         "floors": [_floor(now, before, failed, floor) for floor in (45, 65)],
         "bands": [_band(now, failed, low, high) for low, high in _BANDS],
-        "bands_without_the_cap": [_band(fitted, failed, low, high) for low, high in _BANDS],
+        "bands_without_the_caps": [_band(fitted, failed, low, high) for low, high in _BANDS],
     }
 
 

@@ -245,16 +245,25 @@ def test_any_crop_gets_a_number_from_0_to_100(kind: str, seed: int) -> None:
 PARTS = st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in COMPONENTS})
 
 
-@given(parts=PARTS, name=st.sampled_from(COMPONENTS), less=st.floats(0.0, 100.0))
-def test_a_worse_component_never_raises_the_quality(
-    parts: dict[Component, float], name: Component, less: float
+@given(
+    parts=PARTS, detail=st.floats(0.0, 100.0), name=st.sampled_from(COMPONENTS), less=st.floats(0.0, 100.0)
+)
+def test_a_worse_component_or_less_detail_never_raises_the_quality(
+    parts: dict[Component, float], detail: float, name: Component, less: float
 ) -> None:
     calibration = shipped_calibration()
-    quality = calibration.quality(parts)
-    assert 0.0 <= quality <= 100.0
-    assert quality <= min(parts.values()) + WORST_LIMIT
+    quality = calibration.quality(parts, detail)
+    assert 0 <= quality <= 100
+    assert quality <= min(parts.values()) + WORST_LIMIT + 0.5
     worse = parts | {name: max(0.0, parts[name] - less)}
-    assert calibration.quality(worse) <= quality
+    assert calibration.quality(worse, detail) <= quality
+    assert calibration.quality(parts, max(0.0, detail - less)) <= quality
+
+
+def test_a_capture_without_fine_detail_enrols_nobody() -> None:
+    faultless: dict[Component, float] = dict.fromkeys(COMPONENTS, 100.0)
+    qualities = [shipped_calibration().quality(faultless, detail) for detail in (0.0, 59.9, 60.0)]
+    assert qualities == [64, 64, 100]
 
 
 def test_the_scale_means_what_the_documentation_says() -> None:
@@ -264,7 +273,7 @@ def test_the_scale_means_what_the_documentation_says() -> None:
     for quality, share in ((65.0, 0.1), (45.0, 0.25), (0.0, 0.9)):
         assert 1.0 / (1.0 + np.exp(-at[quality])) == pytest.approx(share, abs=1e-4)
     faultless: dict[Component, float] = dict.fromkeys(COMPONENTS, 100.0)
-    assert calibration.quality(faultless) == 100.0
+    assert calibration.quality(faultless, 100.0) == 100
     assert at[100.0] == calibration.log_odds(faultless) < at[65.0]
 
 

@@ -22,7 +22,8 @@ def rows(people: int = 100) -> Measured:
     parts = rng.uniform(0.0, 100.0, (n, len(COMPONENTS)))
     chance = 1.0 / (1.0 + np.exp(4.0 - 8.0 * (1.0 - parts[:, 0] / 100.0)))
     score = np.where(rng.random(n) < chance, 0.0, 1.0)
-    return Measured(parts, score, np.repeat(np.arange(people), 12), rng.random(n) < 0.5, Lost(n, 0, 0))
+    person, nir = np.repeat(np.arange(people), 12), rng.random(n) < 0.5
+    return Measured(parts, np.full(n, 100.0), score, person, nir, Lost(n, 0, 0))
 
 
 def test_the_fit_finds_what_decides_and_takes_nothing_for_a_virtue() -> None:
