@@ -35,6 +35,7 @@ from tools.rig.simulation.invariants import Checks, Violation
 from tools.rig.simulation.loop import SimulatedLoop, SimulatedProcess, StuckSimulation
 from tools.rig.simulation.machines import DeviceMachine, DrawnEyes, ValidatorMachine, Visitor, true_ms
 from tools.rig.simulation.network import Network, NetworkTroubles
+from tools.rig.simulation.onlooker import Onlooker, journal_refs
 from tools.rig.simulation.plan import TROUBLES, Act, Plan, PlannedAct
 from tools.rig.simulation.remembered import remembered
 from tools.rig.simulation.seeded import replaced, seeded
@@ -52,7 +53,6 @@ from tools.rig.simulation.service import (
     enrolment_body,
     prepare,
 )
-from tools.rig.simulation.witness import Witness, journal_refs
 
 REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
@@ -154,7 +154,7 @@ class SimulatedWorld:
         self.plan, self.start, self.folder = plan, start, folder
         self.history = History()
         self.checks = Checks(self.history)
-        self.witness = Witness(self)
+        self.onlooker = Onlooker(self)
         self.loop = loop = SimulatedLoop(self._chance("loop"))
         asyncio.set_event_loop(loop)
         loop.after_step = self._after_step
@@ -164,11 +164,11 @@ class SimulatedWorld:
         self._acts, self.disk_chance = self._chance("acts"), self._chance("disk")
         self.slow_disk_s = 0.0
         self.disks = Disks(folder, self.disk_chance)
-        self.cable = Cable(loop, self._chance("cable"), self.witness.heard, self.witness.reached)
+        self.cable = Cable(loop, self._chance("cable"), self.onlooker.heard, self.onlooker.reached)
         self.server: tuple[SimulatedProcess, RunningService] | None = None
         self._cloud = copied(start, folder / "cloud")
-        self.network = self._network("network", self.witness.device_asks, self.witness.device_gets)
-        self.office_network = self._network("office", lambda _request: None, self.witness.office_gets)
+        self.network = self._network("network", self.onlooker.device_asks, self.onlooker.device_gets)
+        self.office_network = self._network("office", lambda _request: None, self.onlooker.office_gets)
         rates, chance = plan.rates, self._chance("device")
         self._eyes, self.device_disk = DrawnEyes(chance), self.disks.disk("device", start.device)
         self.device = DeviceMachine(
@@ -182,7 +182,7 @@ class SimulatedWorld:
             rate=rates[0],
         )
         self.device.clock_kept = plan.clock_kept
-        self.device.started = self.witness.core_started
+        self.device.started = self.onlooker.core_started
         self.device.may_fail = lambda: self.disk_trouble
         self.validator = ValidatorMachine(
             loop,
@@ -193,10 +193,10 @@ class SimulatedWorld:
             api_key=start.api_key,
             chance=self._chance("validator"),
             rate=rates[1],
-            on_event=self.witness.desk_event,
+            on_event=self.onlooker.desk_event,
         )
         self.validator.carries_mail = plan.carries_mail
-        self.validator.started = self.witness.validator_started
+        self.validator.started = self.onlooker.validator_started
         self._disk_troubled_until_s = 0.0
         self._ends_s: dict[Act, float] = {}
         self._planned_kill: dict[SimulatedProcess, Callable[[], None]] = {}
@@ -260,7 +260,7 @@ class SimulatedWorld:
 
     async def _live(self) -> None:
         self._start_server()
-        self.witness.note_stream()
+        self.onlooker.note_stream()
         self.network.troubles = self._good_network()
         self.device.power_on()
         self.validator.power_on()
@@ -274,7 +274,7 @@ class SimulatedWorld:
         await self._rest()
         await self._last_passage()
         await self._rest()
-        self.witness.judge_end()
+        self.onlooker.judge_end()
 
     async def _sleep_until(self, at_s: float) -> None:
         if at_s > self.loop.now_s:
@@ -391,7 +391,7 @@ class SimulatedWorld:
             case Act.WALL_CLOCK:
                 device.clock.wall_off_ms += round(act.size)
                 self.history.clock_was_wrong = True
-                self.witness.wall_ahead_s = max(self.witness.wall_ahead_s, device.clock.wall_off_ms / 1000)
+                self.onlooker.wall_ahead_s = max(self.onlooker.wall_ahead_s, device.clock.wall_off_ms / 1000)
             case Act.VALIDATOR_WALL_CLOCK:
                 self.validator.clock.wall_off_ms += round(act.size)
             case Act.DISK_FULL | Act.SYNC_FAILS:
@@ -590,7 +590,7 @@ class SimulatedWorld:
             return
         self._enrolled.add(person)
         self.history.say("OPERATOR", f"person {person} is enrolled")
-        self.witness.note_stream()
+        self.onlooker.note_stream()
 
     async def _operate(self, act: PlannedAct) -> None:
         if self.server is None:
@@ -624,14 +624,14 @@ class SimulatedWorld:
                     self.history.revoked = True
         except Exception as error:  # noqa: BLE001 - an operator's mistake is no fault of the system
             self.history.say("OPERATOR", f"{act.act} of person {person} is refused: {type(error).__name__}")
-        self.witness.note_stream()
+        self.onlooker.note_stream()
 
     # ---- what is seen
 
     def _after_step(self, process: SimulatedProcess | None) -> None:
         self.history.now_s = self.loop.now_s
         if process is not None and process.name == "device":
-            self.witness.note_device()
+            self.onlooker.note_device()
         if self._undecided and not self._waits_for_hand():
             for waiting in self._undecided:
                 if not waiting.done():
@@ -639,7 +639,7 @@ class SimulatedWorld:
             self._undecided.clear()
         if self.server is not None and self.server[1].store.written:
             self.server[1].store.written = False
-            self.witness.note_stream()
+            self.onlooker.note_stream()
         failure = self.device.failure or self.validator.failure
         if failure is not None:
             self.checks.broken(

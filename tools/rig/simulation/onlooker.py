@@ -37,7 +37,7 @@ _WHAT_IF: Final = 0.1
 """The share of verdicts at which a power cut is tried on the side."""
 
 
-class Witness:
+class Onlooker:
     """Looks at a world and changes nothing in it: writes its history and holds the invariants against it."""
 
     def __init__(self, world: "SimulatedWorld") -> None:
