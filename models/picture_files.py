@@ -7,6 +7,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from link1.plain_file import read_plain_file
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Larger files are not read: no photograph is so large, and a small board has little memory."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _BEGINNINGS: Final = (
     _PNG,
@@ -43,7 +47,7 @@ def ends_as_it_says(data: bytes) -> bool:
 def read_picture(path: Path, how: int) -> NDArray[Any] | None:
     """As ``cv2.imread`` with the flags ``how``: None of what cannot be read, or not within bounds."""
     try:
-        data = path.read_bytes()
+        data = read_plain_file(path, MOST_BYTES)
         taken = is_of_a_known_kind(data) and ends_as_it_says(data)
         return cv2.imdecode(np.frombuffer(data, np.uint8), how) if taken else None
     except (OSError, cv2.error):

@@ -16,6 +16,7 @@ from device.camera.pixels import Unreadable, decode_image, shrink
 from device.camera.source import LONGEST_SIDE_PX, READ_LIMIT_S, CameraUnavailable, Pixels
 from link1.plain_file import read_plain_file
 from models import MOST_PIXELS
+from models.picture_files import MOST_BYTES
 
 LIVE_RATE_HZ = 10.0
 """Each picture of a slower film is repeated at this rate or more, as a camera filming it would do."""
@@ -33,8 +34,6 @@ CATCH_UP_S = 0.5
 """A reader that is later than this skips the missed time instead of catching up."""
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"})
-MOST_BYTES = 64 * 1024 * 1024
-"""Larger files are not read: no photograph is so large, and a small board has little memory."""
 FALLBACK_FPS = 25.0
 
 _log = logging.getLogger(__name__)

@@ -1,3 +1,4 @@
+import os
 import struct
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def test_what_is_no_picture_is_none(data: bytes, tmp_path: Path) -> None:
     path.write_bytes(data)
     assert read_picture(path, cv2.IMREAD_GRAYSCALE) is None
     assert read_picture(tmp_path, cv2.IMREAD_GRAYSCALE) is None
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    assert read_picture(tmp_path / "a.png", cv2.IMREAD_GRAYSCALE) is None
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".jp2", ".ras"])

@@ -81,7 +81,6 @@ class AtTheEnd:
     proven: bool
     last_passage_opened: bool | None
     health: tuple[str, ...]
-    mail_unsettled: int
     state_files: frozenset[str]
     refused_uploads: dict[str, int]
     device_decisions: dict[str, str]

@@ -19,7 +19,7 @@ from gallery.records import Position
 from link1.canonical import JsonObject
 from link1.objects import LastVerdict
 from link1.signed import object_ref
-from link1.validator.desk import DeskEvent, PassageReported, RequestEnded, RequestSent, VerdictAnswered
+from link1.validator.desk import DeskEvent, RequestEnded, RequestSent, VerdictAnswered
 from link1.validator.mail import OutboxCollected
 from link1.validator.memory import DeskMemory
 from tools.rig.simulation.history import Arrivals, AskedRequest, StreamStep, Tap, short
@@ -38,7 +38,10 @@ _WHAT_IF: Final = 0.1
 
 
 class Onlooker:
-    """Looks at a world and changes nothing in it: writes its history and holds the invariants against it."""
+    """Looks at a world: writes its history and holds the invariants against it.
+
+    It leaves the world as it is; only whether to try a power cut on the side is drawn from the disk's lots.
+    """
 
     def __init__(self, world: "SimulatedWorld") -> None:
         self.world, self.history, self.checks = world, world.history, world.checks
@@ -93,8 +96,6 @@ class Onlooker:
                     live.add(subject)
                 case "tombstone" | "suspend":
                     live.discard(subject)
-                case _:
-                    pass
             if row["seq"] == state.seq:
                 live = set(live_now)
             step = StreamStep(now_s, state.epoch, row["seq"], row["head"].hex()[:16], frozenset(live))
@@ -328,10 +329,6 @@ class Onlooker:
                 self.checks.check(On.OUTBOX_COLLECTED, (seq, data))
                 history.outbox.setdefault(seq, data)
                 history.say("validator", f"has outbox record {seq}")
-            case PassageReported():
-                pass
-            case _:
-                pass
 
     def device_asks(self, request: httpx.Request) -> None:
         if request.url.path == "/v1/gallery/deltas":
@@ -366,19 +363,15 @@ class Onlooker:
         return (issued_at_ms - START_MS) / 1000
 
     def judge_end(self) -> None:
-        opened, palmd, server, history = (
-            self.world.device.opened,
-            self.world.device.palmd,
-            self.world.server,
-            self.history,
-        )
+        device, history = self.world.device, self.history
+        opened, palmd = device.opened, device.palmd
         rows = self._service_rows()
         names = frozenset(
             str(path.relative_to(self.world.device_disk.state))
             for path in self.world.device_disk.state.rglob("*")
             if path.is_file()
         )
-        if opened is None or palmd is None or opened.gallery is None or server is None:
+        if opened is None or palmd is None or opened.gallery is None or self.world.server is None:
             if not history.revoked:
                 self.checks.broken(
                     "the device serves at the end", "A core that is down is started.", "it does not run"
@@ -412,7 +405,6 @@ class Onlooker:
                 proven=palmd is not None and palmd.gate.validator_kid is not None,
                 last_passage_opened=self.world.opened_last,
                 health=() if palmd is None else tuple(str(word) for word in palmd.health.words),
-                mail_unsettled=0,
                 state_files=names,
                 refused_uploads={} if palmd is None else dict(palmd.carrier.refused_uploads),
                 device_decisions=decisions,
