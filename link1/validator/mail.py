@@ -180,7 +180,7 @@ class ValidatorMail:
                 self._asked, self._begun = None, False
             case StatusReceived(status):
                 self._begun = True
-                self._device_applied(status.mail.in_applied_seq)
+                said = self._device_applied(status.mail.in_applied_seq)
             case MailAckReceived(ack):
                 said = self._acked(ack, now_ms)
             case MailChunkReceived(chunk):
@@ -238,30 +238,34 @@ class ValidatorMail:
         if not isinstance(asked, MailChunk) or ack.seq != asked.seq:
             return []  # the answer to a question that was given up
         self._asked = None
-        self._device_applied(ack.applied_seq)
+        settled = self._device_applied(ack.applied_seq)
         if not self._offered or self._offered[0][0] != ack.seq:
             self._turn_of_pull = True
-            return [InboxSettled(ack.seq, MailState.APPLIED, ack.applied_seq)]
+            return settled
         if ack.state is MailState.MORE:
             total = len(self._offered[0][1])
             moved = asked.offset + len(asked.data) == ack.next_offset < total
             self._offset = ack.next_offset if ack.next_offset < total else 0
             if not moved and ack.next_offset == asked.offset:
                 self._offer_from_ms = now_ms + RETRY_MS
-            return []
+            return settled
         if ack.state is MailState.GAP:
             self._offered.clear()
         self._offset = 0
         self._turn_of_pull = True
         self._offer_from_ms = now_ms + RETRY_MS
-        return [InboxSettled(ack.seq, ack.state, ack.applied_seq, ack.code)]
+        return [*settled, InboxSettled(ack.seq, ack.state, ack.applied_seq, ack.code)]
 
-    def _device_applied(self, applied_seq: int) -> None:
-        """Records up to here are done with."""
+    def _device_applied(self, applied_seq: int) -> list[MailEvent]:
+        """Records up to here are done with. A device that restarts after it has applied one, and before it
+        has answered, says so with its next status."""
         self.applied_seq = applied_seq
+        settled: list[MailEvent] = []
         while self._offered and self._offered[0][0] <= applied_seq:
-            self._offered.popleft()
+            seq, _ = self._offered.popleft()
+            settled.append(InboxSettled(seq, MailState.APPLIED, applied_seq))
             self._offset, self._offer_from_ms = 0, 0
+        return settled
 
     # ---- outbox
 

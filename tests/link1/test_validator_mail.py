@@ -206,6 +206,31 @@ def test_what_the_device_has_is_not_offered(bench: Bench) -> None:
     assert bench.mail.offer(8, b"new")
 
 
+def test_a_record_applied_by_a_device_that_restarts_before_it_answers_is_settled_by_its_status(
+    bench: Bench,
+) -> None:
+    for seq in (1, 2, 3):
+        bench.mail.offer(seq, b"in")
+    bench.after(0)
+    bench.end.take()
+    bench.follow(Down(DownReason.SILENT, True))
+    bench.follow(DeviceProven("dev-1", "a" * 32))
+    told = bench.follow(StatusReceived(device_status(mail=MailMarks(2, 0, 0)), {}))
+    assert told == [InboxSettled(seq, MailState.APPLIED, 2) for seq in (1, 2)]
+    assert bench.mail.last_offered_seq == 3
+
+
+def test_an_answer_about_a_record_behind_a_newer_offer_settles_nothing(bench: Bench) -> None:
+    bench.mail.offer(2, b"two")
+    bench.after(0)
+    bench.end.take()
+    bench.mail.offer(1, b"one")
+    assert bench.ack(2, 0, MailState.GAP, 0) == []
+    if isinstance(bench.end.asked[0], MailPull):
+        bench.quiet_outbox()
+    assert bench.end.take().seq == 1
+
+
 def test_only_so_many_records_are_held(bench: Bench) -> None:
     for seq in range(1, MAX_OFFERED + 1):
         assert bench.mail.offer(seq, b"x")
