@@ -1,10 +1,10 @@
-"""Cut the palm out of a frame: one similarity transform from the finger valleys, no mirroring."""
+"""Cut the palm out of a frame: one transform from the finger valleys, no mirroring."""
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.crop_geometry import CROP_SIZE, similarity_from_valleys
+from models.crop_geometry import CROP_SIZE
 from models.frames import CameraFrame, as_grey
 from models.hand import Hand
 
@@ -15,9 +15,9 @@ def cut_palm(frame: CameraFrame, hand: Hand, side: int = CROP_SIZE) -> NDArray[n
     Where the square reaches over the frame's edge, the edge is repeated. A palm that is larger in the frame
     than in the crop is averaged first, so that fine skin texture does not alias.
     """
-    matrix = similarity_from_valleys(hand.valleys, hand.handedness, side)
+    matrix = hand.to_crop(side)
     grey = as_grey(frame)
-    shrink = 1.0 / max(float(np.hypot(matrix[0, 0], matrix[1, 0])), 1e-6)
+    shrink = 1.0 / max(float(np.hypot(matrix[0, 0], matrix[0, 1])), 1e-6)
     if shrink > 1.5:
         grey, matrix = _reduced(grey, matrix, side, shrink)
     crop = cv2.warpAffine(grey, matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)

@@ -58,3 +58,12 @@ def similarity_from_valleys(
     b = float((s[:, 0] * t[:, 1] - s[:, 1] * t[:, 0]).sum()) / spread
     linear = np.array([[a, -b], [b, a]])
     return np.hstack([linear, (target_mean - linear @ source_mean)[:, None]])
+
+
+def pulled_apart(matrix: NDArray[np.float64], times: float, size: int = CROP_SIZE) -> NDArray[np.float64]:
+    """The same 2x3 matrix for a palm that leans and so is shown too short along the fingers: from the valleys
+    on, the crop is this many times as long as the picture shows it."""
+    longer = matrix.copy()
+    longer[1] *= times
+    longer[1, 2] += (1.0 - times) * (float(np.mean(VALLEY_Y)) * size - 0.5)
+    return longer

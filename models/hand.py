@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.crop_geometry import CROP_SIZE, Handedness, similarity_from_valleys
+from models.crop_geometry import CROP_SIZE, Handedness, pulled_apart, similarity_from_valleys
 from models.frames import CameraFrame
 from models.hand_landmarks import HandJoints, HandLandmarks, Spot, installed_landmarks, spot_of
 from models.hand_mask import FinderView, Silhouette, channels, learnt_region, make_view, silhouette
@@ -67,6 +67,8 @@ class Hand:
     ``valleys`` (4, 2) float32 frame pixels (x, y), rows thumb–index, index–middle, middle–ring, ring–little.
     ``centre`` (2,): centre of the largest circle inside the palm.
     ``palm_width_px``: width of the palm below the fingers, which is the side of the palm crop in the frame.
+    ``leaning``: how many times longer along the fingers the palm would be if it did not lean away; 1 where
+    it is not known to.
     ``angle_deg``: 0 with the fingers up, positive clockwise, -180..180. ``confidence`` 0..1. ``mask``: (h, w)
     of 0 and 255 at the reduced scale ``mask_scale`` (mask pixels per frame pixel). ``at_ms``: the frame's.
     ``hint``: what would make the capture better, or None.
@@ -82,6 +84,12 @@ class Hand:
     mask_scale: float
     at_ms: int
     hint: Hint | None
+    leaning: float = 1.0
+
+    def to_crop(self, size: int = CROP_SIZE) -> NDArray[np.float64]:
+        """The 2x3 matrix that takes pixels of the frame to those of the palm crop of this size."""
+        matrix = similarity_from_valleys(self.valleys, self.handedness, size)
+        return pulled_apart(matrix, self.leaning, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +173,7 @@ class HandFinder:
             valleys = opinion[0]
         mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
         found = FoundHand(valleys, _centre_of(valleys, side), side, joints.chance, _finer(view, mask))
-        return _hand(frame, view, found)
+        return _hand(frame, view, found, joints.leaning)
 
     def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         seen = self._by_shape(frame, view)
@@ -243,12 +251,12 @@ def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return finer if both / max(1, either) >= SAME_REGION else mask
 
 
-def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | PartialHand:
+def _hand(frame: CameraFrame, view: FinderView, found: FoundHand, leaning: float = 1.0) -> Hand | PartialHand:
     """The hand with what its place in the frame says of it."""
     valleys, centre = view.to_frame(found.valleys), view.to_frame(found.centre)
     matrix = similarity_from_valleys(valleys, found.handedness)
     width_px = CROP_SIZE / math.hypot(matrix[0, 0], matrix[1, 0])
-    inside = _inside_share(frame, matrix)
+    inside = _inside_share(frame, pulled_apart(matrix, leaning))
     if inside < 0.9:
         return PartialHand(centre.astype(np.float32), "center")
     share = width_px / min(frame.width, frame.height)
@@ -270,6 +278,7 @@ def _hand(frame: CameraFrame, view: FinderView, found: FoundHand) -> Hand | Part
         mask_scale=view.scale,
         at_ms=frame.at_ms,
         hint=hint,
+        leaning=leaning,
     )
 
 

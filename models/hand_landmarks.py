@@ -59,6 +59,9 @@ APART: Final = 0.4
 """Distance of the thumb's tip from the other tips, in rows of knuckles, below which it touches one."""
 BACK: Final = 0.85
 """Chance of the other hand than the thumb's side says, from which on a hand shows its back."""
+UPRIGHT: Final = 1.1
+"""A palm leans when it is shorter, from wrist to knuckles, in rows of knuckles (docs/lab/QUALITY.md)."""
+MOST_LEANING: Final = 1.6
 VALLEY_OUT: Final = (0.255, 0.378, 0.347)
 """Where the valleys are between knuckles and middle joints; fitted to generated hands."""
 
@@ -135,6 +138,14 @@ class HandJoints:
         inwards = float((thumb - self.points[_KNUCKLES[0]]) @ row) / length**2
         apart = float(np.hypot(*(self.points[list(_TIPS)] - thumb).T).min()) / length
         return inwards < THUMB_IN and apart > APART
+
+    @property
+    def leaning(self) -> float:
+        """How many times longer the palm would be if it did not lean away; 1 where its wrist is no nearer to
+        its knuckles than with other hands."""
+        ahead, row = self._axes
+        long, wide = float(np.hypot(*ahead)), max(float(np.hypot(*row)), 1e-6)
+        return min(max(1.0, UPRIGHT * wide / max(long, 1e-6)), MOST_LEANING)
 
     @property
     def valleys(self) -> Points:

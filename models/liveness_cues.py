@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.crop_geometry import similarity_from_valleys
 from models.frames import CameraFrame
 from models.hand import WORK_WIDTH_PX, Hand
 
@@ -92,7 +91,7 @@ def glare_across(small: NDArray[np.float32], hand: Hand) -> bool:
     inside = hand.mask > 0
     if not burnt.any() or float(small[inside].mean() if inside.any() else 255.0) > BURNT_HAND:
         return False
-    matrix = similarity_from_valleys(hand.valleys, hand.handedness, size=1)
+    matrix = hand.to_crop(1)
     count, labels, stats, _ = cv2.connectedComponentsWithStats(burnt)
     for label in range(1, count):
         area = int(stats[label, cv2.CC_STAT_AREA])

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.crop_geometry import CROP_SIZE, similarity_from_valleys
+from models.crop_geometry import CROP_SIZE
 from models.errors import ManifestError
 from models.frames import CameraFrame
 from models.hand import Hand, Hint
@@ -216,7 +216,7 @@ def _exposure(crop: NDArray[np.uint8]) -> float:
 
 def _coverage(frame: CameraFrame, hand: Hand) -> float:
     """0..100: how much of the crop is inside the frame and on the hand."""
-    matrix = similarity_from_valleys(hand.valleys, hand.handedness)
+    matrix = hand.to_crop()
     steps = np.linspace(4.0, CROP_SIZE - 5.0, 14)
     grid = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
     x, y = np.linalg.solve(matrix[:, :2], (grid - matrix[:, 2]).T)
@@ -269,7 +269,7 @@ def _off_plane(light: NDArray[np.float64]) -> NDArray[np.float64]:
 def _off_colour(frame: CameraFrame, hand: Hand) -> NDArray[np.float64]:
     """Each cell's distance from the palm's median colour."""
     twice = 2 * CELLS
-    matrix = similarity_from_valleys(hand.valleys, hand.handedness) * (twice / CROP_SIZE)
+    matrix = hand.to_crop() * (twice / CROP_SIZE)
     small = cv2.warpAffine(
         frame.pixels, matrix, (twice, twice), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
     )

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from device.vision.recognition import Look
 from link1.canonical import JsonObject
-from models.crop_geometry import similarity_from_valleys
 from models.errors import PixelsError
 from models.frames import CameraFrame
 from models.hand import Hand, PartialHand
@@ -157,7 +156,7 @@ def _outline(hand: Hand, scale: float) -> list[list[int]]:
 def _crop_corners(hand: Hand, scale: float) -> list[list[int]]:
     """The four corners of the square that the model gets."""
     try:
-        matrix = similarity_from_valleys(hand.valleys, hand.handedness, 1)
+        matrix = hand.to_crop(1)
     except PixelsError:
         return []
     square = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.float64) - 0.5

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from models.crop_geometry import (
     CROP_SIZE,
     Handedness,
+    pulled_apart,
     similarity_from_valleys,
     valley_targets,
 )
@@ -31,6 +32,26 @@ def test_a_moved_turned_and_scaled_hand_gives_the_same_crop(
     back = in_image @ matrix[:, :2].T + matrix[:, 2]
     np.testing.assert_allclose(back, crop_px, atol=1e-6)
     assert np.linalg.det(matrix[:, :2]) > 0, "a crop is never mirrored"
+
+
+@given(
+    side=sides,
+    angle=st.floats(-np.pi, np.pi),
+    times=st.floats(1.0, 1.6),
+    size=st.sampled_from([1, CROP_SIZE]),
+)
+def test_a_leaning_hand_gives_the_crop_of_the_upright_one(
+    side: Handedness, angle: float, times: float, size: int
+) -> None:
+    in_crop = valley_targets(side) * size - 0.5
+    foot = np.array([0.5 * size, in_crop[:, 1].mean()])
+    turn = 3.0 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    shortened = turn @ np.diag([1.0, 1.0 / times])
+    valleys = np.vstack([[0.0, 0.0], (in_crop - foot) @ turn.T])
+    matrix = pulled_apart(similarity_from_valleys(valleys, side, size), times, size)
+    corners = np.array([[0.0, 0.0], [size, 0.0], [0.0, size], [size, size]])
+    found = ((corners - foot) @ shortened.T) @ matrix[:, :2].T + matrix[:, 2]
+    np.testing.assert_allclose(found, corners, atol=1e-6 * size)
 
 
 def test_the_thumb_side_stays_where_it_is() -> None:

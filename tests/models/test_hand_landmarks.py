@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from models.crop_geometry import Handedness
+from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import ManifestError, ModelFileError
 from models.frames import CameraFrame
 from models.hand import Hand, HandFinder, PartialHand
@@ -28,6 +28,7 @@ from models.synthesis.hand_scenes import HandScene, hand_scene
 from tests.hand_weights import needs_hand_weights
 
 SIDES: tuple[Handedness, Handedness] = ("L", "R")
+CORNERS = np.array([[0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]]) - 0.5
 
 
 @pytest.fixture
@@ -81,6 +82,37 @@ def test_a_hand_is_the_same_hand_at_every_turn(landmarks: HandLandmarks) -> None
             CameraFrame.from_pixels(np.ascontiguousarray(cv2.rotate(shown.pixels, turn)))
         )
         assert hand is not None and hand.handedness == shown.handedness
+
+
+@needs_hand_weights
+def test_a_leaning_hand_has_the_crop_of_the_upright_one(landmarks: HandLandmarks) -> None:
+    """Nearly: hands that the picture shows at 0.7 of their length; the distance of the worst corner."""
+    as_it_leans, as_if_upright, upright = [], [], []
+    for i in range(16):
+        shown = scene("clean", i)
+        assert shown.points is not None
+        true = similarity_from_valleys(shown.points[:4], shown.handedness, 1)
+        turn = true[:, :2] / np.hypot(*true[0, :2])
+        shorter = turn.T @ np.diag([1.0, 0.7]) @ turn
+        middle = shown.points[1:4].mean(axis=0)
+        leans = np.hstack([shorter, (middle - shorter @ middle)[:, None]])
+        size = shown.pixels.shape[1::-1]
+        pixels = cv2.warpAffine(shown.pixels, leans, size, borderMode=cv2.BORDER_REPLICATE)
+        finder = HandFinder(landmarks=landmarks)
+        before = finder.find(CameraFrame.from_pixels(shown.pixels))
+        hand = finder.find(CameraFrame.from_pixels(np.asarray(pixels, np.uint8)))
+        if before is None or hand is None or hand.handedness != shown.handedness:
+            continue
+        upright.append(before.leaning)
+        for found, errors in ((hand, as_it_leans), (replace(hand, leaning=1.0), as_if_upright)):
+            matrix = found.to_crop(1)
+            in_leaning = np.linalg.solve(matrix[:, :2], CORNERS - matrix[:, 2:])
+            in_upright = np.linalg.solve(leans[:, :2], in_leaning - leans[:, 2:])
+            away = true[:, :2] @ in_upright + true[:, 2:] - CORNERS
+            errors.append(float(np.hypot(*away).max()))
+    assert len(as_it_leans) >= 14
+    assert np.median(upright) == 1.0
+    assert np.median(as_it_leans) < 0.8 * np.median(as_if_upright)
 
 
 @needs_hand_weights
