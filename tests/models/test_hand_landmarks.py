@@ -87,7 +87,9 @@ def test_a_hand_is_the_same_hand_at_every_turn(landmarks: HandLandmarks) -> None
 @needs_hand_weights
 def test_a_leaning_hand_has_the_crop_of_the_upright_one(landmarks: HandLandmarks) -> None:
     """Nearly: hands that the picture shows at 0.7 of their length; the distance of the worst corner."""
-    as_it_leans, as_if_upright, upright = [], [], []
+    as_it_leans: list[float] = []
+    as_if_upright: list[float] = []
+    upright: list[float] = []
     for i in range(16):
         shown = scene("clean", i)
         assert shown.points is not None
