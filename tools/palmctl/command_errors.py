@@ -71,8 +71,9 @@ class _Told:
     def line(self) -> str:
         """What is wrong and what to do, in the language of the process."""
         message, hint = translated(self.message), translated(self.hint)
-        gap = " " if message.endswith((".", "?")) else "; "
-        return f"{message}{gap + hint if hint else ''}"
+        if not hint:
+            return message
+        return f"{message} {hint[0].upper()}{hint[1:]}" if message.endswith((".", "?")) else f"{message}; {hint}"
 
 
 @contextlib.contextmanager
@@ -125,7 +126,7 @@ def _told_by_click(error: click.ClickException) -> _Told:
         return _Told(error.exit_code, "failed", text)
     if error.ctx is None:
         return _Told(EXIT_USAGE, "usage", text)
-    step = marked(f"Try: {error.ctx.command_path} --help")
+    step = marked(f"try {error.ctx.command_path} --help")
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the whole help
         return _Told(EXIT_USAGE, "usage", marked("a command is missing"), step, text)
     return _Told(EXIT_USAGE, "usage", text, step, error.ctx.get_usage())
