@@ -73,7 +73,9 @@ class _Told:
         message, hint = translated(self.message), translated(self.hint)
         if not hint:
             return message
-        return f"{message} {hint[0].upper()}{hint[1:]}" if message.endswith((".", "?")) else f"{message}; {hint}"
+        return (
+            f"{message} {hint[0].upper()}{hint[1:]}" if message.endswith((".", "?")) else f"{message}; {hint}"
+        )
 
 
 @contextlib.contextmanager

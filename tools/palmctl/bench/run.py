@@ -1,10 +1,12 @@
 """The bench of a whole device, as `palmctl bench` runs it."""
 
 import platform
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import chain, cycle, islice, repeat
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,8 +48,8 @@ from tools.palmctl.bench.verdict_latency import (
 )
 
 TEMPLATES_A_HAND = 3
-PACED_ROUNDS = 4
-"""How often the loop at a camera's pace sees the films: its p99 needs some hundred pictures."""
+LOOP_EVERY = 3
+"""After so many passages a plain loop sees the last one's pictures: both have the machine's same minutes."""
 
 Tell = Callable[[str], None]
 
@@ -72,9 +74,19 @@ def run_bench(
     board, config = new_board(folder / "a", manifest, known, templates)
     tell(f"{passages} passages before it")
     played = list(islice(cycle(films), passages))
-    latency = measure_latency(board, played, empty, folder / "a" / "camera", Path(config.link.port))
-    tell("the same pictures without the device around them")
-    floor_ms, paced = measure_floor(config, manifest, embedder, films)
+    with plain_loop(config, manifest, embedder) as loop:
+        for film in films:
+            loop(film, 0.0)
+        paced_ms: list[float] = []
+        turns = cycle(range(LOOP_EVERY))
+
+        def in_turn(film: Film) -> None:
+            if next(turns) == 0:
+                paced_ms.extend(loop(film, 1 / FILM_FPS))
+
+        camera, cable = folder / "a" / "camera", Path(config.link.port)
+        latency = measure_latency(board, played, empty, camera, cable, after=in_turn)
+        floor_ms, paced = median(ms for film in films for ms in loop(film, 0.0)), spread(paced_ms)
     inside_ms = latency["inside_p50_ms"]
     image_and_search = ("hand", "crop", "quality", "vector", "match", "liveness")
     around_ms = sum(ms for name, ms in latency["stages_ms"].items() if name in {"sign_and_journal", "cable"})
@@ -142,16 +154,20 @@ def new_board(
     return board, config
 
 
-def measure_floor(
-    config: DeviceConfig, manifest: ModelManifest, embedder: Embedder, films: Sequence[Film]
-) -> tuple[float, dict[str, float]]:
-    """Milliseconds to recognise and search one steady picture in a plain loop: the median of one picture
-    after the other; and what `spread` says at a camera's pace, with caches and processor as they are after a
-    rest. The first picture of a film decides nothing on a device, and does not count."""
+@contextmanager
+def plain_loop(
+    config: DeviceConfig, manifest: ModelManifest, embedder: Embedder
+) -> Iterator[Callable[[Film, float], list[float]]]:
+    """A function that recognises and searches each picture of a film as a device does, without the device, in
+    a copy of its gallery, and says how many milliseconds each steady picture took. It rests before each, as a
+    camera makes a device do, so that caches and processor are as they are after a rest. The first picture of
+    a film decides nothing on a device, and does not count."""
     keys, trust, clock = KeyStore.open(config.keys_dir), load_trust(config.trust_path), SystemClock()
     stream, epoch = trust.gallery or ("", 0)
+    copy = config.gallery_dir.with_name("gallery-of-the-loop")
+    shutil.copytree(config.gallery_dir, copy)
     gallery = Gallery(
-        config.gallery_dir,
+        copy,
         data_key=keys.data_key,
         model_id=manifest.model_id,
         stream=stream,
@@ -163,22 +179,23 @@ def measure_floor(
     recogniser = Recogniser(embedder, lambda: gallery, lambda: manifest.thresholds, agree_cosine=agree_cosine)
     cv2.setNumThreads(1)
 
-    def times_ms(films: Iterable[Film], rest_s: float) -> Iterator[float]:
-        for one in films:
-            recogniser.forget()
-            for number, data in enumerate(one.pictures[: one.steady + FRAMES_HELD]):
-                picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-                frame = CameraFrame(np.asarray(picture, np.uint8), number * 33, number)
-                time.sleep(rest_s)
-                begun = time.perf_counter()
-                recogniser.look(frame, Interest.PASSAGE)
-                if number >= max(one.steady, 1):
-                    yield (time.perf_counter() - begun) * 1000
+    def times_ms(film: Film, rest_s: float) -> list[float]:
+        recogniser.forget()
+        found = []
+        for number, data in enumerate(film.pictures[: film.steady + FRAMES_HELD]):
+            picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+            frame = CameraFrame(np.asarray(picture, np.uint8), number * 33, number)
+            time.sleep(rest_s)
+            begun = time.perf_counter()
+            recogniser.look(frame, Interest.PASSAGE)
+            if number >= max(film.steady, 1):
+                found.append((time.perf_counter() - begun) * 1000)
+        return found
 
-    hot_ms = median(times_ms(films, 0.0))
-    paced_ms = spread(list(times_ms(chain.from_iterable(repeat(films, PACED_ROUNDS)), 1 / FILM_FPS)))
-    gallery.close()
-    return hot_ms, paced_ms
+    try:
+        yield times_ms
+    finally:
+        gallery.close()
 
 
 def summary(figures: JsonObject) -> list[str]:

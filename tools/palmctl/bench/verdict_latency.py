@@ -147,19 +147,21 @@ def measure_latency(
     cable: Path,
     *,
     beside: Beside | None = None,
+    after: Callable[[Film], None] | None = None,
     apart_s: float = AFTER_LEAVING_S,
 ) -> dict[str, Any]:
     """Play `films` one after the other before a running device; figures in milliseconds.
 
     `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
-    `apart_s`: how long nobody is in view between two films, and before the first.
+    `after` is called after each film, while the device has no new picture; for half a second at most, or the
+    camera is taken for silent. `apart_s`: how long nobody is in view between two films, and before the first.
     """
     writer = FolderWriter(camera, FILES_KEPT)
     writer.clear()
     writer.put(empty)
     with _pty_at(cable) as port, running_palmd(board.config_path) as palmd:
         work = None if beside is None else partial(beside, palmd)
-        return asyncio.run(_passages(board, films, empty, writer, port, work, apart_s))
+        return asyncio.run(_passages(board, films, empty, writer, port, work, after, apart_s))
 
 
 @contextmanager
@@ -207,6 +209,7 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
     writer: FolderWriter,
     port: Port,
     work: Callable[[], Coroutine[Any, Any, None]] | None,
+    after: Callable[[Film], None] | None,
     apart_s: float,
 ) -> dict[str, Any]:
     gate = BenchValidator(board)
@@ -229,6 +232,8 @@ async def _passages(  # noqa: PLR0917 - of one call, spread over a loop
             latencies.setdefault(film.kind, []).append((gate.verdict_at_s - steady_at_s) * 1000)
             decisions[gate.decision] = decisions.get(gate.decision, 0) + 1
             await _nobody(empty, writer, apart_s - ASKED_BEFORE_S)
+            if after is not None:
+                await asyncio.to_thread(after, film)
             for task in (task for task in also if task.done()):
                 task.result()
                 raise BenchFailed("the load that should run during the passages ended before them")
