@@ -156,13 +156,11 @@ class Journal:
 
     def _verdict_of(self, txn_id: str) -> tuple[str, StoredVerdict] | None:
         """The ref of the request, and the verdict on it."""
-        row = self._execute(
-            "SELECT request_ref, seq, ref, sealed FROM whole_verdicts WHERE txn_id = ?",
-            (bytes.fromhex(txn_id),),
-        ).fetchone()
-        if row is None:
+        seq = self._rows.number_of(bytes.fromhex(txn_id))
+        if seq is None:
             return None
-        request_ref, seq, ref, sealed = row
+        row = self._execute("SELECT request_ref, ref, sealed FROM whole_verdicts WHERE seq = ?", (seq,))
+        request_ref, ref, sealed = row.fetchone()
         return request_ref, StoredVerdict(seq, ref, self._rows.opened(sealed, "verdicts", ref, seq))
 
     def remember_end(self, txn_id: str, request_ref: str, code: ErrorCode) -> bool:
@@ -259,9 +257,7 @@ class Journal:
             ref = object_ref(wrapper)
             if self._execute("SELECT 1 FROM evidence WHERE ref = ?", (ref,)).fetchone():
                 return False
-            key = bytes.fromhex(txn_id) if txn_id is not None else None
-            verdict = self._execute("SELECT seq FROM verdicts WHERE txn_id = ?", (key,)).fetchone()
-            seq = verdict[0] if verdict else None
+            seq = self._rows.number_of(bytes.fromhex(txn_id)) if txn_id is not None else None
             if backing is Backing.SIGNED and not self._has_room_for(txn_id, seq):
                 self.evidence_beyond += 1
                 return True

@@ -8,7 +8,6 @@
 """
 
 import logging
-import sqlite3
 from dataclasses import replace
 from typing import Final
 
@@ -60,12 +59,10 @@ def _restore_verdicts(rows: Rows, witness: JournalWitness) -> str:
     first, ref = row or (0, PREV_REF_OF_FIRST)
     seq, top = first, max(witness.verdicts, default=0)
     while (promised := witness.verdicts.get(seq + 1)) is not None:
-        if promised.wrapper["verdict"]["prev_ref"] != ref:
+        verdict = promised.wrapper["verdict"]
+        if verdict["prev_ref"] != ref or rows.number_of(bytes.fromhex(verdict["txn_id"])) is not None:
             break
-        try:
-            seq, ref = promised.seq, insert_verdict(rows, promised)
-        except sqlite3.IntegrityError:
-            break
+        seq, ref = promised.seq, insert_verdict(rows, promised)
     if seq > first:
         _log.error(
             "the journal had lost verdict_seq %d to %d, as after damage to its write-ahead log; the witness"

@@ -35,6 +35,14 @@ _EXPECTED: Final = (
 """What verdicts and their answers have in common, for zlib (a preset dictionary, RFC 1950 §2.2). It is part
 of the format: rows packed with another one do not open."""
 
+_NUMBER_OF: Final = """
+WITH RECURSIVE stretch (n) AS (
+    SELECT max(seq) >> 10 FROM verdicts
+    UNION ALL SELECT n - 1 FROM stretch WHERE n > (SELECT min(seq) >> 10 FROM verdicts)
+)
+SELECT seq FROM stretch JOIN verdicts INDEXED BY verdicts_txn
+ON seq >> 10 = n AND substr(txn_id, 1, 4) = substr(?1, 1, 4) AND txn_id = ?1
+"""
 _ANSWERS: Final = (Kind.DECISION, Kind.PASSAGE)
 
 
@@ -92,6 +100,11 @@ class Rows:
         unpacking = zlib.decompressobj(zdict=_dictionary(like))
         wrapper: JsonObject = json.loads(unpacking.decompress(packed))
         return wrapper
+
+    def number_of(self, txn_id: bytes) -> int | None:
+        """The number of the verdict on the transaction of these 16 bytes, if it is remembered."""
+        row = self.execute(_NUMBER_OF, (txn_id,)).fetchone()
+        return None if row is None else int(row[0])
 
     def has_answer(self, kind: Kind, seq: int) -> bool:
         """Whether the verdict of this number has its decision, or passage."""

@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlite_utils import Database
 
 from device.errors import JournalError
 from device.journal import journal as journal_module
 from device.journal.journal import MEMORY_MS, Journal
 from device.journal.mail import OutboxEntry
+from device.journal.rows import Rows
+from device.journal.schema import make_tables
 from device.journal.seal import RowSeal
 from device.values.transactions import StoredVerdict
 from link1.canonical import JsonObject
@@ -100,6 +105,28 @@ def test_numbers_and_refs_form_a_chain_across_restarts(path: Path) -> None:
         assert verdict.wrapper["verdict"]["prev_ref"] == prev_ref
         assert verdict.ref == object_ref(verdict.wrapper)
         prev_ref = verdict.ref
+
+
+@given(st.lists(st.integers(1, 5_000), min_size=1, max_size=20, unique=True), st.data())
+def test_a_txn_id_is_found_wherever_its_verdict_is(numbers: list[int], data: st.DataObject) -> None:
+    """Also one of two that begin alike."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        db = Database(connection)
+        make_tables(db)
+        rows = Rows(db, RowSeal(DATA_KEY, "journal"))
+        beginnings = st.binary(min_size=4, max_size=4) | st.just(bytes(4))
+        held = {data.draw(beginnings) + seq.to_bytes(12, "big"): seq for seq in numbers}
+        db.table("verdicts").insert_all(
+            {"seq": seq, "ref": "", "txn_id": txn_id, "request_ref": "", "operating_ms": 0}
+            for txn_id, seq in held.items()
+        )
+        for txn_id, seq in held.items():
+            assert rows.number_of(txn_id) == seq
+            assert rows.number_of(txn_id[:4] + bytes(12)) is None
+
+
+def test_no_txn_id_is_in_an_empty_journal(journal: Journal) -> None:
+    assert journal.find_txn("00" * 16) is None
 
 
 def test_an_empty_journal_has_no_last_verdict(journal: Journal) -> None:

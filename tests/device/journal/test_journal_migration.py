@@ -1,4 +1,4 @@
-"""The journal of an earlier software, version 3, brought to this one."""
+"""A journal of an earlier software, version 3 or 4, brought to this one."""
 
 import contextlib
 import sqlite3
@@ -57,7 +57,7 @@ def objects(path: Path, keys: KeyStore) -> list[Any]:
     """What version 3 holds, as signed."""
     seal = RowSeal(keys.data_key, "journal")
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (migration.FORMER,)
+        assert db.execute("PRAGMA user_version").fetchone() == (migration.OLDEST,)
         return [
             read_strict(seal.open(sealed, table=table, row_id=ref, seq=seq), max_bytes=10_000)
             for table, ref, seq, sealed in db.execute(_OBJECTS)
@@ -96,7 +96,7 @@ def test_every_object_and_every_flag_is_kept(path: Path, keys: KeyStore) -> None
     with contextlib.closing(sqlite3.connect(path)) as db:
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         assert not {name for name in names if "former" in name}
-        assert {"verdicts_open", "verdicts_due"} <= names
+        assert {"verdicts_txn", "verdicts_open", "verdicts_due"} <= names
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -117,6 +117,64 @@ def test_what_stops_it_leaves_the_journal_of_before(
     assert objects(path, keys) == before
     with opened(path, keys) as journal:
         assert journal.pending_uploads() == former_state.VERDICTS
+
+
+def as_version_4(path: Path) -> None:
+    """Give a journal of this version the tables and indexes of verdicts that version 4 had."""
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.executescript(
+            """
+            DROP VIEW whole_verdicts; DROP INDEX verdicts_txn;
+            DROP INDEX verdicts_open; DROP INDEX verdicts_due;
+            ALTER TABLE verdicts RENAME TO newer;
+            CREATE TABLE verdicts (
+                seq INTEGER PRIMARY KEY, ref TEXT NOT NULL, txn_id BLOB NOT NULL UNIQUE,
+                request_ref TEXT NOT NULL, operating_ms INTEGER NOT NULL, open INTEGER NOT NULL DEFAULT 1,
+                decided INTEGER NOT NULL DEFAULT 0, unknown INTEGER NOT NULL DEFAULT 0,
+                revision INTEGER NOT NULL DEFAULT 1, due INTEGER NOT NULL DEFAULT 1
+            );
+            INSERT INTO verdicts SELECT * FROM newer;
+            DROP TABLE newer;
+            CREATE INDEX verdicts_open ON verdicts (ref) WHERE open;
+            CREATE INDEX verdicts_due ON verdicts (seq) WHERE due;
+            CREATE VIEW whole_verdicts AS
+                SELECT v.*, coalesce(o.sealed, x'') AS sealed
+                FROM verdicts v LEFT JOIN verdict_objects o USING (seq);
+            PRAGMA user_version = 4;
+            """
+        )
+
+
+def test_version_4_is_indexed_again(path: Path, keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path, keys):
+        pass  # brought to this version
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        tables = db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+        rows = db.execute("SELECT * FROM whole_verdicts").fetchall()
+        assert len(rows) == former_state.VERDICTS
+    as_version_4(path)
+
+    def until_the_last(db: Database, statements: str) -> None:
+        run(db, statements)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(migration, "run", until_the_last)
+        with pytest.raises(JournalError, match="disk I/O error"), opened(path, keys):
+            pass
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+    with opened(path, keys) as journal:
+        assert journal.pending_uploads() == former_state.VERDICTS
+        for row in rows:
+            memory = journal.find_txn(row[2].hex())
+            assert memory is not None
+            assert memory.verdict is not None
+            assert memory.verdict.seq == row[0]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall() == tables
+        assert db.execute("SELECT * FROM whole_verdicts").fetchall() == rows
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.parametrize(
