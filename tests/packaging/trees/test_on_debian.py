@@ -70,9 +70,10 @@ def machine(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A provisioning token of a reference server that runs on the machine outside."""
-    folder = tmp_path_factory.mktemp("cloud")
+def token(release: DebianRelease, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A provisioning token of a reference server that runs on the machine outside; each release's machine has
+    its own, for a token is good for one device's keys."""
+    folder = tmp_path_factory.mktemp(f"cloud-{release.suite}")
     data = str(folder / "cloud")
     server = subprocess.Popen(
         module(
