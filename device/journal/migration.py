@@ -1,7 +1,7 @@
-"""A journal of version 3 or 4, brought to this one in one transaction: a power cut leaves the old or the new.
+"""A journal as it was before, brought to this one in one transaction: a power cut leaves the old or the new.
 
-Version 4 had one index of all txn_ids. Version 3 had each verdict and its changing flags in one row, answers
-by their ref, and objects unpacked.
+The first of version 4 had one index of all txn_ids; software that made it goes on with this one. Version 3
+had each verdict and its changing flags in one row, answers by their ref, and objects unpacked.
 """
 
 from typing import Final
@@ -14,10 +14,10 @@ from device.journal.seal import RowSeal, SealBroken
 from link1.canonical import JsonObject, read_strict
 from link1.signed import Kind
 
-OLDEST: Final = 3
+FORMER: Final = 3
 """What is older than this is not understood."""
 
-_ASIDE_OF_4: Final = """
+_ASIDE_OF_FIRST: Final = """
 DROP VIEW whole_verdicts;
 DROP INDEX verdicts_open;
 DROP INDEX verdicts_due;
@@ -47,14 +47,15 @@ _LARGEST: Final = 64 * 1024
 """No object in a journal is nearly as large."""
 
 
-def migrate(db: Database, seal: RowSeal, version: int) -> None:
-    """Raises SealBroken or FormatError where a row is not what this device wrote."""
+def migrate(db: Database, seal: RowSeal) -> None:
+    """Does nothing where nothing is to be done. Raises SealBroken or FormatError where a row is not what this
+    device wrote."""
     with db.atomic():
-        if version == OLDEST:
+        if db.execute("PRAGMA user_version").fetchone()[0] == FORMER:
             _seal_again(db, seal)
-        else:
-            run(db, _ASIDE_OF_4 + VERDICTS + _BACK)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        elif not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'verdicts_txn'").fetchone():
+            run(db, _ASIDE_OF_FIRST + VERDICTS + _BACK)
 
 
 def _seal_again(db: Database, seal: RowSeal) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from device.errors import JournalError
-from device.journal.migration import OLDEST, migrate
+from device.journal.migration import FORMER, migrate
 from device.journal.schema import APPLICATION_ID, VERSION, make_tables
 from device.journal.seal import RowSeal, SealBroken
 from device.platform.files import sync_folder
@@ -71,7 +71,7 @@ def create_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes
 
 
 def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) -> tuple[Database, RowSeal]:
-    """Open and check; a journal of a version before is brought to this one. Raises JournalError."""
+    """Open and check; a journal as it was before is brought to this one. Raises JournalError."""
     _check_file(path)
     seal = RowSeal(data_key, "journal")
     try:
@@ -82,8 +82,7 @@ def open_file(path: Path, *, device_id: str, verdict_kid: str, data_key: bytes) 
             _check_identity(db, path, device_id=device_id, verdict_kid=verdict_kid)
             _check_seal(db, path, seal, verdict_kid)
             _check_whole(db, path)
-            if (version := _version(db)) < VERSION:
-                migrate(db, seal, version)
+            migrate(db, seal)
         except BaseException:
             connection.close()
             raise
@@ -137,15 +136,15 @@ def _configure(db: Database) -> None:
 def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: str) -> None:
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise JournalError(f"{path} is another program's database; {_WAY_OUT}")
-    version = _version(db)
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         raise JournalError(
             f"{path} was written by newer software (version {version}, this one knows {VERSION}); "
             "install that software again"
         )
-    if version < OLDEST:
+    if version < FORMER:
         raise JournalError(
-            f"{path} was written by software that is too old (version {version}, this one knows {OLDEST}); "
+            f"{path} was written by software that is too old (version {version}, this one knows {FORMER}); "
             f"{_WAY_OUT}"
         )
     meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
@@ -159,10 +158,6 @@ def _check_identity(db: Database, path: Path, *, device_id: str, verdict_kid: st
             f"{path} belongs to another verdict key than keys/verdict.key; "
             "keys and journal belong together: restore both from the same device"
         )
-
-
-def _version(db: Database) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _check_seal(db: Database, path: Path, seal: RowSeal, verdict_kid: str) -> None:

@@ -18,8 +18,9 @@ from sqlite_utils import Database
 
 APPLICATION_ID = 0x50414A31
 """`PAJ1`: identifies the program of this database (PRAGMA application_id)."""
-VERSION: Final = 5
-"""PRAGMA user_version. Of what was before, versions 3 and 4 are understood (`device.journal.migration`)."""
+VERSION: Final = 4
+"""PRAGMA user_version. Version 3 is understood (`device.journal.migration`). It rises with what the software
+before cannot go on with, which takes two releases (docs/decisions/28-the-way-back.md)."""
 
 VERDICTS: Final = """
 CREATE TABLE verdicts (

@@ -109,13 +109,16 @@ def test_03_this_software_installs_releases_under_the_earlier_units(former: Gate
     wait_until("the broken version to be removed", 60, lambda: not broken.exists())
 
 
-def test_04_rolled_back_the_earlier_software_goes_on_with_the_state(former: Gate) -> None:
-    before = verdict_seq(former)
+def test_04_the_earlier_software_cannot_read_the_journal_and_is_left_at_once(former: Gate) -> None:
+    before, held = verdict_seq(former), kept(former)
     former.forget_films()
-    former.machine.run("palm-access-rollback", former_package.VERSION)
+    done = former.machine.run("palm-access-rollback", former_package.VERSION, fails=True)
+    assert done.returncode == 1
+    assert f"{former_package.VERSION} does not start with this state" in done.stdout
     wait_for_active(former, "palmd")
-    assert former.current() == former_package.VERSION
+    assert former.current() == version_of(BOOKWORM)
     serves_on(former, before)
+    assert kept(former) == held
 
 
 def test_05_the_package_replaces_the_earlier_one(former: Gate) -> None:
