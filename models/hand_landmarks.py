@@ -140,12 +140,16 @@ class HandJoints:
         return inwards < THUMB_IN and apart > APART
 
     @property
+    def row_px(self) -> float:
+        """Length of the row of knuckles, in the picture's pixels."""
+        return max(float(np.hypot(*self._axes[1])), 1e-6)
+
+    @property
     def leaning(self) -> float:
         """How many times longer the palm would be if it did not lean away; 1 where its wrist is no nearer to
         its knuckles than with other hands."""
-        ahead, row = self._axes
-        long, wide = float(np.hypot(*ahead)), max(float(np.hypot(*row)), 1e-6)
-        return min(max(1.0, UPRIGHT * wide / max(long, 1e-6)), MOST_LEANING)
+        long = max(float(np.hypot(*self._axes[0])), 1e-6)
+        return min(max(1.0, UPRIGHT * self.row_px / long), MOST_LEANING)
 
     @property
     def valleys(self) -> Points:
