@@ -49,8 +49,6 @@ NEAR_JOINTS: Final = 0.25
 JOINTS_SURE: Final = 0.8
 """The chance of a hand from which on its joints are believed to be those of an open one; chosen on public
 pictures of hands."""
-WRIST_ROOM: Final = 0.4
-"""The wrist is so many rows of knuckles inside the frame where a palm may be said to lean."""
 CENTRE: Final = (0.47, 0.62)
 """The palm's centre in the crop of a left hand, as outlines have it."""
 
@@ -174,8 +172,10 @@ class HandFinder:
         if opinion is not None and np.hypot(*(opinion[0] - valleys)[1:].T).max() < NEAR_JOINTS * width:
             valleys = opinion[0]
         mask = replace(joints, points=view.from_frame(joints.points)).drawn(view.light.shape)
-        found = FoundHand(valleys, _centre_of(valleys, side), side, joints.chance, _finer(view, mask))
-        return _hand(frame, view, found, joints.leaning if _shows_wrist(frame, joints) else 1.0)
+        leaning = joints.leaning(frame.width, frame.height)
+        centre = _centre_of(valleys, side, leaning)
+        found = FoundHand(valleys, centre, side, joints.chance, _finer(view, mask))
+        return _hand(frame, view, found, leaning)
 
     def _by_own_means(self, frame: CameraFrame, view: FinderView) -> Hand | PartialHand | None:
         seen = self._by_shape(frame, view)
@@ -233,21 +233,15 @@ class HandFinder:
         return _hand(frame, view, found)
 
 
-def _centre_of(valleys: NDArray[np.float64], handedness: Handedness) -> NDArray[np.float64]:
+def _centre_of(valleys: NDArray[np.float64], handedness: Handedness, leaning: float) -> NDArray[np.float64]:
     """Where the largest circle inside the palm has its centre, on average."""
-    matrix = similarity_from_valleys(valleys, handedness, size=1)
+    matrix = pulled_apart(similarity_from_valleys(valleys, handedness, size=1), leaning, size=1)
     across = CENTRE[0] if handedness == "L" else 1.0 - CENTRE[0]
     return np.asarray(np.linalg.solve(matrix[:, :2], np.array([across, CENTRE[1]]) - 0.5 - matrix[:, 2]))
 
 
 def _usable(joints: HandJoints) -> bool:
     return joints.chance >= JOINTS_SURE and joints.is_open and not joints.shows_back
-
-
-def _shows_wrist(frame: CameraFrame, joints: HandJoints) -> bool:
-    """Whether the wrist is well inside the frame: one that is not is said to be at its edge."""
-    room, (x, y) = WRIST_ROOM * joints.row_px, joints.points[0]
-    return bool(room <= x <= frame.width - room and room <= y <= frame.height - room)
 
 
 def _finer(view: FinderView, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

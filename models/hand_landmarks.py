@@ -62,6 +62,8 @@ BACK: Final = 0.85
 UPRIGHT: Final = 1.1
 """A palm leans when it is shorter, from wrist to knuckles, in rows of knuckles (docs/lab/QUALITY.md)."""
 MOST_LEANING: Final = 1.6
+WRIST_ROOM: Final = 0.4
+"""Of a palm that may be said to lean the wrist is so far inside the picture, in rows of knuckles."""
 VALLEY_OUT: Final = (0.255, 0.378, 0.347)
 """Where the valleys are between knuckles and middle joints; fitted to generated hands."""
 
@@ -133,7 +135,7 @@ class HandJoints:
         if not (reach[list(_TIPS)] > STRETCHED * reach[list(_MIDDLE_JOINTS)]).all():
             return False
         _, row = self._axes
-        length = max(float(np.hypot(*row)), 1e-6)
+        length = self.row_px
         thumb = self.points[_THUMB_TIP]
         inwards = float((thumb - self.points[_KNUCKLES[0]]) @ row) / length**2
         apart = float(np.hypot(*(self.points[list(_TIPS)] - thumb).T).min()) / length
@@ -144,10 +146,13 @@ class HandJoints:
         """Length of the row of knuckles, in the picture's pixels."""
         return max(float(np.hypot(*self._axes[1])), 1e-6)
 
-    @property
-    def leaning(self) -> float:
-        """How many times longer the palm would be if it did not lean away; 1 where its wrist is no nearer to
-        its knuckles than with other hands."""
+    def leaning(self, width: int, height: int) -> float:
+        """How many times longer the palm would be if it did not lean away, in a picture of this size; 1 where
+        its wrist is no nearer to its knuckles than with other hands, or not well inside the picture: a wrist
+        that is out of it is reported at its edge."""
+        room, (x, y) = WRIST_ROOM * self.row_px, self.points[_WRIST]
+        if not (room <= x <= width - room and room <= y <= height - room):
+            return 1.0
         long = max(float(np.hypot(*self._axes[0])), 1e-6)
         return min(max(1.0, UPRIGHT * self.row_px / long), MOST_LEANING)
 
@@ -169,8 +174,7 @@ class HandJoints:
     def drawn(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """A mask (h, w) of 0 and 255: palm, fingers and a piece of the arm, about as thick as they are."""
         mask = np.zeros(shape, np.uint8)
-        _, row = self._axes
-        length = max(float(np.hypot(*row)), 3.0)
+        length = max(self.row_px, 3.0)
         at = np.clip(np.round(self.points), -9999, 9999).astype(np.int32)
         palm = cv2.convexHull(at[[0, 1, 2, 5, 9, 13, 17]])
         finger, arm = max(1, round(length / 3.0)), max(1, round(0.8 * length))

@@ -233,10 +233,8 @@ def moved_along(
 
 def _palm_corner(hand: Hand, shape: tuple[int, ...]) -> tuple[int, int]:
     """Left and top of the window on the middle of the palm crop, in frame pixels."""
-    middle = hand.valleys[1:].mean(axis=0)
-    turn = math.radians(hand.angle_deg)
-    down = 0.57 * hand.palm_width_px
-    x, y = float(middle[0]) - math.sin(turn) * down, float(middle[1]) + math.cos(turn) * down
+    matrix = hand.to_crop(1)
+    x, y = np.linalg.solve(matrix[:, :2], -matrix[:, 2])
     half = WINDOW_PX // 2
     height, width = shape[0], shape[1]
     left = int(np.clip(x - half, 0, max(0, width - WINDOW_PX)))

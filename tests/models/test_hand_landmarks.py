@@ -117,6 +117,16 @@ def test_a_leaning_hand_has_the_crop_of_the_upright_one(landmarks: HandLandmarks
     assert np.median(as_it_leans) < 0.8 * np.median(as_if_upright)
 
 
+def test_a_palm_is_not_said_to_lean_whose_wrist_is_at_the_edge() -> None:
+    points = np.zeros((21, 2))
+    points[[0, 5, 9, 13, 17]] = [(100, 200), (50, 120), (80, 110), (120, 110), (150, 120)]
+    joints = HandJoints(points, 1.0, 1.0)
+    assert joints.leaning(200, 300) == pytest.approx(1.1 * 100 / 85)
+    assert joints.leaning(200, 241) > 1.0
+    for width, height in ((200, 239), (200, 200), (139, 300)):
+        assert joints.leaning(width, height) == 1.0
+
+
 @needs_hand_weights
 def test_a_hand_once_found_is_followed_and_not_searched_again(landmarks: HandLandmarks) -> None:
     counting, shown = Counting(landmarks), scene("clean", 5)

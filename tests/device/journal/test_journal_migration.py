@@ -180,6 +180,34 @@ def test_the_first_of_version_4_is_indexed_again(
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_the_first_of_version_4_goes_on_with_this_journal(path: Path, keys: KeyStore) -> None:
+    """What that software asks of it, for the way back (docs/decisions/28-the-way-back.md)."""
+    with opened(path, keys):
+        pass  # brought to this version
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        (seq, txn_id) = db.execute("SELECT max(seq), txn_id FROM verdicts").fetchone()
+        found = db.execute(
+            "SELECT request_ref, seq, ref, sealed FROM whole_verdicts WHERE txn_id = ?", (txn_id,)
+        )
+        assert [row[1] for row in found] == [seq]
+        db.execute(
+            "INSERT INTO verdicts (seq, ref, txn_id, request_ref, operating_ms) VALUES (?, 'r', ?, 'q', 0)",
+            (seq + 1, b"of the way back."),
+        )
+        db.execute("INSERT INTO verdict_objects VALUES (?, ?)", (seq + 1, b""))
+        db.execute(
+            "UPDATE verdicts SET decided = 1, open = 0, revision = revision + 1, due = 1 WHERE seq = ?",
+            (seq,),
+        )
+        db.execute("DELETE FROM verdicts WHERE seq = ?", (seq + 1,))
+    with opened(path, keys) as journal:
+        memory = journal.find_txn(txn_id.hex())
+        assert memory is not None
+        assert memory.verdict is not None
+        assert memory.verdict.seq == seq
+        assert journal.find_txn(b"of the way back.".hex()) is None
+
+
 @pytest.mark.parametrize(
     "damage", ["UPDATE answers SET sealed = zeroblob(99)", "UPDATE answers SET kind = 'decisioo'"]
 )

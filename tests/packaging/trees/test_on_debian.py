@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.packaging.debian_tree import (
     unpacked,
     version_of,
 )
+from tools.rig.demo.errors import DemoFailed
 from tools.rig.demo.programs import module, palmctl
 from tools.rig.demo.setting import answers
 from tools.rig.demo.waiting import wait_until
@@ -118,13 +118,16 @@ def status(machine: Machine) -> dict[str, object]:
     return parsed
 
 
+def online(machine: Machine) -> bool:
+    return bool(status(machine)["cloud"]["online"])  # type: ignore[index]
+
+
 def wait_for(what: str, machine: Machine, unit: str, within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while machine.state_of(unit) != what:
-        if time.monotonic() > deadline:
-            machine.run("journalctl", "-u", unit, "-n", "40", "--no-pager")
-            raise AssertionError(f"{unit} is not {what}")
-        time.sleep(1)
+    try:
+        wait_until(f"{unit} to be {what}", within_s, lambda: machine.state_of(unit) == what, every_s=1)
+    except DemoFailed:
+        machine.run("journalctl", "-u", unit, "-n", "40", "--no-pager")
+        raise
 
 
 def digest_of_state(machine: Machine) -> str:
@@ -177,10 +180,7 @@ def test_02_provisioned_and_ready(machine: Machine, token: str) -> None:
     assert told["device_id"] == "gate-1-left"
     machine.run("palmctl", "status", fails=True)
     machine.run("systemctl", "status", "--no-pager", "palmd", "palm-syncd", fails=True)
-    deadline = time.monotonic() + 60
-    while not status(machine)["cloud"]["online"]:  # type: ignore[index]
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    wait_until("the carrier to be online", 60, lambda: online(machine), every_s=1)
 
 
 def test_03_the_daemons_write_nothing_but_their_state_and_nothing_there_runs(machine: Machine) -> None:
@@ -225,12 +225,12 @@ def test_03_the_carrier_sees_one_socket_and_no_file_of_the_device(machine: Machi
 
 
 def test_04_killed_it_comes_back(machine: Machine) -> None:
-    before = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
+    def pid() -> str:
+        return machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
+
+    before = pid()
     machine.run("kill", "-KILL", before)
-    deadline = time.monotonic() + 60
-    while machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip() in {before, "0"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_until("palmd to be started again", 60, lambda: pid() not in {before, "0"}, every_s=0.5)
     wait_for("active", machine, "palmd")
 
 

@@ -153,8 +153,8 @@ def measure_latency(
     """Play `films` one after the other before a running device; figures in milliseconds.
 
     `beside` runs in the same loop while they play, begun when the device serves and cancelled at the end.
-    `after` is called after each film, while the device has no new picture; for half a second at most, or the
-    camera is taken for silent. `apart_s`: how long nobody is in view between two films, and before the first.
+    `after` is called after each film, while the device has no new picture; after `STALL_MS` of that it would
+    report its camera. `apart_s`: how long no one is in view between two films, and before the first.
     """
     writer = FolderWriter(camera, FILES_KEPT)
     writer.clear()
