@@ -247,12 +247,14 @@ def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, no
     wanted = model_for(state, facts, shipped_id, now_ms)
     switches = wanted != state.model
     if switches:
+        # A model on trial that another one replaces has not proved itself: the way back does not lead to it.
+        proven = state.model if state.trial is None else state.trial.back_to
         state = replace(
             _needs_no_offer(state, wanted),
             model=wanted,
-            previous=state.model,
+            previous=state.model if wanted == proven else proven,
             waiting=None if state.waiting == wanted else state.waiting,
-            trial=ModelTrial(wanted, state.model, 0) if wanted != SHIPPED else None,
+            trial=ModelTrial(wanted, proven, 0) if wanted not in (SHIPPED, proven) else None,
         )
     present = state.model_id(state.model, shipped_id)
     if facts is not None and (switches or facts.model_id == present):
