@@ -72,8 +72,9 @@ build/clients/node/ready: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
 	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
 	touch $@
 
-power: $(VENV)/ready ## the power goes at every moment of a device's life, in over 5,000 crash states; files damaged too (needs strace; five minutes)
+power: $(VENV)/ready ## the power goes at every moment of a device's life and of an installation, in over 5,400 crash states; files damaged too (root; needs strace; six minutes)
 	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
+	$(BIN)/python -m tests.power.update_sweep --ways 12 --starts 8 --at-least 400
 
 model: $(VENV)/ready ## LINK/1 in a model checker, with every rule left out once; an attacker in the cable (two minutes; spin, gcc)
 	$(BIN)/python -m tools.rig.model

@@ -6,10 +6,11 @@
 
 palmd is trusted only with delivery: the roots and the files that are verified are root's copies
 (`device.updates.versions`). A power cut at any point leaves the old version or the new one in `current`; a
-new version that was on trial is rolled back by `--recover`, before palmd starts.
+new version that was on trial gives way before palmd starts, and `--recover` notes that.
 """
 
 import argparse
+import errno
 import hashlib
 import importlib.metadata
 import os
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,9 @@ from link1.objects import AppVersion
 from link1.wire import WireObject
 
 SERVICE_USER: Final = "palm-access"
-RESTART: Final = "systemctl restart palmd.service palm-syncd.service"
+_DAEMONS: Final = "palmd.service palm-syncd.service"
+RESTART: Final = f"sh -c 'systemctl reset-failed {_DAEMONS}; exec systemctl restart {_DAEMONS}'"
+"""Starts that a version on trial has used up do not count for the one that ran."""
 SELF_TEST_WITHIN_S: Final = 180.0
 SETTLED_WITHIN_S: Final = 30.0
 _PIECE_BYTES: Final = 1024 * 1024
@@ -77,43 +80,53 @@ def install(
     if newest is not None and manifest.release_seq <= newest.release_seq:
         return None
     before = versions.current
+    versions.tidy()
     try:
         placed = _place(manifest, staged / "payload", versions)
         said = _app_version(placed)
         _self_test(placed, path)
     except UpdateRefused as refused:
+        versions.tidy()
         print(f"palm-update: release {manifest.release_seq} is not installed: {refused}", file=sys.stderr)
         return _noted(versions, manifest, before, refused.code)
     running = _status(config)  # faults present before the switch are not caused by the new version
     known = frozenset() if running is None else running.watched_words
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
-    versions.switch(manifest.version)
+    versions.try_out(manifest.version)
     code = _try_out(config, said, known, trial)
-    if code:
-        versions.switch(before)
-        outcome = _noted(versions, manifest, before, code)
+    if not code and versions.keep():
+        versions.tidy()
+        return _noted(versions, manifest, before, "")
+    # Without a way back a technician or a package has put in another version meanwhile, which stays.
+    went_back = versions.put_back()
+    outcome = _noted(versions, manifest, before, code or "died_on_trial")
+    if went_back:
         _restart(trial)
-        versions.drop(manifest.version)
-        print(
-            f"palm-update: release {manifest.release_seq} did not serve ({code}); {before} is back",
-            file=sys.stderr,
-        )
-        return outcome
-    return _noted(versions, manifest, before, "")
+    versions.tidy()
+    print(
+        f"palm-update: release {manifest.release_seq} did not serve ({outcome.code}); "
+        f"{versions.current} is in use",
+        file=sys.stderr,
+    )
+    return outcome
 
 
 def recover(versions: Versions) -> bool:
-    """Switch back to the old version if the power failed, or the installer died, during a trial."""
+    """End a trial during which the power failed or the installer died. True when the version that ran was put
+    back just now; at a start that has happened before, without Python."""
+    put_back = versions.put_back()
     newest = versions.newest()
     if newest is None or not newest.trial:
-        return False
-    versions.switch(newest.back_to)
-    versions.note(Installation(newest.release_seq, newest.version, newest.back_to, False, "died_on_trial"))
-    print(
-        f"palm-update: {newest.version} was on trial when the power failed; {newest.back_to} is back",
-        file=sys.stderr,
-    )
-    return True
+        return put_back
+    # Without a way back the trial had ended, one way or the other, and only its note is missing.
+    code = "" if not put_back and versions.current == newest.version else "died_on_trial"
+    versions.note(replace(newest, trial=False, code=code))
+    if code:
+        print(
+            f"palm-update: the trial of {newest.version} was cut off; {versions.current} is in use",
+            file=sys.stderr,
+        )
+    return put_back
 
 
 def _noted(versions: Versions, manifest: Manifest, before: str, code: str) -> Installation:
@@ -138,6 +151,10 @@ def _place(manifest: Manifest, staged: Path, versions: Versions) -> Path:
     try:
         _copy(staged, payload, manifest)
         return versions.place(manifest, payload)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UpdateRefused("no_space", "the disk is full; make room, and release it again") from error
     finally:
         shutil.rmtree(versions.incoming)
 

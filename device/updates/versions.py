@@ -1,11 +1,16 @@
 """The versions of the software under /opt/palm-access, as root's installer sees them.
 
-    versions/VERSION    an environment; `current` and `previous` are links to two of them
+    versions/VERSION    an environment
+    current             a link to the one in use
+    previous            a link to the one that was in use before it
+    back                a link to the one that ran, while `current` is on trial
     update.json         the outcome of the last installation, or that one is on trial; replaced as a whole
     roots.json          the roots that must vouch for releases: root's copy, which palmd cannot write
     incoming/           root's copy of what palmd staged
 
-While update.json says `trial`, the next start switches back to the old version.
+`back` is there before `current` is switched, so a trial ends by one rename, for which a full disk has room:
+onto `previous`, or back onto `current`. `palm-access-rollback --recover` does the latter at each start,
+without Python: the new version may be what does not work.
 """
 
 import json
@@ -33,7 +38,7 @@ _MAX_FILE_BYTES: Final = 64 * 1024
 
 
 class Installation(WireObject):
-    """The newest installation. `code` is empty when it is in force; `back_to` is the previous version."""
+    """The newest installation. `code` is empty when it is in force; `back_to` is the version that ran."""
 
     release_seq: int
     version: str
@@ -101,17 +106,39 @@ class Versions:
         sync_folder(self.folder(version).parent)
         return self.folder(version)
 
-    def switch(self, version: str) -> None:
-        """Switch `current` to that version, atomically and durably; `previous` to the one before."""
-        before = self.current
-        if before != version:
-            self._link("previous", before)
-            self._link("current", version)
+    def try_out(self, version: str) -> None:
+        """Switch `current` to that version, durably, with the way back laid before."""
+        self._link("back", self.current)
+        self._link("current", version)
 
-    def drop(self, version: str) -> None:
-        """Remove a version that is not in use."""
-        if version != self.current:
-            shutil.rmtree(self.folder(version), ignore_errors=True)
+    def keep(self) -> bool:
+        """The version on trial stays, and the one that ran is the previous one. False without a trial."""
+        return self._end_trial("previous")
+
+    def put_back(self) -> bool:
+        """The version that ran is back. False when none is on trial, or the one that ran is gone."""
+        return self._end_trial("current")
+
+    def _end_trial(self, name: str) -> bool:
+        back = self._prefix / "back"
+        if not back.is_symlink():
+            return False
+        if not back.is_dir():
+            back.unlink()
+            return False
+        back.rename(self._prefix / name)
+        sync_folder(self._prefix)
+        return True
+
+    def tidy(self) -> None:
+        """Remove every version but the one in use, the one before it and the one to go back to, and what an
+        installation left that was cut off."""
+        links = (self._prefix / name for name in ("current", "previous", "back"))
+        kept = {link.readlink().name for link in links if link.is_symlink()}
+        for folder in (self._prefix / "versions").iterdir():
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.incoming, ignore_errors=True)
 
     def roots(self, trust: Trust) -> tuple[PublicKey, ...]:
         """The roots of `trust` that root's copy vouches for; the copy is updated.

@@ -76,3 +76,38 @@ def test_a_version_whose_python_is_gone_is_not_gone_back_to(base: Path) -> None:
     (base / "usr/bin/python3.11").chmod(0o755)
     rollback(base)
     assert (base / "opt/current").readlink() == Path("versions/2")
+
+
+def links(base: Path) -> dict[str, str]:
+    return {path.name: path.readlink().name for path in (base / "opt").iterdir() if path.is_symlink()}
+
+
+def test_during_a_trial_the_way_back_is_to_the_version_that_ran(base: Path) -> None:
+    (base / "opt/back").symlink_to("versions/1")
+    rollback(base)
+    assert links(base) == {"current": "1", "previous": "2"}
+    assert (base / "systemd/palm-syncd.service.d/former.conf").exists()
+
+
+def test_a_version_that_is_asked_for_during_a_trial_comes_after_the_one_that_ran(base: Path) -> None:
+    (base / "opt/back").symlink_to("versions/1")
+    rollback(base, "2")
+    assert links(base) == {"current": "2", "previous": "1"}
+    (base / "opt/back").symlink_to("versions/1")
+    rollback(base, "3")  # the one on trial, by a technician's decision
+    assert links(base) == {"current": "3", "previous": "1"}
+
+
+def test_a_start_during_a_trial_goes_back_and_any_other_changes_nothing(base: Path) -> None:
+    rollback(base, "--recover")
+    assert links(base) == {"current": "3", "previous": "2"}
+    (base / "opt/back").symlink_to("versions/1")
+    rollback(base, "--recover")
+    rollback(base, "--recover")
+    assert links(base) == {"current": "1", "previous": "2"}
+
+
+def test_a_way_back_that_is_gone_is_not_taken(base: Path) -> None:
+    (base / "opt/back").symlink_to("versions/4")
+    rollback(base, "--recover")
+    assert links(base) == {"current": "3", "previous": "2"}

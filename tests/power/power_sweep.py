@@ -25,7 +25,7 @@ from typing import Any
 from tests.power.power_flips import Flipped, sweep_flips
 from tests.power.power_promises import broken_promises
 from tests.power.syscall_log import NEEDS_STRACE, STRACE, record
-from tools.rig.simulation.crash_disk import Change, CrashDisk, Mark, Tree, fingerprint, lay_out
+from tools.rig.simulation.crash_disk import Change, CrashDisk, LinkTo, Mark, Tree, fingerprint, lay_out
 
 RAM = Path("/dev/shm")
 """Where states are laid out: they are opened by the thousand, and nobody waits for a disk."""
@@ -112,18 +112,28 @@ def _check(trees: list[Tree], marks: list[dict[str, Any]], found: Found, where: 
 
 def on_disk(folder: Path) -> Tree:
     """What lies in a folder, as a state of a disk."""
-    return {
-        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
-        for path in folder.rglob("*")
-    }
+
+    def content(path: Path) -> bytes | None:
+        if path.is_symlink():
+            return LinkTo(os.fsencode(path.readlink()))
+        return None if path.is_dir() else path.read_bytes()
+
+    return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}
 
 
 def crash_states(
-    changes: Sequence[Change], state: Path, *, ways: int, seed: int, share: tuple[int, int] = (0, 1)
+    changes: Sequence[Change],
+    state: Path,
+    *,
+    ways: int,
+    seed: int,
+    share: tuple[int, int] = (0, 1),
+    start: Tree | None = None,
 ) -> Iterator[tuple[int, list[Tree], list[dict[str, Any]]]]:
     """(how many changes had happened, what may be on the disk, what had been told), for every cut of this
-    `share` (number, of how many). `ways`: how many random ways the power goes at each cut."""
-    disk = CrashDisk(state)
+    `share` (number, of how many). `ways`: how many random ways the power goes at each cut; `start`: what was
+    on the disk before."""
+    disk = CrashDisk(state, start)
     for number in range(len(changes) + 1):
         if number:
             disk.follow(changes[number - 1])

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from tests import REPOSITORY
-from tools.rig.simulation.crash_disk import Change, Cut, Make, Mark, Remove, Rename, Sync, Write
+from tools.rig.simulation.crash_disk import (
+    Change,
+    Cut,
+    Link,
+    Make,
+    Mark,
+    Remove,
+    Rename,
+    Sync,
+    Write,
+)
 
 STRACE: Final = shutil.which("strace")
 NEEDS_STRACE: Final = "strace is not installed (Debian package strace)"
@@ -111,6 +121,15 @@ class _Reader:
             yield Make(path, is_folder=True)
 
     _mkdirat = _mkdir
+
+    def _symlink(self, arguments: str, _result: int, _after: str) -> Iterator[Change]:
+        to, name = (_text(match[1]) for match in _STRING.finditer(arguments))
+        folder = next((_text(match[2]) for match in _DESCRIPTOR.finditer(arguments)), "/")
+        path = str(Path(folder) / name)
+        if self._is_ours(path):
+            yield Link(path, to)
+
+    _symlinkat = _symlink
 
     def _rename(self, arguments: str, _result: int, _after: str) -> Iterator[Change]:
         paths = self._path_arguments(arguments)

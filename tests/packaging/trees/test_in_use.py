@@ -173,13 +173,23 @@ def test_08_one_that_does_not_serve_is_put_back(gate: Gate, tmp_path: Path) -> N
 
 
 def test_09_a_power_cut_on_trial_is_put_back_before_palmd_starts(gate: Gate, first: str) -> None:
+    """Also when nothing of the version on trial runs."""
     machine = gate.machine
     machine.run("systemctl", "stop", "palmd", "palm-syncd", "palm-update.path")
-    on_trial = {"release_seq": 9, "version": first, "back_to": SECOND, "trial": True, "code": ""}
+    on_trial = {"release_seq": 9, "version": BROKEN, "back_to": SECOND, "trial": True, "code": ""}
     (machine.root / INSTALLED / "update.json").write_text(json.dumps(on_trial))
-    machine.run("ln", "-sfn", f"versions/{first}", "/opt/palm-access/current")
+    broken = machine.root / INSTALLED / "versions" / BROKEN / "bin"
+    broken.mkdir(parents=True)
+    for program in ("palmd", "python3"):
+        (broken / program).write_text("#!/bin/sh\nexit 9\n")
+        (broken / program).chmod(0o755)
+    machine.run("ln", "-sfn", f"versions/{SECOND}", "/opt/palm-access/back")
+    machine.run("ln", "-sfn", f"versions/{BROKEN}", "/opt/palm-access/current")
     machine.run("systemctl", "start", "palm-update-recover")
     assert gate.current() == SECOND
+    noted = json.loads((machine.root / INSTALLED / "update.json").read_text())
+    assert noted == on_trial | {"trial": False, "code": "died_on_trial"}
+    assert (machine.root / INSTALLED / "previous").readlink().name == first
     machine.run("systemctl", "start", "palm-update.path", "palmd", "palm-syncd")
     wait_until("the gate to serve", 90, lambda: gate.status().get("serving") is True)
 

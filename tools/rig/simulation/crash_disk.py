@@ -25,6 +25,14 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link that leads `to` somewhere came into being. It is whole or not there."""
+
+    path: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Bytes at an offset; None: at the end, whatever that is."""
 
@@ -66,10 +74,15 @@ class Mark:
     said: dict[str, Any]
 
 
-Change = Make | Write | Cut | Rename | Remove | Sync | Mark
+Change = Make | Link | Write | Cut | Rename | Remove | Sync | Mark
+
+
+class LinkTo(bytes):
+    """Where a symbolic link leads."""
+
 
 Tree = dict[str, bytes | None]
-"""Path below the state directory to the bytes of a file; None for a folder."""
+"""Path below the state directory to the bytes of a file, or LinkTo; None for a folder."""
 
 
 @dataclass(eq=False)
@@ -86,9 +99,9 @@ class _Named:
     """A change of names in one folder: these go away, these come."""
 
     gone: tuple[str, ...] = ()
-    come: tuple[tuple[str, "_File | _Folder"], ...] = ()
+    come: tuple[tuple[str, "_Node"], ...] = ()
 
-    def apply(self, entries: "dict[str, _File | _Folder]") -> None:
+    def apply(self, entries: "dict[str, _Node]") -> None:
         for name in self.gone:
             entries.pop(name, None)
         entries.update(self.come)
@@ -100,13 +113,16 @@ class _Named:
 
 @dataclass(eq=False)
 class _Folder:
-    now: "dict[str, _File | _Folder]" = field(default_factory=dict)
-    durable: "dict[str, _File | _Folder]" = field(default_factory=dict)
+    now: "dict[str, _Node]" = field(default_factory=dict)
+    durable: "dict[str, _Node]" = field(default_factory=dict)
     pending: list[_Named] = field(default_factory=list)
 
     def change(self, named: _Named) -> None:
         named.apply(self.now)
         self.pending.append(named)
+
+
+_Node = _File | _Folder | LinkTo
 
 
 class CrashDisk:
@@ -115,12 +131,14 @@ class CrashDisk:
     def __init__(self, state: Path, start: Tree | None = None) -> None:
         self._state = str(state.resolve())
         self._root = _Folder()
-        self._found: dict[str, _File | _Folder] = {}
+        self._found: dict[str, _Node] = {}
         """By path, until a name changes."""
         self.marks: list[dict[str, Any]] = []
         for path, data in sorted((start or {}).items()):
             folder, name = self._place(f"{self._state}/{path}")
-            node = _Folder() if data is None else _File(bytearray(data), bytearray(data))
+            node: _Node = _Folder()
+            if data is not None:
+                node = data if isinstance(data, LinkTo) else _File(bytearray(data), bytearray(data))
             folder.now[name] = folder.durable[name] = node
 
     def follow(self, change: Change) -> None:
@@ -136,16 +154,19 @@ class CrashDisk:
                     self._change_file(node, change)
             case Mark(said):
                 self.marks.append(said)
-            case Make() | Remove() | Rename():
+            case Make() | Link() | Remove() | Rename():
                 self._found.clear()
                 self._change_names(change)
 
-    def _change_names(self, change: Make | Remove | Rename) -> None:
+    def _change_names(self, change: Make | Link | Remove | Rename) -> None:
         match change:
             case Make(path, is_folder):
                 folder, name = self._place(path)
                 if name not in folder.now:
                     folder.change(_Named(come=((name, _Folder() if is_folder else _File()),)))
+            case Link(path, to):
+                folder, name = self._place(path)
+                folder.change(_Named(come=((name, LinkTo(to.encode())),)))
             case Remove(path):
                 folder, name = self._place(path)
                 folder.change(_Named(gone=(name,)))
@@ -162,7 +183,7 @@ class CrashDisk:
     def crash(self, rng: random.Random | None = None, *, keep_all: bool = False) -> Tree:
         """What is there after the power went: by chance; without `rng` what was synced, or everything."""
 
-        def entries(folder: _Folder) -> dict[str, _File | _Folder]:
+        def entries(folder: _Folder) -> dict[str, _Node]:
             kept = dict(folder.durable)
             for named in _names_kept(folder.pending, rng, keep_all=keep_all):
                 named.apply(kept)
@@ -175,7 +196,7 @@ class CrashDisk:
         """Whether anything may be lost."""
         return any(node.pending for node in _nodes(self._root))
 
-    def _change_file(self, file: _File | _Folder, change: Write | Cut) -> None:
+    def _change_file(self, file: _Node, change: Write | Cut) -> None:
         if not isinstance(file, _File):
             raise TypeError(f"{change.path} is no file")
         if isinstance(change, Write) and change.offset is None:
@@ -183,13 +204,14 @@ class CrashDisk:
         _apply(change, file.now)
         file.pending.append(change)
 
-    def _sync(self, node: _File | _Folder) -> None:
+    def _sync(self, node: _Node) -> None:
         if isinstance(node, _File):
             for change in node.pending:
                 _apply(change, node.durable)
-        else:
+            node.pending.clear()
+        elif isinstance(node, _Folder):
             node.durable = dict(node.now)
-        node.pending.clear()
+            node.pending.clear()
 
     def _place(self, path: str) -> tuple[_Folder, str]:
         parts = path[len(self._state) + 1 :].split("/")
@@ -201,9 +223,9 @@ class CrashDisk:
             folder = inner
         return folder, parts[-1]
 
-    def _node(self, path: str) -> _File | _Folder | None:
+    def _node(self, path: str) -> _Node | None:
         """None: a file that was removed and is still open."""
-        node: _File | _Folder | None = self._found.get(path)
+        node: _Node | None = self._found.get(path)
         if node is None:
             node = self._root
             for part in path[len(self._state) + 1 :].split("/") if path != self._state else ():
@@ -219,6 +241,7 @@ def fingerprint(tree: Tree) -> bytes:
     for path in sorted(tree):
         data = tree[path]
         inner = b"folder" if data is None else hashlib.blake2b(data, digest_size=16).digest()
+        inner += b"link" if isinstance(data, LinkTo) else b""
         total.update(path.encode() + b"\x00" + inner + b"\x00")
     return total.digest()
 
@@ -229,6 +252,8 @@ def lay_out(tree: Tree, folder: Path) -> None:
         target, data = folder / path, tree[path]
         if data is None:
             target.mkdir(mode=0o700)
+        elif isinstance(data, LinkTo):
+            target.symlink_to(data.decode())
         else:
             target.write_bytes(data)
             target.chmod(0o600)
@@ -240,6 +265,8 @@ def _walk(
     for name, node in entries(folder).items():
         if isinstance(node, _File):
             yield prefix + name, content(node)
+        elif isinstance(node, LinkTo):
+            yield prefix + name, node
         else:
             yield prefix + name, None
             yield from _walk(node, entries, content, f"{prefix}{name}/")
@@ -248,10 +275,10 @@ def _walk(
 def _nodes(folder: _Folder) -> Iterator[_File | _Folder]:
     yield folder
     for node in {id(node): node for node in (*folder.now.values(), *folder.durable.values())}.values():
-        if isinstance(node, _File):
-            yield node
-        else:
+        if isinstance(node, _Folder):
             yield from _nodes(node)
+        elif isinstance(node, _File):
+            yield node
 
 
 def _names_kept(pending: list[_Named], rng: random.Random | None, *, keep_all: bool) -> Iterable[_Named]:
