@@ -185,7 +185,9 @@ def _self_test(placed: Path, config: Path) -> None:
         [str(placed / "bin" / "palmd"), "--config", str(config), "--check"],
         [str(placed / "bin" / "python3"), "-I", "-m", "device.updates.models"],
     ):
-        as_service: dict[str, Any] = {"user": SERVICE_USER, "group": SERVICE_USER} if _drops_rights() else {}
+        as_service: dict[str, Any] = (
+            {"user": SERVICE_USER, "group": SERVICE_USER, "extra_groups": ()} if _drops_rights() else {}
+        )
         try:
             done = subprocess.run(  # noqa: S603 - the release itself, after its signature was verified
                 command, capture_output=True, text=True, timeout=SELF_TEST_WITHIN_S, check=False, **as_service

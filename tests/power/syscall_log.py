@@ -18,8 +18,8 @@ from tests import REPOSITORY
 from tools.rig.simulation.crash_disk import (
     Change,
     Cut,
-    Link,
     Make,
+    MakeLink,
     Mark,
     Remove,
     Rename,
@@ -127,7 +127,7 @@ class _Reader:
         folder = next((_text(match[2]) for match in _DESCRIPTOR.finditer(arguments)), "/")
         path = str(Path(folder) / name)
         if self._is_ours(path):
-            yield Link(path, to)
+            yield MakeLink(path, to)
 
     _symlinkat = _symlink
 

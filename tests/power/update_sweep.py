@@ -29,7 +29,7 @@ from tests.device.updates.installed_board import NEW, OLD, OLDER, SOURCE, Board,
 from tests.power.power_sweep import RAM, crash_states, on_disk
 from tests.power.syscall_log import NEEDS_STRACE, STRACE, record
 from tools.cloud.pack_release import manifest_obj, pack_app
-from tools.rig.simulation.crash_disk import Change, CrashDisk, Tree, fingerprint, lay_out
+from tools.rig.simulation.crash_disk import Change, CrashDisk, Rename, Tree, fingerprint, lay_out
 
 SCRIPT: Final = SOURCE / "tools/rig/packaging/debian/palm-access-rollback"
 RELEASES: Final = {"serves": ("", 60.0), "dies": ("sys.exit(9)", 3.0)}
@@ -38,7 +38,7 @@ NEXT: Final = "9.2.0-1"
 
 
 @dataclass
-class Installation:
+class RecordedUpdate:
     """A recorded one. `start`: what was on the disk before; `whole`: each version's files."""
 
     prefix: Path
@@ -48,14 +48,14 @@ class Installation:
 
 
 @dataclass
-class Found:
+class FoundInUpdates:
     states: set[bytes] = field(default_factory=set)
     ends: set[tuple[str, str]] = field(default_factory=set)
     """`current` and `previous` after a start."""
     broken: list[str] = field(default_factory=list)
 
 
-def record_installation(folder: Path, release: str, broken: str = "") -> Installation:
+def record_installation(folder: Path, release: str, broken: str = "") -> RecordedUpdate:
     """Record `palm-update` in the empty `folder`."""
     (folder / "device").mkdir()
     board = Board(folder, small=True)
@@ -80,12 +80,12 @@ def record_installation(folder: Path, release: str, broken: str = "") -> Install
         marks=folder / "marks",
         log=folder / "strace.txt",
     )
-    return Installation(board.prefix, start, changes, whole | {NEW: on_disk(folder / "release")})
+    return RecordedUpdate(board.prefix, start, changes, whole | {NEW: on_disk(folder / "release")})
 
 
-def sweep(made: Installation, *, ways: int, every: int = 1) -> Found:
+def sweep(made: RecordedUpdate, *, ways: int, every: int = 1) -> FoundInUpdates:
     """Cut the power at each `every`-th change."""
-    found = Found()
+    found = FoundInUpdates()
     told: set[tuple[bytes, int]] = set()
     with _room() as folder:
         states = crash_states(
@@ -101,11 +101,14 @@ def sweep(made: Installation, *, ways: int, every: int = 1) -> Found:
     return found
 
 
-def sweep_starts(made: Installation, *, starts: int, ways: int) -> Found:
+def sweep_starts(made: RecordedUpdate, *, starts: int, ways: int) -> FoundInUpdates:
     """Cut the power a second time, during the start after it, at `starts` moments from the trial on."""
-    found, chance = Found(), random.Random(1)
-    switched = [number for number, change in enumerate(made.changes) if "back" in str(change)]
-    for cut in sorted(chance.sample(range(switched[0], len(made.changes)), starts)):
+    found, chance = FoundInUpdates(), random.Random(1)
+    back = str(made.prefix / "back")
+    trial = next(
+        at for at, change in enumerate(made.changes) if isinstance(change, Rename) and change.to == back
+    )
+    for cut in sorted(chance.sample(range(trial, len(made.changes)), starts)):
         disk = CrashDisk(made.prefix, made.start)
         for change in made.changes[:cut]:
             disk.follow(change)
@@ -129,7 +132,12 @@ def sweep_starts(made: Installation, *, starts: int, ways: int) -> Found:
 
 
 def _check(
-    made: Installation, tree: Tree, marks: Sequence[dict[str, Any]], folder: Path, found: Found, where: str
+    made: RecordedUpdate,
+    tree: Tree,
+    marks: Sequence[dict[str, Any]],
+    folder: Path,
+    found: FoundInUpdates,
+    where: str,
 ) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _lay_out(tree, folder)
@@ -152,7 +160,7 @@ def _start(prefix: Path) -> tuple[str, str]:
 
 
 def _faults(
-    made: Installation, prefix: Path, ends: tuple[str, str], marks: Sequence[dict[str, Any]]
+    made: RecordedUpdate, prefix: Path, ends: tuple[str, str], marks: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
     now, versions = on_disk(prefix), Versions(prefix)
     if ends not in ((OLD, OLDER), (NEW, OLD)):

@@ -1,6 +1,5 @@
 """Root's part of a software update: real environments, the real daemon, and a folder in the place of /opt."""
 
-import errno
 import json
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from typing import Any
 import pytest
 
 from device.platform.ipc import ask_core
-from device.updates import archive
 from device.updates.archive import APP_LIMITS, unpack
 from device.updates.install import recover
 from device.updates.versions import Installation
+from tests.device.core.small_disk import fill, small_disk
 from tests.device.updates.installed_board import NEW, NEW_SAYS, OLD, OLD_SAYS, OLDER, Board, environment
 from tests.device.updates.update_setting import signed
 from tools.cloud.pack_release import pack_app, write_release
@@ -168,21 +167,18 @@ def test_a_way_back_that_is_gone_is_not_taken(board: Board) -> None:
     assert not (board.prefix / "back").is_symlink()
 
 
-def test_a_full_disk_refuses_a_release_once(
-    board: Board, payloads: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_refuses_a_release_once(tmp_path: Path, payloads: dict[str, bytes]) -> None:
     """Noted, or the path unit would have it unpacked again and again."""
-
-    def full(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(archive, "_write", full)
-    board.stage(payloads["good"], 7)
-    outcome = board.install()
-    assert outcome is not None
-    assert outcome.code == "no_space"
-    assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLDER, OLD}
-    assert board.install() is None
+    (tmp_path / "device").mkdir()
+    with small_disk(tmp_path / "opt", 16):
+        board = Board(tmp_path, small=True)
+        fill(board.prefix, leave_bytes=len(payloads["good"]) + 200_000)
+        board.stage(payloads["good"], 7)
+        outcome = board.install()
+        assert outcome is not None
+        assert outcome.code == "no_space"
+        assert {path.name for path in (board.prefix / "versions").iterdir()} == {OLDER, OLD}
+        assert board.install() is None
 
 
 def test_the_packed_environment_holds_no_links(tmp_path: Path, payloads: dict[str, bytes]) -> None:

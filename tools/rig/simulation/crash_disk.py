@@ -25,7 +25,7 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MakeLink:
     """A symbolic link that leads `to` somewhere came into being. It is whole or not there."""
 
     path: str
@@ -74,7 +74,7 @@ class Mark:
     said: dict[str, Any]
 
 
-Change = Make | Link | Write | Cut | Rename | Remove | Sync | Mark
+Change = Make | MakeLink | Write | Cut | Rename | Remove | Sync | Mark
 
 
 class LinkTo(bytes):
@@ -154,17 +154,17 @@ class CrashDisk:
                     self._change_file(node, change)
             case Mark(said):
                 self.marks.append(said)
-            case Make() | Link() | Remove() | Rename():
+            case Make() | MakeLink() | Remove() | Rename():
                 self._found.clear()
                 self._change_names(change)
 
-    def _change_names(self, change: Make | Link | Remove | Rename) -> None:
+    def _change_names(self, change: Make | MakeLink | Remove | Rename) -> None:
         match change:
             case Make(path, is_folder):
                 folder, name = self._place(path)
                 if name not in folder.now:
                     folder.change(_Named(come=((name, _Folder() if is_folder else _File()),)))
-            case Link(path, to):
+            case MakeLink(path, to):
                 folder, name = self._place(path)
                 folder.change(_Named(come=((name, LinkTo(to.encode())),)))
             case Remove(path):
