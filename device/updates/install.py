@@ -94,9 +94,11 @@ def install(
     versions.note(Installation(manifest.release_seq, manifest.version, before, trial=True))
     versions.try_out(manifest.version)
     code = _try_out(config, said, known, trial)
-    if not code and versions.keep():
+    if not code and versions.is_on_trial:
+        outcome = _noted(versions, manifest, before, "")
+        versions.keep()
         versions.tidy()
-        return _noted(versions, manifest, before, "")
+        return outcome
     # Without a way back a technician or a package has put in another version meanwhile, which stays.
     went_back = versions.put_back()
     outcome = _noted(versions, manifest, before, code or "died_on_trial")
@@ -114,18 +116,20 @@ def install(
 def recover(versions: Versions) -> bool:
     """End a trial during which the power failed or the installer died. True when the version that ran was put
     back just now; at a start that has happened before, without Python."""
-    put_back = versions.put_back()
     newest = versions.newest()
-    if newest is None or not newest.trial:
+    if newest is None:
+        return False
+    if not newest.trial and not newest.code:
+        versions.keep()
+        return False
+    put_back = versions.put_back()
+    if not newest.trial:
         return put_back
-    # Without a way back the trial had ended, one way or the other, and only its note is missing.
-    code = "" if not put_back and versions.current == newest.version else "died_on_trial"
-    versions.note(replace(newest, trial=False, code=code))
-    if code:
-        print(
-            f"palm-update: the trial of {newest.version} was cut off; {versions.current} is in use",
-            file=sys.stderr,
-        )
+    versions.note(replace(newest, trial=False, code="died_on_trial"))
+    print(
+        f"palm-update: the trial of {newest.version} was cut off; {versions.current} is in use",
+        file=sys.stderr,
+    )
     return put_back
 
 

@@ -38,7 +38,8 @@ _MAX_FILE_BYTES: Final = 64 * 1024
 
 
 class Installation(WireObject):
-    """The newest installation. `code` is empty when it is in force; `back_to` is the version that ran."""
+    """The newest installation. `code` is empty when it is in force; `back_to` is the version that ran. Where
+    the links say otherwise, the power went between the two, and this counts."""
 
     release_seq: int
     version: str
@@ -111,17 +112,22 @@ class Versions:
         self._link("back", self.current)
         self._link("current", version)
 
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether there is a way back; a technician or a package that ends a trial takes it away."""
+        return (self._prefix / "back").is_symlink()
+
     def keep(self) -> bool:
         """The version on trial stays, and the one that ran is the previous one. False without a trial."""
         return self._end_trial("previous")
 
     def put_back(self) -> bool:
-        """The version that ran is back. False when none is on trial, or the one that ran is gone."""
+        """The version that ran is back. False without a trial, or when that version is gone."""
         return self._end_trial("current")
 
     def _end_trial(self, name: str) -> bool:
         back = self._prefix / "back"
-        if not back.is_symlink():
+        if not self.is_on_trial:
             return False
         if not back.is_dir():
             back.unlink()

@@ -91,20 +91,33 @@ def test_during_a_trial_the_way_back_is_to_the_version_that_ran(base: Path) -> N
 
 def test_a_version_that_is_asked_for_during_a_trial_comes_after_the_one_that_ran(base: Path) -> None:
     (base / "opt/back").symlink_to("versions/1")
+    rollback(base, "3")  # the one on trial: nothing to do
+    assert links(base) == {"current": "3", "previous": "2", "back": "1"}
     rollback(base, "2")
     assert links(base) == {"current": "2", "previous": "1"}
-    (base / "opt/back").symlink_to("versions/1")
-    rollback(base, "3")  # the one on trial, by a technician's decision
-    assert links(base) == {"current": "3", "previous": "1"}
 
 
 def test_a_start_during_a_trial_goes_back_and_any_other_changes_nothing(base: Path) -> None:
     rollback(base, "--recover")
     assert links(base) == {"current": "3", "previous": "2"}
+    for note in (
+        "",
+        '{"trial": true, "co',
+        '{"trial": true, "code": ""}',
+        '{"trial": false, "code": "no_start"}',
+    ):
+        (base / "opt/update.json").write_text(note)
+        (base / "opt/back").symlink_to("versions/1")
+        rollback(base, "--recover")
+        rollback(base, "--recover")
+        assert links(base) == {"current": "1", "previous": "2"}
+
+
+def test_a_start_after_a_trial_that_was_passed_makes_an_end_of_it(base: Path) -> None:
+    (base / "opt/update.json").write_text('{"trial": false, "code": ""}')
     (base / "opt/back").symlink_to("versions/1")
     rollback(base, "--recover")
-    rollback(base, "--recover")
-    assert links(base) == {"current": "1", "previous": "2"}
+    assert links(base) == {"current": "3", "previous": "1"}
 
 
 def test_a_way_back_that_is_gone_is_not_taken(base: Path) -> None:
