@@ -71,13 +71,14 @@ def _read_sealed(folder: Path, purpose: KeyPurpose) -> bytes:
 
 
 def key_source(keys_dir: Path, environ: Mapping[str, str] = os.environ) -> KeySource:
-    """The credentials of this unit, if it has any of this product's, else the key files."""
+    """The credentials of this unit, if it has any of this product's, else the key files. An encryption that
+    was cut off leaves all files, or all credentials."""
     given = environ.get(_VARIABLE)
-    if given:
+    if given and Path(given).is_dir():
         names = {credential_name(purpose) for purpose in KeyPurpose}
-        folder = Path(given)
-        if folder.is_dir() and any(path.name in names for path in folder.iterdir()):
-            return partial(read_credential, folder)
+        here = names & {path.name for path in Path(given).iterdir()}
+        if here == names or (here and not keys_dir.exists()):
+            return partial(read_credential, Path(given))
     return partial(read_key, keys_dir)
 
 
@@ -137,9 +138,10 @@ def encrypt_keys(
     for purpose, path in sealed.items():
         name = credential_name(purpose)
         checked_key(path, _decrypted(name, path.read_bytes(), run))
-        link = credstore / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(path)
+        fresh = credstore / f".{name}.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(path)
+        fresh.rename(credstore / name)
     sync_folder(credstore)
     if not keys_dir.is_dir():
         return False

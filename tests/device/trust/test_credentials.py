@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from device.trust.credentials import (
 )
 from device.trust.keystore import KeyPurpose, KeyStore
 from device.wipe.wipe import Wipe, WipeStage, begin_wipe, confirm_wipe, finish_wipe
+from tests.device.updates.update_fuse import Fuse, PowerCut, power
 
 
 def fake_tool(command: Sequence[str], given: bytes) -> bytes:
@@ -89,6 +91,39 @@ def test_an_encryption_that_was_cut_off_goes_on(keys: KeyStore, tmp_path: Path) 
     assert not encrypt_keys(state / "keys", credstore=store, run=fake_tool)
     opened = KeyStore.load(partial(read_credential, decrypted(state, tmp_path / "given")))
     assert (opened.http, opened.data_key) == (keys.http, keys.data_key)
+
+
+def given_at_a_start(state: Path, store: Path, folder: Path) -> dict[str, str]:
+    """What the service manager gives the unit with the drop-in: each credential that it finds, and opens."""
+    folder.mkdir()
+    for link in store.glob("palm-access.*") if store.exists() else ():
+        if link.exists():
+            (folder / link.name).write_bytes(link.read_bytes()[::-1])
+    return {"CREDENTIALS_DIRECTORY": str(folder)}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_wherever_the_power_goes_the_core_starts_with_its_keys(tmp_path: Path, again: bool) -> None:
+    """At the first encryption, and when the command is given once more to a device that has it done."""
+    for cut in range(1, 200):
+        state, store = tmp_path / f"{cut}/state", tmp_path / f"{cut}/store"
+        state.mkdir(parents=True)
+        keys = KeyStore.create(state / "keys")
+        if again:
+            encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+        fuse = Fuse(tmp_path, cut)
+        with power(fuse), contextlib.suppress(PowerCut):
+            encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+        given = given_at_a_start(state, store, tmp_path / f"{cut}/given")
+        assert KeyStore.load(key_source(state / "keys", given)).verdict == keys.verdict, cut
+        encrypt_keys(state / "keys", credstore=store, run=fake_tool)
+        given = given_at_a_start(state, store, tmp_path / f"{cut}/given again")
+        assert KeyStore.load(key_source(state / "keys", given)).data_key == keys.data_key
+        assert not (state / "keys").exists()
+        if not fuse.blown:
+            break
+    assert not fuse.blown
+    assert again or cut > 30
 
 
 def test_the_core_is_given_the_keys_and_no_other_unit(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class Fuse:
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             if not writes or not isinstance(path, str | os.PathLike):
                 return
-        elif event not in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"):
+        elif event not in _CHANGES:
             return
-        if str(args[0]).startswith(self._folder) or not str(args[0]).startswith("/"):
+        if str(args[event == "os.symlink"]).startswith(self._folder) or not str(args[0]).startswith("/"):
             self.step()
 
     def sync(self, real: Callable[[int], None]) -> Callable[[int], None]:
@@ -58,11 +58,12 @@ class Fuse:
         return stand_in
 
 
+_CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink")
 _active: list[Fuse] = []
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if _active and event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"):
+    if _active and (event == "open" or event in _CHANGES):
         _active[-1].audit(event, args)
 
 
