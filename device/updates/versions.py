@@ -9,8 +9,8 @@
     incoming/           root's copy of what palmd staged
 
 `back` is there before `current` is switched, so a trial ends by one rename, for which a full disk has room:
-onto `previous`, or back onto `current`. `palm-access-rollback --recover` does the latter at each start,
-without Python: the new version may be what does not work.
+onto `previous`, or back onto `current`. At each start `palm-access-rollback --recover` ends what a power cut
+left, as update.json says and without Python: the new version may be what does not work.
 """
 
 import json
