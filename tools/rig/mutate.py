@@ -41,6 +41,7 @@ CORES: Final = {
     "device/passage/*.py": ("tests/device/passage",),
     "device/journal/*.py": ("tests/device/journal", "tests/device/mail", "tests/device/wipe"),
     "gallery/stream.py gallery/freshness.py": ("tests/gallery",),
+    "device/updates/state.py": ("tests/device/updates",),
 }
 """The files of a core, and the tests that have to find a fault in them."""
 SLOWEST_S: Final = 3.0

@@ -69,6 +69,36 @@ def test_a_new_epoch_with_the_old_model_brings_the_old_model_back() -> None:
     assert model_for(state, GalleryFacts(3, None), OLD, 0) == 7
 
 
+def test_an_empty_gallery_belongs_to_the_model_that_has_served_its_epoch() -> None:
+    served = starting(waiting(), GalleryFacts(2, OLD), OLD, 0)
+    assert served.home_epoch == 2
+    assert model_for(served, GalleryFacts(2, None), OLD, 0) == SHIPPED
+    assert model_for(served, GalleryFacts(3, None), OLD, 0) == 7
+    assert starting(waiting(), GalleryFacts(2, None), OLD, 0).home_epoch == 2  # by the switch
+    for facts in (GalleryFacts(3, "palm-3"), None):
+        assert starting(waiting(), facts, OLD, 0).home_epoch == 1
+
+
+def test_the_way_back_of_one_that_follows_a_trial_is_the_one_before_both() -> None:
+    facts = GalleryFacts(1, OLD)
+    on_trial = starting(waiting(OLD), facts, OLD, 0)
+    eight = manifest(PAYLOAD, 8)
+    both = model_tested(offered(ended_on_purpose(on_trial), eight), eight, OLD)
+    state = starting(both, facts, OLD, 0)
+    assert state.trial is not None
+    assert (state.model, state.previous, state.trial.back_to) == (8, SHIPPED, SHIPPED)
+    # The gallery of the model before comes back: that one needs no trial, and the one on trial is kept.
+    state = starting(starting(waiting(), GalleryFacts(2, NEW), OLD, 0), GalleryFacts(3, OLD), OLD, 0)
+    assert (state.model, state.previous, state.trial) == (SHIPPED, 7, None)
+
+
+def test_one_that_waits_for_an_offer_is_not_taken_for_its_gallery_either() -> None:
+    held_back = replace(waiting(), by_network=(7,))
+    assert model_for(held_back, GalleryFacts(2, NEW), OLD, 0) == SHIPPED
+    other = replace(held_back, slots=(ModelSlot(5, "1", NEW), *held_back.slots))
+    assert model_for(other, GalleryFacts(2, NEW), OLD, 0) == 5
+
+
 def test_one_that_dies_on_trial_gives_way_at_the_next_start() -> None:
     facts = GalleryFacts(1, OLD)
     state = starting(waiting(OLD), facts, OLD, 0)
@@ -96,6 +126,10 @@ def test_an_end_on_purpose_counts_for_nothing() -> None:
     for _ in range(5):
         state = ended_on_purpose(starting(state, facts, OLD, 0))
         assert state.model == 7
+    died_once = starting(starting(waiting(), GalleryFacts(2, NEW), OLD, 0), GalleryFacts(2, NEW), OLD, 0)
+    ended = ended_on_purpose(died_once).trial
+    assert ended is not None
+    assert ended.starts == 1
 
 
 def test_release_seq_never_falls_and_one_seq_is_one_release() -> None:
@@ -118,6 +152,11 @@ def test_the_way_back_only_where_it_serves() -> None:
         rolled_back(state, GalleryFacts(2, NEW), OLD)
     assert refused.value.code == "other_epoch"
     assert rolled_back(state, GalleryFacts(2, None), OLD).model == SHIPPED
+    state = proved(starting(waiting(OLD), GalleryFacts(1, OLD), OLD, 0))
+    back = rolled_back(state, GalleryFacts(1, OLD), OLD)
+    assert (
+        starting(back, GalleryFacts(1, OLD), OLD, 0).model == back.model == SHIPPED
+    )  # the next start keeps it
     with pytest.raises(UpdateRefused) as refused:
         rolled_back(UpdateState(), None, OLD)
     assert refused.value.code == "nothing_before"
