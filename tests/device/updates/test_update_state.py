@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.errors import TrustError, UpdateRefused
-from device.updates.manifest import check_app_version, read_chunk, read_manifest, version_numbers
+from device.updates.manifest import Manifest, check_app_version, read_chunk, read_manifest, version_numbers
 from device.updates.state import (
     SHIPPED,
     STARTS_WHERE_IT_DOES_NOT,
     GalleryFacts,
     ModelSlot,
     UpdateState,
+    app_settled,
+    app_verified,
     ended_on_purpose,
     given_up,
     model_for,
@@ -24,6 +26,7 @@ from device.updates.state import (
     returned,
     rolled_back,
     starting,
+    withdrawn,
 )
 from link1.canonical import JsonObject
 from link1.errors import FormatError
@@ -160,6 +163,30 @@ def test_the_way_back_only_where_it_serves() -> None:
     with pytest.raises(UpdateRefused) as refused:
         rolled_back(UpdateState(), None, OLD)
     assert refused.value.code == "nothing_before"
+
+
+def software(release_seq: int) -> Manifest:
+    return manifest(PAYLOAD, release_seq, kind="app", name="palm-access-device")
+
+
+def test_the_newest_withdrawn_release_of_each_kind_is_reported() -> None:
+    state = withdrawn(offered(UpdateState(), manifest(PAYLOAD, 7)), 7)
+    state = withdrawn(offered(state, software(8)), 8)
+    state = withdrawn(offered(state, manifest(PAYLOAD, 9)), 9)
+    assert {note.kind: note.release_seq for note in state.withdrawn} == {"app": 8, "model": 9}
+    taken = offered(state, software(8))  # again
+    assert [note.release_seq for note in taken.withdrawn] == [9]
+
+
+def test_software_that_is_whole_needs_no_offer_and_ends_a_failure_of_software_alone() -> None:
+    for failed, kept in ((software(7), None), (manifest(PAYLOAD, 7), 7)):
+        state = given_up(offered(UpdateState(), failed), "bad_hash")
+        state = app_verified(offered(state, software(8), by_network=True), software(8))
+        assert state.app is not None
+        assert (state.receiving, state.app.release_seq, state.by_network) == (None, 8, ())
+        assert (None if state.failed is None else state.failed.release_seq) == kept
+        assert app_settled(state, "").installed is not None
+        assert app_settled(app_settled(state, "no_start"), "").failed is not None  # settled once
 
 
 @settings(max_examples=200)
