@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device.errors import TrustError, UpdateRefused
-from device.updates.manifest import Manifest, check_app_version, read_chunk, read_manifest, version_numbers
+from device.updates.manifest import (
+    Manifest,
+    Offer,
+    check_app_version,
+    read_chunk,
+    read_manifest,
+    version_numbers,
+)
 from device.updates.state import (
     SHIPPED,
     STARTS_WHERE_IT_DOES_NOT,
@@ -63,6 +70,7 @@ def test_the_model_follows_the_gallery(facts: GalleryFacts | None, model: int) -
 
 def test_a_model_of_the_same_id_needs_no_epoch() -> None:
     assert model_for(waiting(OLD), GalleryFacts(1, OLD), OLD, 0) == 7
+    assert model_for(waiting(OLD), GalleryFacts(1, None), OLD, 0) == 7
 
 
 def test_a_new_epoch_with_the_old_model_brings_the_old_model_back() -> None:
@@ -187,6 +195,25 @@ def test_software_that_is_whole_needs_no_offer_and_ends_a_failure_of_software_al
         assert (None if state.failed is None else state.failed.release_seq) == kept
         assert app_settled(state, "").installed is not None
         assert app_settled(app_settled(state, "no_start"), "").failed is not None  # settled once
+
+
+def test_the_first_release_of_a_kind_may_be_number_one() -> None:
+    for first in (manifest(PAYLOAD, 1), software(1)):
+        assert offered(UpdateState(), first).receiving is first
+
+
+def test_what_is_over_needs_no_offer_and_what_is_in_force_is_not_withdrawn() -> None:
+    over = given_up(offered(UpdateState(), manifest(PAYLOAD, 7), by_network=True), "bad_hash")
+    assert over.by_network == ()
+    in_force = proved(starting(waiting(OLD), GalleryFacts(1, OLD), OLD, 0))
+    assert withdrawn(in_force, 7) == in_force
+
+
+def test_an_offer_holds_for_a_day() -> None:
+    state = replace(waiting(), by_network=(7,), offer=Offer(1_000, (7,)))
+    assert state.may_switch(7, 1_000 + 86_400_000)
+    assert not state.may_switch(7, 1_001 + 86_400_000)
+    assert not replace(state, offer=Offer(1_000, (8,))).may_switch(7, 1_000)
 
 
 @settings(max_examples=200)
