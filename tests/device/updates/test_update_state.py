@@ -18,7 +18,6 @@ from device.updates.manifest import (
 )
 from device.updates.state import (
     SHIPPED,
-    STARTS_WHERE_IT_DOES_NOT,
     GalleryFacts,
     ModelSlot,
     UpdateState,
@@ -125,7 +124,7 @@ def test_one_that_dies_on_trial_gives_way_at_the_next_start() -> None:
 def test_power_cuts_alone_do_not_take_away_the_one_model_that_can_serve() -> None:
     facts = GalleryFacts(2, NEW)
     state = waiting()
-    for _ in range(STARTS_WHERE_IT_DOES_NOT):
+    for _ in range(3):
         state = starting(state, facts, OLD, 0)
         assert state.model == 7
     assert starting(state, facts, OLD, 0).model == SHIPPED
@@ -200,6 +199,7 @@ def test_software_that_is_whole_needs_no_offer_and_ends_a_failure_of_software_al
 def test_the_first_release_of_a_kind_may_be_number_one() -> None:
     for first in (manifest(PAYLOAD, 1), software(1)):
         assert offered(UpdateState(), first).receiving is first
+    assert model_tested(UpdateState(), manifest(PAYLOAD, 1), OLD).waiting != SHIPPED
 
 
 def test_what_is_over_needs_no_offer_and_what_is_in_force_is_not_withdrawn() -> None:
