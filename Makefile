@@ -72,7 +72,7 @@ build/clients/node/ready: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
 	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
 	touch $@
 
-power: $(VENV)/ready ## the power goes at every moment of a device's life and of an installation, in over 5,400 crash states; files damaged too (root; needs strace; six minutes)
+power: $(VENV)/ready ## the power goes at every moment of a device's life and of an installation, in over 5,400 crash states; files damaged too (root; needs strace; eight minutes)
 	$(BIN)/python -m tests.power.power_sweep --at-least 5000 --every 2 --flips 12
 	$(BIN)/python -m tests.power.update_sweep --ways 12 --starts 8 --at-least 400
 
