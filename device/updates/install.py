@@ -43,7 +43,7 @@ from link1.wire import WireObject
 SERVICE_USER: Final = "palm-access"
 _DAEMONS: Final = "palmd.service palm-syncd.service"
 RESTART: Final = f"sh -c 'systemctl reset-failed {_DAEMONS}; exec systemctl restart {_DAEMONS}'"
-"""Starts that a version on trial has used up do not count for the one that ran."""
+"""Starts that a version on trial has used up do not count for the version before it."""
 SELF_TEST_WITHIN_S: Final = 180.0
 SETTLED_WITHIN_S: Final = 30.0
 _PIECE_BYTES: Final = 1024 * 1024

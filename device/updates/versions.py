@@ -2,8 +2,8 @@
 
     versions/VERSION    an environment
     current             a link to the one in use
-    previous            a link to the one that was in use before it
-    back                a link to the one that ran, while `current` is on trial
+    previous            a link to the version before it
+    back                a link to the version that ran, while `current` is on trial
     update.json         the outcome of the last installation, or that one is on trial; replaced as a whole
     roots.json          the roots that must vouch for releases: root's copy, which palmd cannot write
     incoming/           root's copy of what palmd staged
@@ -118,7 +118,7 @@ class Versions:
         return (self._prefix / "back").is_symlink()
 
     def keep(self) -> bool:
-        """The version on trial stays, and the one that ran is the previous one. False without a trial."""
+        """The version on trial stays, and the version that ran is the previous one. False without a trial."""
         return self._end_trial("previous")
 
     def put_back(self) -> bool:

@@ -3,7 +3,7 @@ is whole: the old one, or the new one once it has passed its trial.
 
     python update_sweep.py [--ways N] [--starts N]
 
-`palm-update` is recorded as it installs a release that serves, and one that does not. After each cut the
+`palm-update` is recorded as it installs a release that serves, and a release that dies. After each cut the
 board starts as systemd starts it: `palm-access-rollback --recover`, then the note of how the trial ended.
 """
 

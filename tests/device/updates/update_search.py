@@ -3,7 +3,7 @@
 Releases arrive, good ones and bad ones, of the gallery's model or of another, and are withdrawn; the gallery
 begins epochs; the program is started, dies, is stopped; a trial is passed or not; a technician goes back.
 After each start a model must be in force that is on the disk, fits the gallery where one does, and has not
-failed before; what has not proved itself must be on trial, and the way back must lead to one that has.
+failed before; what has not proved itself must be on trial, and the way back must lead to a model that has.
 
     python -m tests.device.updates.update_search [DEPTH]
 """
@@ -142,7 +142,7 @@ def faults(world: World) -> Iterator[str]:
 
 
 def settles(world: World) -> bool:
-    """Whether a device whose models on trial all die comes to one that is not on trial."""
+    """Whether a device whose models on trial all die settles on a model that is not on trial."""
     for _ in range(5 * RELEASES):
         world = _started(replace(world, loaded=None))
         if world.state.trial is None:
