@@ -130,6 +130,7 @@ class TransactionEngine:
         """`passage_sensor`: as registered, regardless of `ready`."""
         self._policy = policy
         self._conditions = conditions
+        self._gallery_since_ms = 0
         self._session = 0
         self._hand_present = False
         self._hand_spent = False
@@ -285,7 +286,8 @@ class TransactionEngine:
         effects = self._look_at_hand(now_ms)
         txn = self._current
         if txn is not None and txn.life.state is State.CAPTURING:
-            outcome = txn.attempt.add(sighting)
+            # A frame from before the gallery was fresh may have been searched in what it was before its page.
+            outcome = txn.attempt.add(sighting) if sighting.at_ms >= self._gallery_since_ms else None
             if outcome is None and now_ms - txn.captured_from_ms >= CAPTURE_WINDOW_MS:
                 outcome = txn.attempt.conclude()
             if outcome is not None:
@@ -295,6 +297,8 @@ class TransactionEngine:
     def conditions(self, conditions: Conditions, now_ms: int) -> list[Effect]:
         if not conditions.camera:
             self._hand_present = False  # a spent hand stays spent: it was not seen to leave
+        if conditions.gallery and not self._conditions.gallery:
+            self._gallery_since_ms = now_ms
         self._conditions = conditions
         return [*self._look_at_hand(now_ms), *self._tick_current(now_ms)]
 
