@@ -397,6 +397,15 @@ def test_an_expired_gallery_is_said_when_a_hand_comes(bench: EngineBench) -> Non
     assert "subject_ref" not in bench.verdicts[0].wrapper["verdict"]
 
 
+def test_a_frame_from_before_the_gallery_was_fresh_decides_nothing(bench: EngineBench) -> None:
+    """Its search may have been in the gallery as it was before the page that made it fresh."""
+    bench.conditions(replace(ALL_WELL, gallery=False))
+    bench.ask("a")
+    bench.conditions(ALL_WELL)
+    assert not verdicts(bench.see(replace(good_sighting(), at_ms=bench.now_ms - 1)))
+    assert verdicts(bench.see(replace(good_sighting(), at_ms=bench.now_ms)))
+
+
 def test_a_recogniser_that_fails_is_said_when_a_hand_comes(bench: EngineBench) -> None:
     bench.conditions(replace(ALL_WELL, recogniser=False, gallery=False))
     bench.see(poor_sighting())

@@ -5,6 +5,7 @@ none of them reasonable.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +68,7 @@ class World:
     def show(self, sighting: Sighting) -> None:
         if self.camera:
             self.hand_present = self.hand_since_request = True
-            self.look(self.bench.see(sighting))
+            self.look(self.bench.see(replace(sighting, at_ms=self.bench.now_ms)))
 
     def take_away(self) -> None:
         if self.camera:
