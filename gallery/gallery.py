@@ -217,9 +217,11 @@ class Gallery:
                 return Applied(behind=True)
             with self._store.transaction():
                 changes = carry_out(self._store, held.generation, held.count, deltas, view.index.coder)
-                if changes.count == head.count:
+                if page.has_more:
+                    pass  # what the head counts is there after further pages
+                elif changes.count == head.count:
                     time = held.time.with_head(head.issued_at_ms, now, complete=True)
-                elif not page.has_more:
+                else:
                     raise PageRefused(
                         RefusalCode.STATE_MISMATCH,
                         f"the head counts {head.count} templates at seq {head.seq}, here are {changes.count}",

@@ -193,6 +193,17 @@ def test_the_count_is_compared_only_where_nothing_follows(service: Service, gall
     assert gallery.position.seq == 5
 
 
+def test_a_page_that_more_pages_follow_makes_nothing_fresh(service: Service, gallery: Gallery) -> None:
+    """Its count may be the right one by chance: somebody was enrolled and somebody erased in what follows."""
+    service.noop()
+    page = {**service.deltas_obj(4, issued_at_ms=NOW_MS + HOUR), "has_more": True}
+    assert len(service.live) == gallery.count
+    assert gallery.apply_deltas(encode(page), at(HOUR)).behind
+    assert gallery.freshness(at(6 * HOUR)).reason is FreshnessReason.EXPIRED
+    gallery.apply_head(service.head(issued_at_ms=NOW_MS + HOUR + 1), at(HOUR + 1))
+    assert gallery.freshness(at(6 * HOUR)).fresh
+
+
 def test_what_a_refusal_asks_of_the_carrier(service: Service, gallery: Gallery) -> None:
     with pytest.raises(PageRefused) as old:
         gallery.apply_deltas(service.deltas(limit=2), at())

@@ -57,6 +57,8 @@ from tools.rig.simulation.service import (
 REST_MOST_S: Final = 240.0
 """How long after the last trouble everything must have settled: a backoff is at most 60 s, a report 30 s."""
 LAST_TRIES: Final = 4
+FRESH_FOR_MS: Final = 30_000
+"""Longer than the first two tries last. The next head comes within 55 s, and gives 90 s."""
 AGAIN_S: Final = 10.0
 """Someone the gate does not know yet tries again: a carrier's pauses last up to half a minute."""
 _APART_S: Final = 0.4
@@ -321,8 +323,8 @@ class SimulatedWorld:
             return False
         at, state = opened.gallery.position, self.server[1].state_of_stream(self.start.environment)
         in_step = (at.epoch, at.seq) == (state.epoch, state.seq)
-        fresh = HealthWord.GALLERY_STALE not in palmd.health.words
-        if not in_step or not fresh or opened.journal.pending_uploads():
+        fresh = palmd.core.gallery.freshness()
+        if not in_step or fresh is None or fresh.left_ms < FRESH_FOR_MS or opened.journal.pending_uploads():
             return False
         asked = opened.journal.unacknowledged(after_seq=0, upto_seq=2**31, limit=64)
         made = self.history.decisions  # a passage that a validator's restart took with it never comes
