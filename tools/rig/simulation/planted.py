@@ -437,11 +437,10 @@ FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a fault was found: by which seed, after how many and how much CPU; None when it was not."""
+    """How a fault was found: by which seed, None when it was not, and after how much CPU."""
 
     fault: PlantedFault
     seed: int | None
-    runs: int
     cpu_s: float
     invariant: str
     acts: int = 0
@@ -458,8 +457,8 @@ def hunt(fault: PlantedFault, *, cpu_s: float = CPU_S, shrink_s: float = 0.0) ->
             if result.violation is not None:
                 used_s = time.process_time() - began_s
                 short = shrunk(result, cpu_s=shrink_s) if shrink_s else result
-                return Found(fault, seed, seed - fault.first_seed + 1, used_s, result.violation.name, len(short.plan.acts))
-    return Found(fault, None, seed - fault.first_seed + 1, used_s, "")
+                return Found(fault, seed, used_s, result.violation.name, len(short.plan.acts))
+    return Found(fault, None, used_s, "")
 
 
 def main() -> int:
