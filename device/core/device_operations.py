@@ -96,7 +96,7 @@ def updates_status(desk: UpdateDesk) -> status.UpdatesStatus:
             desk.model_id,
             release_seq=state.model,
             on_trial=state.trial is not None,
-            waiting=_slot(state, state.waiting),
+            waiting=_slot(state, state.waiting) or _newer(desk),
             previous=_slot(state, state.previous),
         ),
         failed=None
@@ -144,3 +144,9 @@ def _slot(state: UpdateState, release_seq: int | None) -> status.ModelOnDisk | N
     if slot is None or release_seq == SHIPPED:
         return status.ModelOnDisk(SHIPPED, "shipped", None)
     return status.ModelOnDisk(slot.release_seq, slot.version, slot.model_id)
+
+
+def _newer(desk: UpdateDesk) -> status.ModelOnDisk | None:
+    """The model that came with newer software, while it waits."""
+    newer_id = desk.opened.newer_id
+    return None if newer_id is None else status.ModelOnDisk(SHIPPED, "shipped", newer_id)

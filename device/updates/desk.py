@@ -43,6 +43,7 @@ from device.updates.state import (
     refused_offer,
     returned,
     rolled_back,
+    shipped_stays,
     withdrawn,
 )
 from link1.canonical import JsonObject
@@ -324,8 +325,10 @@ class UpdateDesk:
         state = self.state
         if state is None or self.model_pinned:
             return False
-        now_ms = self.now_ms()
-        return model_for(state, facts, self.opened.shipped_id, now_ms) != state.model
+        shipped_id, newer_id = self.opened.shipped_id, self.opened.newer_id
+        if newer_id is not None and not shipped_stays(state, facts, newer_id):
+            return True
+        return model_for(state, facts, shipped_id, self.now_ms()) != state.model
 
     async def prove(self) -> None:
         """The model on trial serves. Raises StateError."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from device.config.config import DeviceConfig
 from device.errors import StateError, UpdateRefused
-from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, starting
+from device.updates.state import SHIPPED, GalleryFacts, UpdateState, returned, shipped_stays, starting
 from device.updates.store import UpdateStore
 from gallery.errors import GalleryError
 from gallery.view import peek
@@ -36,12 +36,16 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class OpenedUpdates:
-    """Updates at the start; `fault` says why `state` is None, and then no update is accepted."""
+    """Updates at the start; `fault` says why `state` is None, and then no update is accepted.
+
+    `shipped_id`: of the model that takes the place of the shipped one. `newer_id`: of the one that came with
+    the software, while it waits for its gallery epoch."""
 
     store: UpdateStore
     state: UpdateState | None
     fault: str
     shipped_id: str
+    newer_id: str | None = None
 
 
 def gallery_facts(
@@ -67,28 +71,65 @@ def open_models(
     configuration that folder is used, regardless of updates.
     """
     store = UpdateStore(config.device.state_dir)
-    shipped_id = _id_of(config.model.dir or shipped_model_dir())
     try:
         state = store.load(facts.epoch if facts is not None else 0)
+        shipped = _shipped(config, store, state, facts)
         if config.model.dir is None:
-            state = _settled(store, state, starting(state, facts, shipped_id, now_ms))
-        opened, state = _open(config, store, state)
+            state = _settled(store, state, starting(state, facts, shipped.model_id, now_ms))
+            _keep(store, state, shipped)
+        opened, state = _open(config, store, state, shipped.folder)
         store.tidy(state)
     except StateError as error:
         _log.error("updates: %s", error)
-        return _opened(config.model.dir or shipped_model_dir()), OpenedUpdates(
-            store, None, str(error), shipped_id
-        )
-    return opened, OpenedUpdates(store, state, "", shipped_id)
+        shipped = _shipped(config, store, UpdateState(), facts)
+        return _opened(shipped.folder), OpenedUpdates(store, None, str(error), shipped.model_id)
+    return opened, OpenedUpdates(store, state, "", shipped.model_id, shipped.newer_id)
 
 
-def _open(config: DeviceConfig, store: UpdateStore, state: UpdateState) -> tuple[OpenedModel, UpdateState]:
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """The model that takes the place of the shipped one. `newer_id`: see `OpenedUpdates`."""
+
+    folder: Path
+    model_id: str
+    newer_id: str | None = None
+
+
+def _shipped(
+    config: DeviceConfig, store: UpdateStore, state: UpdateState, facts: GalleryFacts | None
+) -> _Shipped:
+    """The configured folder; else what came with the software, or before, as the gallery wants it."""
+    folder = config.model.dir or shipped_model_dir()
+    shipped = _Shipped(folder, _id_of(folder))
+    if config.model.dir is not None or store.keeps(folder):
+        return shipped
+    kept_id = _id_of(store.kept_model)
+    if kept_id in (NO_MODEL_ID, shipped.model_id) or not shipped_stays(state, facts, shipped.model_id):
+        return shipped
+    _log.warning("the model %s waits for its gallery epoch; %s stays in force", shipped.model_id, kept_id)
+    return _Shipped(store.kept_model, kept_id, newer_id=shipped.model_id)
+
+
+def _keep(store: UpdateStore, state: UpdateState, shipped: _Shipped) -> None:
+    """Have the shipped model also when newer software comes with another one."""
+    if shipped.newer_id is not None or shipped.model_id == NO_MODEL_ID or store.keeps(shipped.folder):
+        return
+    try:
+        store.save(state)  # with its home_epoch, by which an empty gallery of a later one is known
+        store.keep_model(shipped.folder)
+    except StateError as error:
+        _log.error("%s; newer software with another model would recognise no one", error)
+
+
+def _open(
+    config: DeviceConfig, store: UpdateStore, state: UpdateState, shipped: Path
+) -> tuple[OpenedModel, UpdateState]:
     if config.model.dir is not None or state.model == SHIPPED:
-        return _opened(config.model.dir or shipped_model_dir()), state
+        return _opened(shipped), state
     opened = _opened(store.model_folder(state.model))
     if opened.embedder is None and state.trial is not None:
         _log.error("release %d does not start: %s", state.model, opened.fault)
-        return _open(config, store, _settled(store, state, returned(state, "no_start")))
+        return _open(config, store, _settled(store, state, returned(state, "no_start")), shipped)
     return opened, state
 
 

@@ -13,6 +13,8 @@ replaced as a whole.
 3. A model on trial that was started before, and ended without proving itself, gives way to the previous one.
 4. A release that came by network takes effect only while an offer of the last day names it (`may_switch`).
    When the service offers it no longer, it is withdrawn, and may be taken again.
+5. A model that comes with newer software waits for its gallery epoch too: until then the model that was
+   shipped before takes its place (`shipped_stays`).
 """
 
 from dataclasses import dataclass, replace
@@ -237,6 +239,14 @@ def model_for(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, n
     if shipped_id == facts.model_id:
         fitting.append(SHIPPED)
     return max(fitting, default=state.model)
+
+
+def shipped_stays(state: UpdateState, facts: GalleryFacts | None, shipped_id: str) -> bool:
+    """Whether the gallery still belongs to a model that was shipped before, and not to that of `shipped_id`;
+    `facts` is None for a device without one."""
+    if facts is None or facts.model_id == shipped_id:
+        return False
+    return facts.model_id is not None or facts.epoch <= state.home_epoch
 
 
 def starting(state: UpdateState, facts: GalleryFacts | None, shipped_id: str, now_ms: int) -> UpdateState:

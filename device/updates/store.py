@@ -5,6 +5,7 @@
     updates/incoming/RELEASE/chunks   the chunks present: index and CRC-32 of each, 8 bytes
     updates/app/                      a verified software for palm-update.service
     models/RELEASE/                   a model's slot
+    models/shipped/                   the shipped model that the gallery belongs to
 
 Only what is on the disk counts: a chunk counts once its bytes and then its note are synced, and a note counts
 only if the bytes have its CRC. Files that the state does not name are removed.
@@ -28,6 +29,7 @@ from device.updates.state import SHIPPED, UpdateState
 from link1 import members
 from link1.canonical import JsonObject, canonical_bytes
 from link1.errors import FormatError
+from models.manifest import MANIFEST_NAME
 
 MAX_STATE_BYTES: Final = 64 * 1024
 KEEP_FREE_BYTES: Final = 96 * 1024 * 1024
@@ -65,6 +67,11 @@ class UpdateStore:
     def model_folder(self, release_seq: int) -> Path:
         return self._models / str(release_seq)
 
+    @property
+    def kept_model(self) -> Path:
+        """The copy of a shipped model that `keep_model` made; newer software may come with another one."""
+        return self._models / "shipped"
+
     def load(self, first_epoch: int) -> UpdateState:
         """The state; without a file that of a new device, whose model fits `first_epoch`.
 
@@ -100,7 +107,7 @@ class UpdateStore:
     def tidy(self, state: UpdateState) -> None:
         """Remove what the state does not name. Raises StateError."""
         receiving = {str(state.receiving.release_seq)} if state.receiving else set()
-        slots = {str(slot.release_seq) for slot in state.slots}
+        slots = {self.kept_model.name} | {str(slot.release_seq) for slot in state.slots}
         try:
             self._keep_only(self._updates / "incoming", receiving)
             self._keep_only(self._models, slots)
@@ -211,6 +218,29 @@ class UpdateStore:
         except OSError as error:
             raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
         return folder
+
+    def keeps(self, shipped: Path) -> bool:
+        """Whether `kept_model` is the model in `shipped`: a manifest names its files by their hashes."""
+        try:
+            kept = (self.kept_model / MANIFEST_NAME).read_bytes()
+            return kept == (shipped / MANIFEST_NAME).read_bytes()
+        except OSError:
+            return False
+
+    def keep_model(self, shipped: Path) -> None:
+        """Copy the model in `shipped` to `kept_model`. Raises StateError."""
+        folder, new = self.kept_model, self._models / "shipped.new"
+        try:
+            self._folder(self._models)
+            self._remove(new)
+            self._folder(new)
+            for file in shipped.iterdir():
+                replace_synced(new / file.name, file.read_bytes(), mode=0o600)
+            self._remove(folder)
+            new.rename(folder)
+            sync_folder(self._models)
+        except OSError as error:
+            raise StateError(f"{folder} cannot be written ({error.strerror}); check the disk") from error
 
     def hand_over_app(self, manifest: Manifest, payload: Path) -> None:
         """Put verified software where `palm-update.service` finds it. The manifest is written last and starts

@@ -96,7 +96,7 @@ class ReceivingStatus(WireObject):
 
 
 class ModelOnDisk(WireObject):
-    """A model on the disk; the shipped one has no `model_id` here."""
+    """A model on the disk; the shipped one, of release 0, has a `model_id` here only while it waits."""
 
     release_seq: int
     version: str

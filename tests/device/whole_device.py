@@ -177,9 +177,11 @@ def make_device(
     folder: Path,
     *,
     model_dir: Path | None = None,
+    model_id: str | None = None,
     liveness_dir: Path | None = None,
     fill_camera: bool = True,
 ) -> Device:
+    """`model_id`: of the gallery's templates, where not the shipped model's."""
     for name in ("state", "run"):
         (folder / name).mkdir()
     camera = folder / "camera"
@@ -196,7 +198,7 @@ def make_device(
     board = make_board(
         folder,
         config,
-        model_id=manifest.model_id,
+        model_id=model_id or manifest.model_id,
         thresholds=asdict(manifest.thresholds),
         known=known_people(),
         templates=len(known_people()),

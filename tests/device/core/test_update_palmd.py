@@ -13,10 +13,13 @@ from click.testing import CliRunner
 
 from device.core.update_watch import EVERY_S
 from device.platform.ipc import ask_core
+from device.updates.state import UpdateState
+from device.updates.store import UpdateStore
 from link1.bodies import MailState
 from link1.canonical import JsonObject, canonical_bytes, read_strict
 from link1.objects import VerdictResult
 from link1.validator.events import StatusReceived
+from models.manifest import shipped_model_dir
 from tests.device.core.test_mail_palmd import carried, record, shown
 from tests.device.updates.update_setting import (
     OTHER_MODEL,
@@ -26,8 +29,8 @@ from tests.device.updates.update_setting import (
     shipped_id,
     signed,
 )
-from tests.device.whole_device import Device, Validator, known_people, until, validator_at
-from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies, write_release
+from tests.device.whole_device import Device, Validator, known_people, make_device, until, validator_at
+from tools.cloud.pack_release import CHUNK_BYTES, chunk_bodies, republish, write_release
 from tools.kit.pty_pair import PtyPair
 from tools.palmctl.bench.board import snapshot_pages
 from tools.palmctl.main import main
@@ -139,6 +142,38 @@ def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -
             said = await shown(validator, device, 9001)
             assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
             await until(lambda: not updates(device)["model"]["on_trial"])
+
+    with PtyPair() as pair, device.running():
+        asyncio.run(story(device.plug(pair)))
+
+
+@pytest.mark.slow
+def test_software_with_another_model_serves_the_gallery_that_it_finds(tmp_path: Path) -> None:
+    """What an upgrade of the package leaves: templates, and the copy of the model they were made with."""
+    device = make_device(tmp_path, model_id=OTHER_MODEL)
+    republish(shipped_model_dir(), OTHER_MODEL, tmp_path / "before")
+    store = UpdateStore(device.config.device.state_dir)
+    store.save(UpdateState(home_epoch=1))
+    store.keep_model(tmp_path / "before")
+
+    async def story(port: str) -> None:
+        async with validator_at(port, device.board, carries_mail=True) as validator:
+            await validator.wait_serving()
+            said = await shown(validator, device, 9000)
+            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
+            waiting = updates(device)["model"]["waiting"]
+            assert waiting == {"release_seq": 0, "version": "shipped", "model_id": shipped_id()}
+            told = CliRunner().invoke(main, ["update", "status", "--config", str(device.board.config_path)])
+            assert f"waiting   model {shipped_id()}, shipped: for its gallery epoch" in told.stdout
+            page = epoch_page(device, 2, shipped_id())
+            assert validator.mail.offer(1, record(device, 1, "svc.gallery.snapshot.page", page))
+            validator.pump.kick()
+            await validator.wait_for(
+                StatusReceived, lambda event: event.status.serving and event.status.model_id == shipped_id()
+            )
+            said = await shown(validator, device, 9001)
+            assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, shipped_id())
+            assert updates(device)["model"]["waiting"] is None
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(device.plug(pair)))

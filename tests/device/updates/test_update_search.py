@@ -62,6 +62,14 @@ def the_present_one(_real: Callable[..., int]) -> Callable[..., int]:
     return lambda state, *_facts: state.model
 
 
+def never(_real: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *_facts: False
+
+
+def always(_real: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *_facts: True
+
+
 @pytest.mark.parametrize(
     ("name", "planted", "found"),
     [
@@ -76,6 +84,8 @@ def the_present_one(_real: Callable[..., int]) -> Callable[..., int]:
         ("returned", it_does_not_give_way, "a model that failed is in force again"),
         ("model_tested", one_slot, "the model in force is not on the disk"),
         ("model_for", the_present_one, "a model that fits the gallery is here and not in force"),
+        ("shipped_stays", never, "a model that fits the gallery is here and not in force"),
+        ("shipped_stays", always, "a model that fits the gallery is here and not in force"),
     ],
 )
 def test_a_planted_fault_is_found(

@@ -1,7 +1,8 @@
 """Every course of events around the device's models, up to a bound, on the real state of updates.
 
 Releases arrive, good ones and bad ones, of the gallery's model or of another, and are withdrawn; the gallery
-begins epochs; the program is started, dies, is stopped; a trial is passed or not; a technician goes back.
+begins epochs; the program is started, dies, is stopped; software comes that ships another model; a trial is
+passed or not; a technician goes back.
 After each start a model must be in force that is on the disk, fits the gallery where one does, and has not
 failed before; what has not proved itself must be on trial, and the way back must lead to a model that has.
 
@@ -25,13 +26,14 @@ from device.updates.state import (
     proved,
     returned,
     rolled_back,
+    shipped_stays,
     starting,
     withdrawn,
 )
 from tests.device.updates.update_setting import manifest
 
 OURS, OTHER = "palm-1", "palm-2"
-"""The shipped model's model_id, and one that needs an epoch of its own."""
+"""The model_id of the model that is shipped at first, and one that needs an epoch of its own."""
 RELEASES: Final = 3
 EPOCHS: Final = 3
 _FIRST: Final = 7
@@ -42,7 +44,8 @@ _MANIFESTS: Final = [manifest(_PAYLOAD, _FIRST + number) for number in range(REL
 @dataclass(frozen=True, slots=True)
 class World:
     """A device and what is true about its releases. `loaded`: the running program's model; None: none runs.
-    `good`: releases that serve; `trusted`: proved, or a technician's choice; `failed`: gave way."""
+    `good`: releases that serve; `trusted`: proved, or a technician's choice; `failed`: gave way. `package`:
+    the model_id that comes with the software; `kept`: of the copy that takes its place."""
 
     state: UpdateState
     facts: GalleryFacts
@@ -51,12 +54,16 @@ class World:
     good: frozenset[int] = frozenset()
     trusted: frozenset[int] = frozenset({SHIPPED})
     failed: frozenset[int] = frozenset()
+    package: str = OURS
+    kept: str = OURS
 
 
 def steps(world: World) -> Iterator[tuple[str, World]]:
     """What may happen next."""
     if world.loaded is None:
         yield "start", _started(world)
+        package = OURS if world.package == OTHER else OTHER
+        yield f"software with {package}", replace(world, package=package)
         return
     yield "dies", replace(world, loaded=None)
     yield "stopped", replace(world, state=ended_on_purpose(world.state), loaded=None)
@@ -66,19 +73,21 @@ def steps(world: World) -> Iterator[tuple[str, World]]:
     if world.state.waiting is not None:
         yield "withdrawn", replace(world, state=withdrawn(world.state, world.state.waiting))
     try:
-        state = rolled_back(world.state, world.facts, OURS)
+        state = rolled_back(world.state, world.facts, world.kept)
     except UpdateRefused:
         return
     yield "rolled back", replace(world, state=state, trusted=world.trusted | {state.model})
 
 
 def _started(world: World) -> World:
-    before = world.state
-    after = starting(before, world.facts, OURS, 0)
+    before, kept = world.state, world.kept
+    if not shipped_stays(before, world.facts, world.package):
+        kept = world.package
+    after = starting(before, world.facts, kept, 0)
     failed = world.failed
     if after.failed is not None and after.failed != before.failed:
         failed |= {after.failed.release_seq}
-    return replace(world, state=after, loaded=after.model, failed=failed)
+    return replace(world, state=after, loaded=after.model, failed=failed, kept=kept)
 
 
 def _releases(world: World) -> Iterator[tuple[str, World]]:
@@ -119,16 +128,17 @@ def _trial(world: World) -> Iterator[tuple[str, World]]:
     )
 
 
-def faults(world: World) -> Iterator[str]:
+def faults(before: World, world: World) -> Iterator[str]:
     """What must not be so after a start."""
     state, facts = world.state, world.facts
-    here = {SHIPPED: OURS} | {slot.release_seq: slot.model_id for slot in state.slots}
+    here = {SHIPPED: world.kept} | {slot.release_seq: slot.model_id for slot in state.slots}
     if state.model not in here:
         yield "the model in force is not on the disk"
         return
     if state.model in world.failed:
         yield "a model that failed is in force again"
-    if facts.model_id is not None and facts.model_id != here[state.model] and facts.model_id in here.values():
+    fitting = {*here.values(), world.package, before.kept}
+    if facts.model_id is not None and facts.model_id != here[state.model] and facts.model_id in fitting:
         yield "a model that fits the gallery is here and not in force"
     trial = state.trial
     if state.model not in world.trusted and trial is None:
@@ -173,7 +183,7 @@ def search(depth: int = sys.maxsize) -> Searched:
         for world, course in edge:
             for name, after in steps(world):
                 count += 1
-                wrong = list(faults(after)) if name == "start" else []
+                wrong = list(faults(world, after)) if name == "start" else []
                 if after in seen and not wrong:
                     continue
                 seen.add(after)

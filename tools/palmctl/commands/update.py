@@ -96,7 +96,7 @@ def lines(told: UpdatesStatus) -> list[str]:
     if state is None:
         return [f"{_('software'):<10}{told.software}", _(f"no update is taken: {told.fault}")]
     model = state.model
-    of = _("shipped") if not model.release_seq else _(f"release {model.release_seq}")
+    of = _origin(model.release_seq)
     trial = f", {_('on trial')}" if model.on_trial else ""
     rows = [
         (
@@ -118,12 +118,8 @@ def under_way(state: UpdatesInForce) -> list[tuple[str, str]]:
     waits, receiving, app, failed = state.model.waiting, state.receiving, state.app_waiting, state.failed
     rows = []
     if waits is not None:
-        rows.append(
-            (
-                marked("waiting"),
-                _(f"model {waits.model_id}, release {waits.release_seq}: for its gallery epoch"),
-            )
-        )
+        of = _origin(waits.release_seq)
+        rows.append((marked("waiting"), _(f"model {waits.model_id}, {of}: for its gallery epoch")))
     if receiving is not None:
         share = _(
             f"release {receiving.release_seq} {receiving.kind}: "
@@ -138,6 +134,10 @@ def under_way(state: UpdatesInForce) -> list[tuple[str, str]]:
         rows.append((marked("failed"), f"{_(f'release {failed.release_seq}')} {failed.kind}: {failed.code}"))
     rows += [(one.state, _named(one)) for one in state.releases if one.state in ("trial", "withdrawn")]
     return rows
+
+
+def _origin(release_seq: int) -> str:
+    return _("shipped") if not release_seq else _(f"release {release_seq}")
 
 
 def _named(release: ReportedRelease) -> str:

@@ -1,0 +1,137 @@
+"""Software that comes with another model than the software before it: the gallery's stays until its epoch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from device.config.config import DeviceConfig, ModelSection
+from device.updates import models
+from device.updates.models import OpenedModel, OpenedUpdates, open_models
+from device.updates.state import GalleryFacts
+from models.manifest import shipped_model_dir
+from tests.device.provisioning.provisioning_setting import settings
+from tests.device.updates.update_fuse import Fuse, PowerCut, power
+from tests.device.updates.update_setting import open_desk, shipped_id
+from tools.cloud.pack_release import republish
+
+OLD, NEW = "palm-old", shipped_id()
+
+Start = Callable[[str, GalleryFacts | None], tuple[OpenedModel, OpenedUpdates]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DeviceConfig:
+    config = settings(tmp_path)
+    config.device.state_dir.mkdir(parents=True)
+    return config
+
+
+@pytest.fixture
+def start(config: DeviceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """A start of the software that comes with this model, over a gallery."""
+    packages = {OLD: tmp_path / "package", NEW: shipped_model_dir()}
+    republish(shipped_model_dir(), OLD, packages[OLD])
+
+    def start(package: str, facts: GalleryFacts | None) -> tuple[OpenedModel, OpenedUpdates]:
+        monkeypatch.setattr(models, "shipped_model_dir", lambda: packages[package])
+        return open_models(config, facts, 0)
+
+    return start
+
+
+def in_force(start: Start, package: str, facts: GalleryFacts | None) -> str:
+    model, updates = start(package, facts)
+    assert model.embedder is not None, model.fault
+    assert model.model_id == updates.shipped_id
+    return model.model_id
+
+
+def test_the_model_of_the_gallery_stays_until_an_epoch_of_the_newer_one(
+    start: Start, config: DeviceConfig
+) -> None:
+    assert in_force(start, OLD, GalleryFacts(1, None)) == OLD
+    assert in_force(start, NEW, GalleryFacts(1, OLD)) == OLD
+    assert in_force(start, NEW, GalleryFacts(1, None)) == OLD
+    _, updates = start(NEW, GalleryFacts(1, OLD))
+    desk = open_desk(config.device.state_dir, opened=updates)
+    assert updates.newer_id == NEW
+    assert [
+        desk.wants_other_model(facts)
+        for facts in (GalleryFacts(1, OLD), GalleryFacts(1, None), GalleryFacts(2, OLD))
+    ] == [False, False, False]
+    assert desk.wants_other_model(GalleryFacts(2, None))
+    assert desk.wants_other_model(GalleryFacts(1, NEW))
+    assert in_force(start, NEW, GalleryFacts(2, None)) == NEW
+    _, updates = start(NEW, GalleryFacts(2, None))
+    assert updates.newer_id is None
+
+
+def test_older_software_keeps_the_model_of_its_gallery_too(start: Start) -> None:
+    assert in_force(start, NEW, GalleryFacts(1, NEW)) == NEW
+    assert in_force(start, OLD, GalleryFacts(1, NEW)) == NEW
+
+
+def test_a_device_without_a_gallery_takes_what_comes_with_its_software(start: Start) -> None:
+    assert in_force(start, OLD, None) == OLD
+    assert in_force(start, NEW, None) == NEW
+
+
+def test_a_model_whose_gallery_is_gone_for_good_is_not_kept(start: Start, config: DeviceConfig) -> None:
+    in_force(start, OLD, GalleryFacts(1, OLD))
+    in_force(start, NEW, GalleryFacts(2, NEW))
+    assert in_force(start, OLD, GalleryFacts(3, OLD)) == OLD
+    assert sorted(path.name for path in (config.device.state_dir / "models").iterdir()) == ["shipped"]
+
+
+def test_a_configured_model_is_the_one(start: Start, config: DeviceConfig, tmp_path: Path) -> None:
+    in_force(start, OLD, GalleryFacts(1, OLD))
+    pinned = replace(config, model=ModelSection(shipped_model_dir()))
+    model, updates = open_models(pinned, GalleryFacts(1, OLD), 0)
+    assert (model.model_id, updates.newer_id) == (NEW, None)
+
+
+def test_with_a_damaged_state_the_model_of_the_gallery_is_still_taken(
+    start: Start, config: DeviceConfig
+) -> None:
+    in_force(start, OLD, GalleryFacts(1, OLD))
+    state = config.device.state_dir / "updates" / "state.json"
+    state.write_bytes(b"{")
+    model, updates = start(NEW, GalleryFacts(1, OLD))
+    assert (model.model_id, updates.state) == (OLD, None)
+    assert state.read_bytes() == b"{"
+
+
+def test_a_damaged_copy_is_no_model(start: Start, config: DeviceConfig) -> None:
+    in_force(start, OLD, GalleryFacts(1, OLD))
+    (config.device.state_dir / "models" / "shipped" / "palm-embedding.onnx").write_bytes(b"torn")
+    assert in_force(start, NEW, GalleryFacts(1, OLD)) == NEW
+
+
+def test_a_disk_that_refuses_the_copy_stops_no_start(
+    start: Start, config: DeviceConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    (config.device.state_dir / "models").write_bytes(b"")
+    assert in_force(start, OLD, GalleryFacts(1, OLD)) == OLD
+    assert "cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_power_may_go_at_any_step_of_keeping_a_model(
+    start: Start, config: DeviceConfig, torn: bool
+) -> None:
+    steps = 0
+    for cut in range(1, 100):
+        in_force(start, OLD, GalleryFacts(cut, OLD))
+        fuse = Fuse(config.device.state_dir, cut, torn=torn)
+        try:
+            with power(fuse):
+                start(NEW, GalleryFacts(cut + 1, NEW))
+        except PowerCut:
+            steps += 1
+        assert in_force(start, NEW, GalleryFacts(cut + 1, NEW)) == NEW
+        assert in_force(start, OLD, GalleryFacts(cut + 1, NEW)) == NEW
+        if not fuse.blown:
+            break
+    assert steps > 10
