@@ -30,13 +30,14 @@ from tests.packaging.gate_in_a_tree import (
     wait_for_active,
     wait_for_outcome,
 )
+from tools.cloud.pack_release import republish
 from tools.rig.demo.programs import palmctl
 from tools.rig.demo.setting import DBD_ID
 from tools.rig.demo.waiting import wait_until
 from tools.rig.packaging.debian_package import DebianRelease
 
 pytestmark = [*DEBIAN_TREES, EACH_RELEASE]
-SECOND = "0.2.0-1"
+SECOND, NEXT_MODEL = "0.2.0-1", "palm-next"
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +139,13 @@ def test_06_what_helps_from_afar(gate: Gate) -> None:
 
 
 def test_07_a_release_is_installed_by_root_and_serves(gate: Gate, first: str) -> None:
+    """With another model, which waits for a gallery epoch of its own."""
     machine = gate.machine
     gate.forget_films()
     package = as_version(machine.root / INSTALLED / "package", first, SECOND, machine.root / "root/next")
+    (model,) = package.glob("lib/python3*/site-packages/models/shipped/*")
+    republish(model, NEXT_MODEL, model.with_name(NEXT_MODEL))
+    shutil.rmtree(model)
     file = release_of(gate, package, 7)
     shutil.rmtree(package)
     machine.run("palmctl", "update", "apply", file)
@@ -149,6 +154,8 @@ def test_07_a_release_is_installed_by_root_and_serves(gate: Gate, first: str) ->
     assert gate.current() == SECOND
     wait_until("palmd to say so", 60, lambda: updates(gate)["app_waiting"] is None)
     machine.run("palmctl", "update", "status")
+    told = gate.palmctl("update", "status")["state"]["model"]
+    assert (told["model_id"], told["waiting"]["model_id"]) == (model.name, NEXT_MODEL)
     pid = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
     assert f"/versions/{SECOND}/" in machine.run("cat", f"/proc/{pid}/cmdline").stdout
     gate.pass_through()
