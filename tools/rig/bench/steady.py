@@ -4,10 +4,12 @@
 
 The same bench as `palmctl bench`, for as long as asked. Each passage's stages come from the socket that
 `palmctl pass` uses; page faults, memory and the bytes sent to the disk are the kernel's, of the daemon alone.
+After each passage the disk is asked for one sync of a page: what the journal's stage can be at best.
 """
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -34,6 +36,8 @@ PASSAGE_S: Final = 1.02
 SETTLED: Final = 60
 """Passages before memory is looked at: the first ones fill what is kept for reuse."""
 _WAIT_MS: Final = 30_000
+_BARE_SYNC: Final = "(a sync by itself)"
+_PAGE_BYTES: Final = 4096
 
 
 def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
         empty,
         folder / "device" / "camera",
         Path(config.link.port),
-        beside=lambda palmd: _watch(config, palmd, seen),
+        beside=lambda palmd: _watch(config, palmd, folder / "page", seen),
     )
     return {
         "templates": templates,
@@ -70,12 +74,24 @@ def measure_steady(folder: Path, *, templates: int, minutes: float) -> dict[str,
     }
 
 
-async def _watch(config: DeviceConfig, palmd: Running, seen: list[dict[str, float]]) -> None:
-    """Note every passage: its stages, and what the daemon has used until then."""
+async def _watch(config: DeviceConfig, palmd: Running, page: Path, seen: list[dict[str, float]]) -> None:
+    """Note every passage: its stages, what the daemon has used until then, and a sync of `page`."""
     while True:
         answer = await asyncio.to_thread(_next_passage, config)
         if answer is not None:
-            seen.append({name: us / 1000 for name, us in answer} | await asyncio.to_thread(_used, palmd))
+            noted = {name: us / 1000 for name, us in answer} | await asyncio.to_thread(_used, palmd)
+            seen.append(noted | {_BARE_SYNC: await asyncio.to_thread(_sync_ms, page)})
+
+
+def _sync_ms(page: Path) -> float:
+    descriptor = os.open(page, os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        os.pwrite(descriptor, os.urandom(_PAGE_BYTES), 0)
+        begun_s = time.perf_counter()
+        os.fdatasync(descriptor)
+        return (time.perf_counter() - begun_s) * 1000
+    finally:
+        os.close(descriptor)
 
 
 def _next_passage(config: DeviceConfig) -> Sequence[tuple[str, int]] | None:
