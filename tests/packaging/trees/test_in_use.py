@@ -154,7 +154,7 @@ def test_07_a_release_is_installed_by_root_and_serves(gate: Gate, first: str) ->
     assert gate.current() == SECOND
     wait_until("palmd to say so", 60, lambda: updates(gate)["app_waiting"] is None)
     machine.run("palmctl", "update", "status")
-    told = gate.palmctl("update", "status")["state"]["model"]
+    told = updates(gate)["model"]
     assert (told["model_id"], told["waiting"]["model_id"]) == (model.name, NEXT_MODEL)
     pid = machine.run("systemctl", "show", "-P", "MainPID", "palmd").stdout.strip()
     assert f"/versions/{SECOND}/" in machine.run("cat", f"/proc/{pid}/cmdline").stdout
