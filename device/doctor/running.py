@@ -4,11 +4,14 @@ import time
 from importlib.metadata import version
 
 from device import APP_PACKAGE
+from device.config.config import DeviceConfig
 from device.doctor.case import Case, Finding, fail, is_closed, not_checked, ok, skip, warn
+from device.updates.models import model_id_of
+from device.updates.store import UpdateStore
 from device.vision.hand_weights import wanted_landmarks
 from link1.errors import is_not_permitted
 from models.errors import ModelsError
-from models.manifest import load_manifest, open_embedder, shipped_model_dir
+from models.manifest import ModelManifest, load_manifest, open_embedder, shipped_model_dir
 from models.pad_network import open_pad_network
 
 
@@ -73,10 +76,11 @@ def _on_disk(case: Case) -> Finding:
 def model(case: Case) -> Finding:
     """The model: every file matches its manifest, and a known palm gives the known answer."""
     started_s = time.monotonic()
+    running = case.status.model_id if case.status else None
     try:
-        manifest = load_manifest(case.settings.model.dir or shipped_model_dir())
+        manifest = _manifest_in_force(case.settings, running)
         open_embedder(manifest)
-    except ModelsError as error:
+    except (ModelsError, PermissionError) as error:
         if is_not_permitted(error):
             return not_checked("the model's folder may not be read by this user")
         return fail(str(error), "install the package again, or correct [model] dir")
@@ -90,10 +94,21 @@ def model(case: Case) -> Finding:
                 return not_checked(f"{folder} may not be read by this user")
             return fail(str(error), "correct [liveness] model_dir, or install the network again")
     took_ms = round((time.monotonic() - started_s) * 1000)
-    running = case.status.model_id if case.status else manifest.model_id
-    if running != manifest.model_id:
+    if running not in (None, manifest.model_id):
         return fail(f"palmd runs {running}, installed is {manifest.model_id}", "systemctl restart palmd")
     return ok(f"{manifest.model_id} gives the known answer ({took_ms} ms with loading){network_id}")
+
+
+def _manifest_in_force(settings: DeviceConfig, running: str | None) -> ModelManifest:
+    """Of the model with the model_id that runs, wherever it came from; else of the configured or shipped one.
+
+    Raises ModelsError, PermissionError."""
+    installed = load_manifest(settings.model.dir or shipped_model_dir())
+    if settings.model.dir is not None or running in (None, installed.model_id):
+        return installed
+    folders = UpdateStore(settings.device.state_dir).model_folders()
+    found = next((folder for folder in folders if model_id_of(folder) == running), None)
+    return installed if found is None else load_manifest(found)
 
 
 def hands(case: Case) -> Finding:

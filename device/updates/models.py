@@ -100,10 +100,10 @@ def _shipped(
 ) -> _Shipped:
     """The configured folder; else what came with the software, or before, as the gallery wants it."""
     folder = config.model.dir or shipped_model_dir()
-    shipped = _Shipped(folder, _id_of(folder))
+    shipped = _Shipped(folder, model_id_of(folder))
     if config.model.dir is not None or store.keeps(folder):
         return shipped
-    kept_id = _id_of(store.kept_model)
+    kept_id = model_id_of(store.kept_model)
     if kept_id in (NO_MODEL_ID, shipped.model_id) or not shipped_stays(state, facts, shipped.model_id):
         return shipped
     _log.warning("the model %s waits for its gallery epoch; %s stays in force", shipped.model_id, kept_id)
@@ -152,7 +152,8 @@ def _opened(folder: Path) -> OpenedModel:
         return OpenedModel(manifest.model_id, None, agree_cosine, str(error))
 
 
-def _id_of(folder: Path) -> str:
+def model_id_of(folder: Path) -> str:
+    """Of the model in `folder`; `NO_MODEL_ID` where there is none that is whole."""
     try:
         return load_manifest(folder).model_id
     except ModelsError:

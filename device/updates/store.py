@@ -67,6 +67,10 @@ class UpdateStore:
     def model_folder(self, release_seq: int) -> Path:
         return self._models / str(release_seq)
 
+    def model_folders(self) -> list[Path]:
+        """Every model on the disk, the shipped one's copy among them. Raises OSError."""
+        return sorted(self._models.iterdir()) if self._models.is_dir() else []
+
     @property
     def kept_model(self) -> Path:
         """The copy of a shipped model that `keep_model` made; newer software may come with another one."""

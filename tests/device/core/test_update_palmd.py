@@ -115,6 +115,13 @@ def test_a_technician_installs_a_model_from_a_stick(device: Device, tmp_path: Pa
         assert json.loads(again.stdout)["model"]["release_seq"] == 7
 
 
+def doctor(device: Device) -> str:
+    """What the doctor says of the model."""
+    done = CliRunner().invoke(main, ["doctor", "model", "--config", str(device.board.config_path)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -> None:
     payload = model_payload()
@@ -142,6 +149,7 @@ def test_a_model_and_its_gallery_epoch_change_together_by_mail(device: Device) -
             said = await shown(validator, device, 9001)
             assert (said.verdict.result, said.verdict.model_id) == (VerdictResult.MATCH, OTHER_MODEL)
             await until(lambda: not updates(device)["model"]["on_trial"])
+            assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
 
     with PtyPair() as pair, device.running():
         asyncio.run(story(device.plug(pair)))
@@ -165,6 +173,7 @@ def test_software_with_another_model_serves_the_gallery_that_it_finds(tmp_path: 
             assert waiting == {"release_seq": 0, "version": "shipped", "model_id": shipped_id()}
             told = CliRunner().invoke(main, ["update", "status", "--config", str(device.board.config_path)])
             assert f"waiting   model {shipped_id()}, shipped: for its gallery epoch" in told.stdout
+            assert f"{OTHER_MODEL} gives the known answer" in doctor(device)
             page = epoch_page(device, 2, shipped_id())
             assert validator.mail.offer(1, record(device, 1, "svc.gallery.snapshot.page", page))
             validator.pump.kick()
