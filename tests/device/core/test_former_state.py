@@ -23,7 +23,7 @@ from link1.keys import SealKey, SigningKey
 from link1.objects import VerdictResult
 from link1.signed import Kind, sign_object
 from models.manifest import load_manifest, shipped_model_dir
-from tests.archives import unpack_own
+from tests.archives import unpack_kept
 from tests.device.core.former_state import ARCHIVE, FOLDER, VERDICTS
 from tests.device.whole_device import (
     Device,
@@ -43,7 +43,7 @@ from tools.palmctl.bench.verdict_latency import FolderWriter
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, Any]:
     """Unpack the state into `tmp_path`; what is known of it."""
-    unpack_own(Path(__file__).with_name(ARCHIVE), tmp_path)
+    unpack_kept(Path(__file__).with_name(ARCHIVE), tmp_path)
     path = tmp_path / "device.toml"
     path.write_text(path.read_text().replace(str(FOLDER), str(tmp_path)))
     read: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())

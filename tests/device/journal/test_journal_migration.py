@@ -18,7 +18,7 @@ from device.journal.seal import RowSeal
 from device.trust.credentials import key_source
 from device.trust.keystore import KeyStore
 from link1.canonical import read_strict
-from tests.archives import unpack_own
+from tests.archives import unpack_kept
 from tests.device.core import former_state
 from tests.device.core_makers import HandClock
 
@@ -29,7 +29,7 @@ UNION ALL SELECT 'answers', ref, seq, sealed FROM answers"""
 @pytest.fixture
 def keys(tmp_path: Path) -> KeyStore:
     """The state of a device that has served, unpacked into `tmp_path`; its keys."""
-    unpack_own(Path(former_state.__file__).with_name(former_state.ARCHIVE), tmp_path)
+    unpack_kept(Path(former_state.__file__).with_name(former_state.ARCHIVE), tmp_path)
     path = tmp_path / "device.toml"
     path.write_text(path.read_text().replace(str(former_state.FOLDER), str(tmp_path)))
     return KeyStore.load(key_source(load_config(path).keys_dir))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
-from tests.archives import unpack_own
+from tests.archives import unpack_kept
 from tests.packaging.release.conftest import EPOCH
 from tools.rig.packaging.documents import locked_names
 from tools.rig.packaging.release.distributions import (
@@ -57,7 +57,7 @@ def test_another_path_gives_the_same_bytes(wheels: Path, copied_checkout: Path, 
 
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_source_distribution_builds_the_same_wheel(wheels: Path, name: str, tmp_path: Path) -> None:
-    unpack_own(sdist_of(wheels, name), tmp_path)
+    unpack_kept(sdist_of(wheels, name), tmp_path)
     (root,) = tmp_path.iterdir()
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
