@@ -217,15 +217,14 @@ class Gallery:
                 return Applied(behind=True)
             with self._store.transaction():
                 changes = carry_out(self._store, held.generation, held.count, deltas, view.index.coder)
-                if page.has_more:
-                    pass  # what the head counts is there after further pages
-                elif changes.count == head.count:
+                if not page.has_more:  # else what the head counts is there after further pages
+                    if changes.count != head.count:
+                        raise PageRefused(
+                            RefusalCode.STATE_MISMATCH,
+                            f"the head counts {head.count} templates at seq {head.seq}, "
+                            f"here are {changes.count}",
+                        )
                     time = held.time.with_head(head.issued_at_ms, now, complete=True)
-                else:
-                    raise PageRefused(
-                        RefusalCode.STATE_MISMATCH,
-                        f"the head counts {head.count} templates at seq {head.seq}, here are {changes.count}",
-                    )
                 held = Held(_position(head), held.generation, changes.count, time)
                 self._store.save_state("held", head.seq, held.to_obj())
                 others = bool(changes.models - {self._model_id})

@@ -38,8 +38,8 @@ class OpenedModel:
 class OpenedUpdates:
     """Updates at the start; `fault` says why `state` is None, and then no update is accepted.
 
-    `shipped_id`: of the model that takes the place of the shipped one. `newer_id`: of the one that came with
-    the software, while it waits for its gallery epoch."""
+    `shipped_id`: of the model that takes the place of the shipped one. `newer_id`: of the model that came
+    with the software, while it waits for its gallery epoch."""
 
     store: UpdateStore
     state: UpdateState | None

@@ -194,7 +194,7 @@ def test_the_count_is_compared_only_where_nothing_follows(service: Service, gall
 
 
 def test_a_page_that_more_pages_follow_makes_nothing_fresh(service: Service, gallery: Gallery) -> None:
-    """Its count may be the right one by chance: somebody was enrolled and somebody erased in what follows."""
+    """Its count may be the right one by chance: what follows enrols a person and erases another."""
     service.noop()
     page = {**service.deltas_obj(4, issued_at_ms=NOW_MS + HOUR), "has_more": True}
     assert len(service.live) == gallery.count

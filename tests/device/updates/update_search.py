@@ -33,7 +33,7 @@ from device.updates.state import (
 from tests.device.updates.update_setting import manifest
 
 OURS, OTHER = "palm-1", "palm-2"
-"""The model_id of the model that is shipped at first, and one that needs an epoch of its own."""
+"""The model_id of the model that is shipped at first, and of another, which needs its own epoch."""
 RELEASES: Final = 3
 EPOCHS: Final = 3
 _FIRST: Final = 7
