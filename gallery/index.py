@@ -42,7 +42,7 @@ SEGMENT_ROWS: Final = 16_384
 """Rows of a full segment. Taking one template out copies its segment: 8 MiB, a few milliseconds."""
 OPEN_ROWS: Final = 1_024
 """Rows up to which small segments are always joined: a new template copies at most this many, 512 KiB."""
-FIRST_K: Final = 32
+FIRST_K: Final = 16
 """Rows pooled from each probe. Coarse ranks err by a few places; a person has at most six templates."""
 MAX_PROBES: Final = 64
 """Vectors of one search: several crops of one hand, never a bulk job."""
