@@ -26,6 +26,8 @@ from tools.cloud.store import (
 )
 from tools.palmctl.groups import WholeHelpGroup
 
+_YEAR_S = 365 * 24 * 3600
+
 
 @click.group(cls=WholeHelpGroup)
 def cloud() -> None:
@@ -335,7 +337,7 @@ def signer() -> None:
 
 @signer.command("rotate")
 @click.option("--use", required=True, metavar="U")
-@click.option("--in-s", type=click.IntRange(min=0), default=86400, show_default=True)
+@click.option("--in-s", type=click.IntRange(0, _YEAR_S), default=86400, show_default=True)
 @on_store
 def signer_rotate(*, use: str, in_s: int) -> Work:
     """Publish a new key for a use; it signs from --in-s seconds on."""
@@ -345,7 +347,7 @@ def signer_rotate(*, use: str, in_s: int) -> Work:
 
 
 @signer.command("drill")
-@click.option("--in-s", type=click.IntRange(min=0), default=86400, show_default=True)
+@click.option("--in-s", type=click.IntRange(0, _YEAR_S), default=86400, show_default=True)
 @on_store
 def signer_drill(*, in_s: int) -> Work:
     """Publish a new key for every use at once, and print which devices follow.

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tools.cloud.store import Work, environment_of, of_environment, on_store
+from tools.cloud.store import Work, echo, environment_of, of_environment, on_data, on_store, reported
 from tools.palmctl.groups import WholeHelpGroup
 
 _Q = click.IntRange(0, 10_000)
@@ -77,15 +77,24 @@ def config_show(*, tenant: str, mode: str) -> Work:
 @click.option("--passage-timeout-ms", type=_WAIT)
 @click.option("--gallery-ttl-ms", type=click.IntRange(1, 6 * 3600 * 1000))
 @of_environment
-@on_store
-def config_set(*, tenant: str, mode: str, **given: Any) -> Work:
+@on_data
+@reported
+def config_set(
+    *, tenant: str, mode: str, data: Path, database: str | None, as_json: bool, **given: Any
+) -> None:
     """Change the configuration: config_seq rises, and every active device is sent the new one."""
+    from cloud_client.reference_server.contract.times import system_now_ms
     from cloud_client.reference_server.ops import mail_send as sending
+    from cloud_client.reference_server.ops.serve import DataDirectory
 
     changes = {name: value for name, value in given.items() if value is not None}
-    return lambda tx, vault, now_ms: sending.set_config(
-        tx, vault, environment_of(tenant, mode), changes, now_ms
-    )
+    now_ms = system_now_ms()
+    store, vault = DataDirectory.of(data, database).open(now_ms)
+    try:
+        config = sending.set_config(store, vault, environment_of(tenant, mode), changes, now_ms)
+        echo(config, as_json=as_json)
+    finally:
+        store.close()
 
 
 @click.group("factory-ca", cls=WholeHelpGroup)

@@ -3,6 +3,7 @@
 The service fills inboxes by itself with everything else (receipts, revocations, the gallery).
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKi
 from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.errors import OperatorError
-from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.ops.retention import PAUSE_S
+from cloud_client.reference_server.store.base import CloudStore, Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, read_strict
 from link1.errors import FormatError
@@ -38,6 +40,8 @@ _SENDABLE: Final[Mapping[MailKind, tuple[type[Body], Kind | None]]] = {
 }
 """The type of record, the shape of what the file holds, and what it is signed as."""
 
+STEP_DEVICES: Final = 50
+"""Sealed to in one transaction, in a tenth of a second; others write in between."""
 SENDABLE: Final = tuple(kind.value for kind in _SENDABLE)
 
 
@@ -97,9 +101,25 @@ def show_config(tx: Tx, environment: Environment) -> dict[str, Any]:
 
 
 def set_config(
-    tx: Tx, vault: Vault, environment: Environment, changes: Mapping[str, Any], now_ms: int
+    store: CloudStore, vault: Vault, environment: Environment, changes: Mapping[str, Any], now_ms: int
 ) -> dict[str, Any]:
-    """``config set``: a new configuration, signed and sent to every active device of the environment."""
+    """``config set``: a new configuration, signed and mailed to every active device of the environment.
+
+    Cut off before its end, it is in force for all of them, and those that live on mail alone may lack it:
+    given once more it goes to all again.
+    """
+    config = store.write(lambda tx: _changed(tx, environment, changes))
+    last: str | None = ""
+
+    def step(tx: Tx) -> str | None:
+        return _send_config(tx, vault, environment, last or "", now_ms)
+
+    while (last := store.write(step)) is not None:
+        time.sleep(PAUSE_S)
+    return config
+
+
+def _changed(tx: Tx, environment: Environment, changes: Mapping[str, Any]) -> dict[str, Any]:
     if not changes:
         raise OperatorError("nothing to change: give at least one of the options")
     thresholds = device_config.DEFAULT_THRESHOLDS.keys() - {"thr_id"}
@@ -109,15 +129,23 @@ def set_config(
         )
     config = device_config.change_config(tx, environment, changes)
     _checked(ConfigObject, config, "the configuration")
-    mail = InboxMail(MailKind.CONFIG, device_config.signed_config(tx, vault, environment, now_ms))
-    for device in tx.all(
-        """SELECT * FROM devices
-           WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active'
-           ORDER BY device_id""",
-        **environment.params,
-    ):
-        mail_inbox.post(tx, vault, device, mail, now_ms=now_ms)
     return config
+
+
+def _send_config(tx: Tx, vault: Vault, environment: Environment, after: str, now_ms: int) -> str | None:
+    """The configuration to some more devices; the last one of them, None when there were no more."""
+    mail = InboxMail(MailKind.CONFIG, device_config.signed_config(tx, vault, environment, now_ms))
+    devices = tx.all(
+        """SELECT * FROM devices
+           WHERE tenant_id = :tenant_id AND livemode = :livemode AND status = 'active' AND device_id > :after
+           ORDER BY device_id LIMIT :most""",
+        after=after,
+        most=STEP_DEVICES,
+        **environment.params,
+    )
+    for device in devices:
+        mail_inbox.post(tx, vault, device, mail, now_ms=now_ms)
+    return devices[-1]["device_id"] if devices else None
 
 
 def _read(word: str, content: bytes) -> tuple[MailKind, JsonObject]:

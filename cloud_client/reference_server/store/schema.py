@@ -551,6 +551,8 @@ MIGRATIONS: Final = (
     _FLEET,
     _WRAPPING,
     _EPOCHS,
+    # The sweep deletes by it.
+    ("CREATE INDEX verdicts_received ON verdicts (received_ms)",),
 )
 
 ENGINE_MIGRATIONS: Final[Mapping[str, Mapping[int, tuple[str, ...]]]] = {

@@ -81,6 +81,29 @@ def test_bad_registrations(tenant: Tenant) -> None:
     assert answer(good) == "unauthenticated"
 
 
+def test_no_spelling_of_a_registration_does_without_the_http_keys_signature(tenant: Tenant) -> None:
+    """What one JSON reader takes for the same value as another, and what a strict one refuses."""
+    device = SimDevice(tenant, "gate-1")
+    token = tenant.token("gate-1")
+    good = device.registration(token)
+    fact = "passage_sensor"
+    zero = sign_object(Kind.REGISTER, good["proof"]["register_obj"] | {fact: 0}, device.verdict_key)
+    for proof, spelt in ((good["proof"], "false"), (zero, "0"), (zero, "0.0"), (zero, "-0.0")):
+        text = json.dumps(good | {"proof": proof})
+        head, middle, tail = text.rpartition(f'"{fact}": ')
+        content = head + middle + spelt + tail.partition(",")[1] + tail.partition(",")[2]
+        unsigned = tenant.cloud.run(
+            tenant.cloud.http.request(
+                "POST",
+                "/v1/devices/register",
+                headers={"Authorization": f"Provisioning {token}", "Content-Type": "application/json"},
+                content=content,
+            )
+        )
+        assert code_of(unsigned) == "unauthenticated", spelt
+    assert code_of(device.register(token, good | {"proof": zero})) == "unauthenticated"
+
+
 def test_a_token_registers_one_set_of_keys(tenant: Tenant) -> None:
     token = tenant.token("gate-1")
     assert SimDevice(tenant, "gate-1").register(token).status_code == 201

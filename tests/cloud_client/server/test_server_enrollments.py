@@ -29,6 +29,25 @@ def test_a_short_code_stands_for_the_token(tenant: Tenant, partner: Partner) -> 
     assert partner.get(f"/v1/enrollment-sessions/{session['session_id']}")["status"] == "expired"
 
 
+def test_a_session_that_was_shown_as_expired_stays_so(tenant: Tenant, partner: Partner) -> None:
+    subject_id = partner.person()["subject_id"]
+    enrolled = partner.session(subject_id, expires_in_s=60)
+    device = tenant.device()
+    made = device.enrolment(enrolled["token"], {"L": vector(1), "R": vector(2)})
+    device.post("/v1/enrollments", made, 201)
+
+    def statuses() -> list[str]:
+        return [partner.get(f"/v1/enrollment-sessions/{one['session_id']}")["status"] for one in ended]
+
+    ended = [partner.session(subject_id, expires_in_s=60)]
+    tenant.cloud.clock.forward(s=61)
+    assert statuses() == ["expired"]
+    ended.append(partner.session(subject_id, expires_in_s=60))
+    tenant.cloud.clock.forward(s=61)
+    partner.delete(f"/v1/subjects/{subject_id}/consents/enrollment")
+    assert statuses() == ["expired", "expired"]
+
+
 def test_sessions_end_in_every_way(tenant: Tenant, partner: Partner) -> None:
     device = tenant.device()
     subject_id = partner.person()["subject_id"]

@@ -52,9 +52,11 @@ def opened(mail: Mailbox, kind: Kind, body: JsonObject) -> JsonObject:
 
 def set_config(tenant: Tenant, **changes: Any) -> Any:
     environment = tenant.environment("test")
-    return tenant.cloud.operate(
-        lambda tx, vault, now: mail_send.set_config(tx, vault, environment, changes, now)
-    )
+    store, vault = tenant.cloud.data.open(tenant.cloud.clock.ms)
+    try:
+        return mail_send.set_config(store, vault, environment, changes, tenant.cloud.clock.ms)
+    finally:
+        store.close()
 
 
 BUNDLE = {
@@ -153,6 +155,16 @@ def test_what_is_not_sent(tenant: Tenant, mail: Mailbox, kind: str, obj: JsonObj
 def test_to_whom_it_is_not_sent(tenant: Tenant, mail: Mailbox) -> None:
     with pytest.raises(OperatorError, match="no such device"):
         send(tenant, "svc.trust.bundle", BUNDLE, "nobody")
+
+
+def test_a_configuration_goes_out_some_devices_at_a_time(
+    tenant: Tenant, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others write in between: sealing to thousands in one transaction held them up for seconds."""
+    monkeypatch.setattr(mail_send, "STEP_DEVICES", 2)
+    boxes = [Mailbox(tenant.device(f"gate-{number}")) for number in range(5)]
+    set_config(tenant, attempts=4)
+    assert [[kind for kind, _ in box.fetch(partner)] for box in boxes] == [["svc.config"]] * 5
 
 
 def test_a_changed_configuration_rises_and_goes_to_every_device(

@@ -104,6 +104,28 @@ def test_a_month_without_that_day(own_cloud: Cloud) -> None:
     assert swept("2028-03-01T00:00:00Z") == 1
 
 
+def test_verdicts_go_by_the_clock_of_the_service(own_cloud: Cloud) -> None:
+    """A gate whose clock is years off opens all the same, and its verdicts are billed like others."""
+    cloud = own_cloud
+    tenant = cloud.new_tenant()
+    partner, device = tenant.partner(), tenant.device()
+    for text in ("2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z", rfc3339(START_MS), "2099-01-01T00:00:00Z"):
+        device.upload({"signed_verdict": device.verdict(decided_at_ms=parse_rfc3339(text))})
+
+    def listed() -> int:
+        cursor, count = None, 0
+        while True:
+            page = partner.get("/v1/verdicts", order="asc", limit=1, **({"cursor": cursor} if cursor else {}))
+            count, cursor = count + len(page["data"]), page["next_cursor"]
+            if not page["has_more"]:
+                return count
+
+    assert sweep(cloud, START_MS + _DAY_MS)["verdicts"] == 0
+    assert listed() == 4
+    assert sweep(cloud, START_MS + 400 * _DAY_MS)["verdicts"] == 4
+    assert listed() == 0
+
+
 def test_sweep_wants_a_moment(own_cloud: Cloud) -> None:
     for text in ("tomorrow", "2030-01-01", "2030-01-01T00:00:00", "1700000000"):
         done = CliRunner().invoke(

@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from cloud_client.reference_server.domain.tenancy import signers
+from cloud_client.reference_server.errors import OperatorError
+from cloud_client.reference_server.ops import commands as operator
 from cloud_client.reference_server.ops import mail_send
 from cloud_client.reference_server.ops.signer_drill import drill, report
 from tests.cloud_client.server.mail_harness import Mailbox
@@ -76,6 +79,38 @@ def test_a_drill_names_every_key_and_what_is_known_of_each_device(own_cloud: Clo
     assert "silent" not in follows(cloud)
     second = drilled()
     assert {key["kid_before"] for key in second["keys"]} == {key["kid"] for key in first["keys"]}
+
+
+def test_a_key_does_not_take_over_before_one_that_was_published_earlier(own_cloud: Cloud) -> None:
+    """It would give that one an end, and the other would go on signing past it."""
+
+    def rotated(in_s: int) -> str:
+        kid: str = own_cloud.operate(
+            lambda tx, vault, now: operator.rotate_signer(tx, vault, "gallery", in_s, now)["kid"]
+        )
+        return kid
+
+    later = rotated(30 * 24 * HOUR_S)
+    for in_s in (0, HOUR_S, 30 * 24 * HOUR_S):
+        with pytest.raises(OperatorError, match="takes over at"):
+            rotated(in_s)
+    last = rotated(31 * 24 * HOUR_S)
+    ends = {key["kid"]: key["not_after"] for key in own_cloud.send("GET", "/v1/keys").json()["keys"]}
+    assert (ends[later] is None, ends[last]) == (False, None)
+
+
+def test_what_has_signed_receipts_stays_published(own_cloud: Cloud) -> None:
+    partner = own_cloud.new_tenant().partner()
+    signed = partner.delete(f"/v1/subjects/{partner.person()['subject_id']}")["signed_receipt"]
+    own_cloud.operate(
+        lambda tx, vault, now: [
+            operator.rotate_signer(tx, vault, use, HOUR_S, now) for use in ("erasure_receipt", "webhook")
+        ]
+    )
+    own_cloud.clock.forward(ms=10 * signers.OVERLAP_MS)
+    listed = own_cloud.send("GET", "/v1/keys").json()["keys"]
+    assert signed["signer_kid"] in {key["kid"] for key in listed}
+    assert [key["use"] for key in listed].count(["webhook"]) == 1
 
 
 def test_the_commands_print_it(tmp_path: Path) -> None:

@@ -68,10 +68,13 @@ def _destroy_enrollment(call: Call, tx: Tx, row: Row) -> None:
     mail_gallery.withdraw(tx, call.vault, call.environment, call.now_ms)
     # A session that waits, for the palm or for an operator, has lost its purpose.
     tx.run(
-        """UPDATE sessions SET status = 'cancelled', token_hash = NULL, token_ct = NULL,
-                  short_code_mac = NULL, review_ct = NULL
+        """UPDATE sessions
+           SET status = CASE WHEN status = 'open' AND expires_ms <= :now_ms THEN 'expired'
+                             ELSE 'cancelled' END,
+               token_hash = NULL, token_ct = NULL, short_code_mac = NULL, review_ct = NULL
            WHERE subject_id = :subject_id AND status IN ('open', 'review')""",
         subject_id=subject_id,
+        now_ms=call.now_ms,
     )
     tx.run(
         """UPDATE subjects SET model_id = NULL, hands = NULL, enrolled_ms = NULL

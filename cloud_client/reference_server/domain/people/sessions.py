@@ -37,9 +37,11 @@ def create_session(call: Call, tx: Tx) -> ApiAnswer:
             raise Problem(ProblemCode.DEVICE_STATE_CONFLICT)
     if row["status"] == SubjectStatus.BLOCKED:
         raise Problem(ProblemCode.SUBJECT_STATE_CONFLICT)
-    for open_session in tx.all(
-        "SELECT session_id FROM sessions WHERE subject_id = :subject_id AND status = 'open'",
+    for open_session in tx.all(  # one that has expired stays what its partner was shown
+        """SELECT session_id FROM sessions
+           WHERE subject_id = :subject_id AND status = 'open' AND expires_ms > :now_ms""",
         subject_id=row["subject_id"],
+        now_ms=call.now_ms,
     ):
         end(tx, open_session["session_id"], SessionStatus.CANCELLED)
     session_id, token = str(uuid.uuid4()), secrets.token_urlsafe(32)

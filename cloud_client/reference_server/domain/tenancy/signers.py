@@ -11,6 +11,7 @@ from typing import Final
 
 from cloud_client.reference_server.contract import answers as shown
 from cloud_client.reference_server.contract.times import rfc3339, rfc3339_or_none
+from cloud_client.reference_server.errors import OperatorError
 from cloud_client.reference_server.store.base import Row, Tx
 from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, b64_encode
@@ -37,7 +38,21 @@ def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
 
 
 def rotate(tx: Tx, vault: Vault, use: str, not_before_ms: int, now_ms: int) -> Row:
-    """A new key for a use, signing from ``not_before_ms`` on; the present one stays for the overlap."""
+    """A new key for a use, signing from ``not_before_ms`` on; the present one stays for the overlap.
+
+    OperatorError before the turn of a key that was made earlier and has not begun: that one would sign after
+    its own end.
+    """
+    waiting_ms = tx.scalar(
+        "SELECT max(not_before_ms) FROM signers WHERE use_word = :use AND not_before_ms > :now_ms",
+        use=use,
+        now_ms=now_ms,
+    )
+    if waiting_ms is not None and not_before_ms <= waiting_ms:
+        raise OperatorError(
+            f"a new key for {use} was published already and takes over at {rfc3339(waiting_ms)}: "
+            "wait for it, or give an --in-s that ends later"
+        )
     tx.run(
         """UPDATE signers SET not_after_ms = :not_after_ms
            WHERE use_word = :use AND not_after_ms IS NULL""",
@@ -84,10 +99,11 @@ def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificat
 
 
 def published(tx: Tx, now_ms: int) -> list[shown.SigningKeyAnswer]:
-    """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off."""
+    """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off, but for
+    those of receipts, which are kept for ever."""
     rows = tx.all(
         """SELECT kid, use_word, pub, not_before_ms, not_after_ms FROM signers
-           WHERE not_after_ms IS NULL OR not_after_ms > :now_ms
+           WHERE not_after_ms IS NULL OR not_after_ms > :now_ms OR use_word = 'erasure_receipt'
            ORDER BY not_before_ms DESC, kid""",
         now_ms=now_ms,
     )

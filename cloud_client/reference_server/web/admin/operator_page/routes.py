@@ -9,7 +9,6 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -302,8 +301,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _cookie(request: Request, name: str = COOKIE) -> str | None:
-    found = SimpleCookie(request.headers.get("cookie", "")).get(name)
-    return None if found is None else found.value
+    return request.cookies.get(name)
 
 
 def _number(request: Request) -> int:
