@@ -40,6 +40,23 @@ def mail_send(*, tenant: str, mode: str, device_id: str, kind: str, body: Path) 
     )
 
 
+@mail.command("resume")
+@click.option("--device-id", required=True, metavar="D")
+@of_environment
+@on_store
+def mail_resume(*, tenant: str, mode: str, device_id: str) -> Work:
+    """After a restore: go on with a device's mail where it is now.
+
+    What it mailed before the restore is lost here and deleted there, and everything after waits for it. Let
+    its mail come in first: what is still on its way before the first record that is here is not taken.
+    """
+    from cloud_client.reference_server.ops import mail_send as sending
+
+    return lambda tx, vault, now_ms: sending.resume(
+        tx, vault, environment_of(tenant, mode), device_id, now_ms=now_ms
+    )
+
+
 @mail.command("bundle")
 @of_environment
 @on_store

@@ -19,6 +19,7 @@ from cloud_client.reference_server.contract.words import DeviceStatusWord
 from cloud_client.reference_server.domain.devices import config as device_config
 from cloud_client.reference_server.domain.devices.records import row_by_id
 from cloud_client.reference_server.domain.devices.registration import key_object
+from cloud_client.reference_server.domain.mail import outbox as mail_outbox
 from cloud_client.reference_server.domain.mailbox import inbox as mail_inbox
 from cloud_client.reference_server.domain.mailbox.kinds import InboxMail, MailKind
 from cloud_client.reference_server.domain.tenancy import signers
@@ -70,6 +71,17 @@ def send(
     except FormatError as error:
         raise OperatorError(f"the record cannot be sealed: {error}") from None
     return {"device_id": device_id, "seq": posted.seq, "rid": posted.rid}
+
+
+def resume(tx: Tx, vault: Vault, environment: Environment, device_id: str, *, now_ms: int) -> dict[str, Any]:
+    """``mail resume``: after a restore, what a device mailed before is lost here and deleted there. Its mail
+    goes on with the first record that has come since."""
+    device = _device(tx, environment, device_id)
+    missing = mail_outbox.skip_missing(tx, vault, environment, device, now_ms)
+    if missing is None:
+        raise OperatorError("no record of this device waits for one before it: let its mail come in first")
+    acked_upto_seq = mail_inbox.box_of(tx, device)["outbox_seq"]
+    return {"device_id": device_id, "missing": missing, "acked_upto_seq": acked_upto_seq}
 
 
 def sign_manifest(tx: Tx, vault: Vault, obj: JsonObject, now_ms: int) -> JsonObject:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests import REPOSITORY
+from tests.cloud_client.server.mail_harness import Mailbox
 from tests.cloud_client.server.server_database import Cluster, binaries, cluster, query
 from tests.cloud_client.server.server_harness import MODEL_ID, Cloud, code_of
 from tests.cloud_client.server.server_process import Board, enrol, start
@@ -57,15 +58,30 @@ class Story:
         self.partner, self.device = self.tenant.partner(), self.tenant.device()
         self.kept = self.partner.person("kept")
         self.device.enrol(self.partner, self.kept["subject_id"], 1)
+        self.mail = Mailbox(self.tenant.device("by-mail"))
+        self.mailed()
+
+    def mailed(self) -> Any:
+        """What a device that lives on mail and its service have for each other; the service's answer."""
+        verdict = {"signed_verdict": self.mail.device.verdict()}
+        batch = self.mail.sealed("svc.verdicts.batch", {"items": [verdict]})
+        answer = self.mail.hand_in(self.partner, batch, self.mail.report())
+        self.news = [kind for kind, _ in self.mail.fetch(self.partner)]
+        return answer
 
     def move(self, cloud: Cloud) -> None:
         """The same partner and device talk to another server."""
-        self.partner.cloud = self.device.cloud = cloud
+        self.partner.cloud = self.device.cloud = self.mail.device.cloud = cloud
 
     def go_on(self) -> None:
         lost = self.partner.person("lost")
         self.device.enrol(self.partner, lost["subject_id"], 2)
         self.seen = self._head()
+        assert self.mailed()["acked_upto_seq"] == self.mail.out_seq
+        self.verdicts = {row["verdict_seq"] for row in self._verdicts()}
+
+    def _verdicts(self) -> list[dict[str, Any]]:
+        return list(self.partner.get("/v1/verdicts", device_id="by-mail")["data"])
 
     def _head(self) -> dict[str, Any]:
         head: dict[str, Any] = self.device.get("/v1/gallery/deltas?epoch=1&after_seq=2")["head"]["head_obj"]
@@ -89,6 +105,26 @@ class Story:
         )
         head = device.get("/v1/gallery/snapshot")["head"]["head_obj"]
         assert (head["epoch"], head["count"]) == (2, 4)
+        self._check_mail_goes_on(cloud, **where)
+
+    def _check_mail_goes_on(self, cloud: Cloud, **where: object) -> None:
+        """The service has lost records that the device has deleted; they come no more."""
+        behind = self.mailed()
+        assert behind["rejected"] == self.news == []
+        assert behind["acked_upto_seq"] < behind["accepted"][0] - 1
+        printed = rehearse(
+            "mail",
+            TENANT=self.tenant.tenant_id,
+            MODE="test",
+            DEVICE="by-mail",
+            DATA=cloud.data.path,
+            **where,
+        )
+        assert f"acked_upto_seq: {self.mail.out_seq}" in printed.splitlines()
+        assert self.mailed()["acked_upto_seq"] == self.mail.out_seq
+        assert {"svc.post.receipt", "svc.gallery.snapshot.page"} <= set(self.news)
+        new = {row["verdict_seq"] for row in self._verdicts()} - self.verdicts
+        assert new == {self.mail.device.seq - 1, self.mail.device.seq}
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from cloud_client.reference_server.domain.tenancy import signers
 from cloud_client.reference_server.domain.tenancy.callers import Environment
 from cloud_client.reference_server.domain.verdicts import uploads
 from cloud_client.reference_server.store.base import Row, Tx
+from cloud_client.reference_server.store.vault import Vault
 from link1.canonical import JsonObject, b64_decode, canonical_bytes
 from link1.errors import SealError
 from link1.keys import PublicKey, SealKey
@@ -81,6 +82,34 @@ def submit_device_outbox(call: Call, tx: Tx) -> ApiAnswer:
         ),
         unfinished=None if filling is None else filling.step,
     )
+
+
+def skip_missing(tx: Tx, vault: Vault, environment: Environment, device: Row, now_ms: int) -> int | None:
+    """Go on with the first record that is here; how many are missing before it, None where none is here."""
+    where = {"tenant_id": device["tenant_id"], "device_id": device["device_id"]}
+    applied: int = mail_inbox.box_of(tx, device)["outbox_seq"]
+    waiting = tx.all(
+        """SELECT seq, record FROM outbox
+           WHERE tenant_id = :tenant_id AND device_id = :device_id AND seq > :applied ORDER BY seq""",
+        applied=applied,
+        **where,
+    )
+    if not waiting:
+        return None
+    first = waiting[0]["seq"]
+    reader = _Reader(tx, environment, now_ms, signers.seal_keys(tx, vault))
+    for record in (json.loads(row["record"]) for row in waiting if row["record"] is not None):
+        _, content = reader.open(record, b64_decode(record["ct_b64"]))
+        if isinstance(content, MailedReport):
+            mail_inbox.go_on_after(tx, device, content.mailed.mail.in_applied_seq)
+    tx.run(
+        """UPDATE mail_boxes SET outbox_seq = :seq
+           WHERE tenant_id = :tenant_id AND device_id = :device_id""",
+        seq=first - 1,
+        **where,
+    )
+    _apply_in_order(reader, device)
+    return int(first) - 1 - applied
 
 
 @dataclass(frozen=True, slots=True)

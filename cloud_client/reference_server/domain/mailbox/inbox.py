@@ -21,6 +21,8 @@ from link1.canonical import JsonObject, b64_decode
 from link1.keys import SealPublicKey
 from link1.sealed import SERVICE_ID, seal_record
 
+MOST_LOST: Final = 1_000_000
+"""Records that a restore may have lost of an inbox: no device can name a seq that ends its own."""
 KEEP_ACKNOWLEDGED_MS: Final = 30 * 24 * 3600 * 1000
 
 
@@ -131,6 +133,18 @@ def acknowledge(tx: Tx, device: Row, applied_seq: int, now_ms: int) -> None:
             now_ms=now_ms,
             **where,
         )
+
+
+def go_on_after(tx: Tx, device: Row, applied_seq: int) -> None:
+    """The device has applied records that this database has lost: it takes nothing under their seqs."""
+    tx.run(
+        """UPDATE mail_boxes SET inbox_seq = :applied_seq
+           WHERE tenant_id = :tenant_id AND device_id = :device_id
+             AND inbox_seq < :applied_seq AND :applied_seq <= inbox_seq + :most""",
+        applied_seq=applied_seq,
+        most=MOST_LOST,
+        **_of(device),
+    )
 
 
 def void(tx: Tx, device: Row) -> None:
