@@ -129,6 +129,8 @@ class HandFinder:
         view = make_view(frame.pixels, WORK_WIDTH_PX)
         landmarks = self._landmarks
         if landmarks is None or view.ycrcb is None:
+            if landmarks is not None:
+                landmarks.forget()
             return self._by_own_means(frame, view)
         joints = self._search(landmarks, frame)
         seen = None

@@ -198,7 +198,10 @@ class HandLandmarks:
 
     def __init__(self, detector: Path, landmarks: Path) -> None:
         """Load two ONNX files without their self test; all but the build use ``open_landmarks``."""
-        self._detector, self._landmarks = open_session(detector), open_session(landmarks)
+        self._detector = open_session(detector)
+        # The heap has to grow whenever it has no four MiB in one piece, which each picture takes.
+        self._landmarks = open_session(landmarks, keeps_memory=True)
+        self._keeps_a_hand = False
         self._anchors = _anchors()
 
     def spots(self, pixels: NDArray[np.uint8], least: float = SPOT) -> list[Spot]:
@@ -230,7 +233,15 @@ class HandLandmarks:
                 found.append(spot)
             if len(found) == _SPOTS:
                 break
+        if not found:
+            self.forget()
         return found
+
+    def forget(self) -> None:
+        """Overwrite what the last hand has left in the network's memory; cheap where nothing is left."""
+        if self._keeps_a_hand:
+            self._landmarks.run(None, {"picture": np.zeros((1, PIECE_PX, PIECE_PX, 3), np.float32)})
+        self._keeps_a_hand = False
 
     def joints(self, pixels: NDArray[np.uint8], spot: Spot) -> HandJoints | None:
         """The joints of the hand at a place of a picture (h, w, 3) BGR; None where none is. Never raises."""
@@ -238,6 +249,7 @@ class HandLandmarks:
             return None
         matrix = spot.matrix(PIECE_PX)
         piece = _piece(pixels, matrix)
+        self._keeps_a_hand = True
         points, chance, right, _ = (
             out[0] for out in self._landmarks.run(None, {"picture": _as_input(piece)})
         )

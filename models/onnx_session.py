@@ -7,8 +7,11 @@ from typing import Any
 from models.errors import ModelFileError
 
 
-def open_session(path: Path) -> Any:
-    """An ``InferenceSession`` on the processor. Raises ``ModelFileError`` for a file that is no model."""
+def open_session(path: Path, *, keeps_memory: bool = False) -> Any:
+    """An ``InferenceSession`` on the processor. Raises ``ModelFileError`` for a file that is no model.
+
+    With ``keeps_memory`` what it computes stays in its memory until the next run.
+    """
     # From 1.29 on the wheels carry telemetry, on by default; it is read when the module is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
@@ -18,8 +21,8 @@ def open_session(path: Path) -> Any:
     options.inter_op_num_threads = 1
     # A spinning thread pool would eat the core that the next frame needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # An arena keeps what is freed, ten MiB at rest; the allocator is as fast, and overwrites it.
-    options.enable_cpu_mem_arena = False
+    # An arena keeps what is freed; the C library overwrites it.
+    options.enable_cpu_mem_arena = keeps_memory
     options.log_severity_level = 3
     # ONNX Runtime's own exceptions share no public base class.
     try:

@@ -5,11 +5,13 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
+from models import hand_landmarks
 from models.crop_geometry import Handedness, similarity_from_valleys
 from models.errors import ManifestError, ModelFileError
 from models.frames import CameraFrame
@@ -23,6 +25,7 @@ from models.hand_landmarks import (
     spot_of,
     weights_folder,
 )
+from models.onnx_session import open_session
 from models.synthesis.background import Pixels
 from models.synthesis.hand_scenes import HandScene, hand_scene
 from tests.hand_weights import needs_hand_weights
@@ -52,6 +55,9 @@ class Counting:
     def spots(self, pixels: Pixels, least: float = 0.5) -> list[Spot]:
         self.searches += 1
         return self._landmarks.spots(pixels, least)
+
+    def forget(self) -> None:
+        self._landmarks.forget()
 
     def joints(self, pixels: Pixels, spot: Spot) -> HandJoints | None:
         self.readings += 1
@@ -244,3 +250,28 @@ def test_other_files_than_the_manifest_names_are_refused(tmp_path: Path) -> None
     (folder / "hand-landmarks.onnx").write_bytes(damaged)
     with pytest.raises(ModelFileError):
         open_landmarks(folder)
+
+
+@needs_hand_weights
+def test_of_a_hand_that_has_left_nothing_stays_in_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network of the joints keeps its memory; when no hand is there, it is that of a black picture."""
+    seen: dict[str, list[bool]] = {}
+
+    class Watched:
+        def __init__(self, path: Path, **given: bool) -> None:
+            self._session, self._name = open_session(path, **given), path.stem
+
+        def run(self, names: None, feed: dict[str, Any]) -> list[Any]:
+            seen.setdefault(self._name, []).append(bool(feed["picture"].any()))
+            outputs: list[Any] = self._session.run(names, feed)
+            return outputs
+
+    monkeypatch.setattr(hand_landmarks, "open_session", Watched)
+    finder = HandFinder(open_landmarks(weights_folder()))
+    shown = scene("open", 0).pixels
+    wall, by_night = np.full((480, 640, 3), (90, 120, 150), np.uint8), np.full((480, 640, 3), 90, np.uint8)
+    for empty in (wall, by_night):
+        seen.clear()
+        for number, pixels in enumerate((shown, shown, empty, empty, empty)):
+            finder.look(CameraFrame(pixels, number * 1_000, number))
+        assert seen["hand-landmarks"] == [True, True, False]
