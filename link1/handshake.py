@@ -186,7 +186,8 @@ class Handshake:
     def judge_proof(self, body: JsonObject) -> HandshakeInput:
         """Check the peer's proof against its hello, our nonce and the pinned key."""
         hello, key = self._hello, self._hello_key
-        if hello is None or key is None:
+        # Asked for again: the key may have been revoked, or its time may be over, since the hello.
+        if hello is None or key is None or self._peer_keys(hello.kid, None) != key:
             return HandshakeInput.PROOF_BAD
         me = self._identity
         expected = HelloProof(hello.role, hello.id, me.gate_id, me.id, hello.nonce_b64, self.nonce_b64)

@@ -246,6 +246,17 @@ def test_a_revoked_key_forces_rst() -> None:
     assert [frame.kind for frame in script.take_frames()] == [FrameKind.RST]
 
 
+def test_a_key_that_is_revoked_after_the_hello_proves_nothing() -> None:
+    keys = {VALIDATOR_KEY.kid: VALIDATOR_KEY.public}
+    script, body = greeted(validator_keys=lambda kid, _at_ms: keys.get(kid))
+    script.send("hello", hello())
+    script.take_messages()
+    keys.clear()
+    script.send("prove", proof(body))
+    refusal_is_last(script, "prove")
+    nothing_served_for_a_second_then_rst(script, body)
+
+
 def test_a_peer_reset_ends_the_proven_session_and_begins_a_new_handshake() -> None:
     script = proven()
     old_tag = script.peer_tag
