@@ -24,7 +24,7 @@ from link1.envelope import (
 )
 from link1.errors import FormatError
 from link1.events import Down, ErrorReceived
-from link1.frames import Channel
+from link1.frames import Channel, Frame
 from link1.handshake import (
     Handshake,
     HandshakeAction,
@@ -95,12 +95,10 @@ class Session:
     def port_closed(self, now_ms: int) -> list[SessionEvent]:
         return self._follow(self.link.port_closed(now_ms), now_ms)
 
-    def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
-        events: list[SessionEvent] = []
-        for frame in self.link.frames_in(data):
-            if reported := self.link.take(frame, now_ms):
-                events += self._follow(reported, now_ms)
-        return events
+    def take(self, frame: Frame, now_ms: int) -> list[SessionEvent]:
+        """Deal with one frame of `Link.frames_in`; its events are to be answered before the next."""
+        reported = self.link.take(frame, now_ms)
+        return self._follow(reported, now_ms) if reported else []
 
     def sent(self, count: int, now_ms: int, in_port: int) -> list[SessionEvent]:
         reported = self.link.sent(count, now_ms, in_port)
@@ -274,8 +272,12 @@ class DrivenEnd(ABC, Generic[EventT]):
         return self._follow(self._session.port_closed(now_ms))
 
     def receive(self, data: bytes, now_ms: int) -> list[EventT]:
-        reported = self._session.receive(data, now_ms)
-        return self._follow(reported) if reported else []
+        events: list[EventT] = []
+        # One by one: what comes before a reset in the same bytes is judged in the session that it came in.
+        for frame in self.link.frames_in(data):
+            if reported := self._session.take(frame, now_ms):
+                events += self._follow(reported)
+        return events
 
     def tick(self, now_ms: int) -> list[EventT]:
         return self._follow(self._session.tick(now_ms))
