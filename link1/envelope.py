@@ -122,14 +122,15 @@ def read_message(data: bytes, sender: Role, channel: Channel | None) -> Message:
         obj = read_strict(data, max_bytes=MAX_MESSAGE_BYTES)
     except FormatError as error:
         raise MessageRefused(ErrorCode.MALFORMED, ABOUT_MESSAGE, str(error)) from None
-    version = obj.get("v")
+    version, name, body = obj.get("v"), obj.get("type"), obj.get("body")
+    # An error is never answered, so it has to be known as one, also where the rest cannot be read.
+    about = MessageType.ERROR if name == MessageType.ERROR else ABOUT_MESSAGE
     if type(version) is not int:
-        raise MessageRefused(ErrorCode.MALFORMED, ABOUT_MESSAGE, "member v is not an integer")
+        raise MessageRefused(ErrorCode.MALFORMED, about, "member v is not an integer")
     if version != 1:
-        raise MessageRefused(ErrorCode.UNSUPPORTED_VERSION, ABOUT_MESSAGE, "only v 1 is spoken here")
-    name, body = obj.get("type"), obj.get("body")
+        raise MessageRefused(ErrorCode.UNSUPPORTED_VERSION, about, "only v 1 is spoken here")
     if set(obj) != {"v", "type", "body"} or not isinstance(name, str) or not isinstance(body, dict):
-        raise MessageRefused(ErrorCode.MALFORMED, ABOUT_MESSAGE, "a message has the members v, type, body")
+        raise MessageRefused(ErrorCode.MALFORMED, about, "a message has the members v, type, body")
     try:
         type_ = MessageType(name)
     except ValueError:

@@ -277,6 +277,10 @@ def test_an_error_is_never_answered_however_wrong() -> None:
     for body in ({"code": "malformed", "about": "verdict"}, {}, {"code": 7, "about": "x"}):
         script.send("error", body)
     script.send("error", {"code": "malformed", "about": "message"}, Channel.MAIL)
+    script.send_raw(b'{"body":{"about":"verdict","code":"malformed"},"type":"error","v":2}')
+    script.send_raw(b'{"body":{},"type":"error","v":true}')
+    script.send_raw(b'{"body":{},"more":1,"type":"error","v":1}')
+    script.send_raw(b'{"body":null,"type":"error","v":1}')
     assert script.take_messages() == []
 
 
