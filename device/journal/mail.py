@@ -65,8 +65,12 @@ class MailBoxes:
     def applied(self, seq: int, *, acked_upto_seq: int = 0) -> None:
         """Inbox record `seq` has taken effect; with a receipt, the outbox up to `acked_upto_seq` is settled.
 
-        Raises JournalError when `seq` is not the next one.
+        May be repeated after an error. Raises JournalError when `seq` is neither the next one nor the last.
         """
+        if seq == self.position().in_applied_seq:
+            # Noted already: then the witness could not be written, and nothing was acknowledged yet.
+            keep_numbers(self._rows, self._rows.witness)
+            return
         with self._rows.transaction():
             position = self.position()
             if seq != position.in_applied_seq + 1:

@@ -266,6 +266,29 @@ def test_numbers_of_the_mail_that_the_witness_does_not_have_yet_count(
     again.close()
 
 
+def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is_noted_again(
+    running: tuple[Journal, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, folder = running
+    mailed(journal)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Slots, "write", refuse)
+        with pytest.raises(JournalError, match="witness"):
+            journal.mail.applied(3, acked_upto_seq=2)
+    after, behind = journal.mail.position(), (folder / "journal.db.witness").read_bytes()
+    journal.mail.applied(3, acked_upto_seq=2)
+    assert journal.mail.position() == after
+    assert (folder / "journal.db.witness").read_bytes() != behind
+    for seq in (2, 5):
+        with pytest.raises(JournalError, match=f"inbox record {seq} does not follow 3"):
+            journal.mail.applied(seq)
+    journal.close()
+
+
 def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Journal, Path]) -> None:
     journal, folder = running
     mailed(journal)

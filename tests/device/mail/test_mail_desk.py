@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from device.errors import JournalError
+from device.journal.witness import JournalWitness, Numbers
 from link1.bodies import MailState
 from link1.canonical import b64_encode, canonical_bytes
 from link1.keys import SealKey, SigningKey
@@ -54,6 +56,31 @@ def test_a_device_without_network_gets_its_gallery_and_says_where_it_stands(mail
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 5)
         assert living.gallery.count == 6
         assert living.desk.position.out_acked_seq == office.applied_seq
+
+    live(mailed, story)
+
+
+def test_one_write_that_fails_after_a_record_was_noted_does_not_stop_the_mail(
+    mailed: Mailed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, keep = mailed.office, JournalWitness.keep_numbers
+    refused: list[Numbers] = []
+
+    def refuse_once(witness: JournalWitness, numbers: Numbers) -> None:
+        if numbers.in_applied_seq == 2 and not refused:
+            refused.append(numbers)
+            raise JournalError("Input/output error")
+        keep(witness, numbers)
+
+    monkeypatch.setattr(JournalWitness, "keep_numbers", refuse_once)
+
+    async def story(living: Living) -> None:
+        await living.carry_until(lambda: bool(office.reports()))
+        for _ in range(3):
+            office.post_receipt()
+        await living.carry_until(lambda: living.desk.position.in_applied_seq == 3, rounds=40)
+        assert [settled.state for settled in living.settled] == [MailState.APPLIED] * 3
+        assert len(refused) == 1
 
     live(mailed, story)
 
