@@ -186,6 +186,8 @@ class MailDesk:
         batch = await self.journal_thread.do(lambda: self.boxes.unmailed(MAX_BATCH_ITEMS))
         if not batch.items:
             return False
+        if batch.tickets[0].table == "evidence" and self._many_unsettled():
+            return False  # of forged messages there may be any number; a batch of verdicts is never held back
         count = await asyncio.to_thread(outbox.fitting, batch.items)
         await self._append(
             outbox.OutboxType.VERDICTS, {"items": list(batch.items[:count])}, batch.tickets[:count]
@@ -197,11 +199,14 @@ class MailDesk:
         state, now_ms = self.report(at), self.clock.monotonic_ms()
         if self.online() and state.refused is None:
             return False
-        if at.out_seq - at.out_acked_seq >= outbox.MAX_UNSETTLED or not self._reports.due(state, now_ms):
+        if self._many_unsettled() or not self._reports.due(state, now_ms):
             return False
         await self._append(outbox.OutboxType.REPORT, state.to_body(at.in_applied_seq))
         self._reports.made(state, now_ms)
         return True
+
+    def _many_unsettled(self) -> bool:
+        return self.position.out_seq - self.position.out_acked_seq >= outbox.MAX_UNSETTLED
 
     async def wiped(self, wipe_id: str, destroy: Callable[[OutboxEntry], Awaitable[None]]) -> None:
         """Seal the record of the wipe, have everything else destroyed, then offer only that record.

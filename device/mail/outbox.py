@@ -22,7 +22,7 @@ REPORT_EVERY_MS: Final = 30_000
 REPORT_APART_MS: Final = 2_000
 """The least time between two reports, however much changes."""
 MAX_UNSETTLED: Final = 256
-"""Beyond so many records without a receipt, no report is made."""
+"""Beyond so many records without a receipt, neither a report nor a batch of evidence is made."""
 
 _AROUND_BYTES: Final = 256
 """More than enc (32), tag (16) and the JSON around the items of a batch (about 60)."""

@@ -10,8 +10,10 @@ import pytest
 
 from device.errors import JournalError
 from device.journal.witness import JournalWitness, Numbers
+from device.mail import outbox
 from link1.bodies import MailState
 from link1.canonical import b64_encode, canonical_bytes
+from link1.events import Backing
 from link1.keys import SealKey, SigningKey
 from link1.signed import Kind, sign_object
 from tests.device.carrier_setting import SERVICE_KEY, Service
@@ -155,6 +157,30 @@ def test_a_receipt_settles_what_it_covers_and_no_more(mailed: Mailed) -> None:
         await living.carry_until(lambda: living.desk.position.in_applied_seq == 2)
         assert living.desk.position.out_acked_seq == living.desk.position.out_seq
         assert await living.pending_uploads() == 0
+
+    live(mailed, story)
+
+
+def test_forged_evidence_fills_the_outbox_to_a_bound_and_holds_back_no_verdict(
+    mailed: Mailed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MAX_UNSETTLED", 3)
+
+    async def story(living: Living) -> None:
+        office, journal = living.office, living.journal
+        await living.decide(1)
+        await living.carry_until(lambda: office.verdict_seqs() == [1])
+        for number in range(6):
+            forged = {"decision_obj": {"txn_id": f"{1:032x}", "number": number}}
+            keep = partial(journal.record_evidence, "decision", forged, f"{1:032x}", Backing.UNSIGNED)
+            await living.threads[0].do(keep)
+            await living.carry(4)
+        assert living.desk.position.out_seq == 3
+        await living.decide(2)
+        await living.carry_until(lambda: 2 in office.verdict_seqs())
+        assert living.desk.position.out_seq == 4
+        office.post_receipt()
+        await living.carry_until(lambda: living.desk.position.out_seq > 4)
 
     live(mailed, story)
 
