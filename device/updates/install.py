@@ -100,11 +100,10 @@ def install(
         versions.tidy()
         return outcome
     # Without a way back a technician or a package has put in another version meanwhile, which stays.
-    went_back = versions.put_back()
-    outcome = _noted(versions, manifest, before, code or "died_on_trial")
-    if went_back:
+    if versions.put_back():
         _restart(trial)
-    versions.tidy()
+    versions.tidy()  # a disk that the release filled has room for the note then
+    outcome = _noted(versions, manifest, before, code or "died_on_trial")
     print(
         f"palm-update: release {manifest.release_seq} did not serve ({outcome.code}); "
         f"{versions.current} is in use",
@@ -125,7 +124,10 @@ def recover(versions: Versions) -> bool:
     put_back = versions.put_back()
     if not newest.trial:
         return put_back
-    versions.note(replace(newest, trial=False, code="died_on_trial"))
+    try:
+        versions.note(replace(newest, trial=False, code="died_on_trial"))
+    except OSError as error:  # the next run notes it; the daemons have to leave the version on trial now
+        print(f"palm-update: {error}", file=sys.stderr)
     print(
         f"palm-update: the trial of {newest.version} was cut off; {versions.current} is in use",
         file=sys.stderr,

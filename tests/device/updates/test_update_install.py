@@ -181,6 +181,39 @@ def test_a_full_disk_refuses_a_release_once(tmp_path: Path, payloads: dict[str, 
         assert board.install() is None
 
 
+def test_a_trial_that_ends_on_a_full_disk_leaves_the_version_before_running(
+    tmp_path: Path, payloads: dict[str, bytes]
+) -> None:
+    (tmp_path / "device").mkdir()
+    with small_disk(tmp_path / "opt", 16):
+        board = Board(tmp_path, small=True)
+        restart, restarts = tmp_path / "restart", tmp_path / "restarts"
+        restart.write_text(
+            f"#!/bin/sh\ncd {board.prefix}\nreadlink current >>{restarts}\ncat /dev/zero >>ballast\n"
+        )
+        board.trial = replace(board.trial, within_s=0.5)
+        board.stage(payloads["dies"], 7)
+        outcome = board.install()  # its note has the room of the version that failed
+        assert restarts.read_text().split() == [f"versions/{NEW}", f"versions/{OLD}"]
+        assert outcome == board.versions.newest() == Installation(7, NEW, OLD, trial=False, code="no_start")
+
+
+def test_a_trial_that_was_cut_off_is_ended_on_a_full_disk_and_noted_later(tmp_path: Path) -> None:
+    """True, so that the daemons are restarted from the version on trial."""
+    (tmp_path / "device").mkdir()
+    with small_disk(tmp_path / "opt", 16):
+        board = Board(tmp_path, small=True)
+        environment(board.versions.folder(NEW), NEW, small=True)
+        board.versions.note(Installation(7, NEW, OLD, trial=True))
+        board.versions.try_out(NEW)
+        ballast = fill(board.prefix)
+        assert recover(board.versions) is True
+        assert board.versions.current == OLD
+        ballast.unlink()
+        assert recover(board.versions) is False
+        assert board.versions.newest() == Installation(7, NEW, OLD, trial=False, code="died_on_trial")
+
+
 def test_the_packed_environment_holds_no_links(tmp_path: Path, payloads: dict[str, bytes]) -> None:
     payload = tmp_path / "payload"
     payload.write_bytes(payloads["dies"])
