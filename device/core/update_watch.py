@@ -107,14 +107,20 @@ class UpdateWatch:
 
     async def _settle_app(self) -> None:
         """Read the outcome that palm-update.service wrote for the waiting software."""
-        state = self.desk.state
+        desk, state = self.desk, self.desk.state
         if state is None or state.app is None:
             return
+        seq = state.app.release_seq
         try:
             outcome = await asyncio.to_thread(Versions(self.prefix).newest)
         except (OSError, UpdateRefused):
             return  # the installer reports it
-        if outcome is None or outcome.trial:
-            return  # nothing was installed yet, or it is running, and may be taken back
-        if outcome.release_seq == state.app.release_seq:
-            await self.desk.app_outcome(outcome.release_seq, outcome.code[:32])
+        if outcome is None or outcome.release_seq < seq:
+            await desk.give_up_expired_app()  # nothing was installed yet
+        elif outcome.trial:
+            return  # it is running, and may be taken back
+        elif outcome.release_seq == seq:
+            await desk.app_outcome(seq, outcome.code[:32])
+        else:
+            # Installed for another environment of the service, say: the installer takes nothing older.
+            await desk.app_outcome(seq, "release_rollback")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from device import APP_PACKAGE
 from device.errors import StateError, TrustError, UpdateRefused
@@ -49,6 +50,10 @@ from device.updates.state import (
 from link1.canonical import JsonObject
 from link1.keys import PublicKey
 
+UNTRUSTED: Final = "untrusted"
+"""The code of a release for which no pinned root vouches, or does no longer."""
+INSTALLED_WITHIN_MS: Final = 15 * 60 * 1000
+"""The most that `palm-update.service` takes (TimeoutStartSec)."""
 _log = logging.getLogger(__name__)
 
 
@@ -273,6 +278,11 @@ class UpdateDesk:
         try:
             payload = await self._thread.do(lambda: self._store.check_whole(manifest))
             model_id = await self._thread.do(lambda: self._tested(manifest, payload))
+            if model_id is None:
+                self._read(manifest.wrapper)  # as root's installer will: its chunks may have taken weeks
+        except TrustError as error:
+            _log.error("release %d is rejected: %s", manifest.release_seq, error)
+            await self._settle(manifest, partial(given_up, code=UNTRUSTED))
         except UpdateRefused as refused:
             _log.error("release %d is rejected: %s", manifest.release_seq, refused)
             await self._settle(manifest, partial(given_up, code=refused.code))
@@ -348,6 +358,19 @@ class UpdateDesk:
                 after = app_settled(state, code)
                 await self._put(after)
                 await self._thread.do(lambda: self._store.tidy(after))
+
+    async def give_up_expired_app(self) -> None:
+        """Software whose signer's certificate has ended is passed over by `palm-update.service`, which notes
+        nothing that it could not verify."""
+        app = self._usable().app
+        if app is None:
+            return
+        try:
+            # What it began while the certificate held, it may still end well.
+            read_manifest(app.wrapper, roots=self.roots(), now_ms=self.now_ms() - INSTALLED_WITHIN_MS)
+        except TrustError as error:
+            _log.error("release %d is given up: %s", app.release_seq, error)
+            await self.app_outcome(app.release_seq, UNTRUSTED)
 
     async def roll_back(self, facts: GalleryFacts | None) -> None:
         """A technician wants the previous model. Raises UpdateRefused, StateError."""

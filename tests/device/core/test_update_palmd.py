@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from device.core.update_watch import EVERY_S
 from device.platform.ipc import ask_core
+from device.updates.manifest import Manifest
 from device.updates.state import UpdateState
 from device.updates.store import UpdateStore
 from link1.bodies import MailState
@@ -215,3 +216,34 @@ def test_software_on_trial_counts_only_when_roots_installer_is_through(
         assert states() == [(7, "trial", None)]
         noted(trial=False, code="unhealthy")
         asyncio.run(until(lambda: states() == [(7, "failed", "unhealthy")]))
+
+
+@pytest.mark.parametrize(
+    ("noted_seq", "valid_ms", "code"),
+    [(None, -3_600_000, "untrusted"), (6, -3_600_000, "untrusted"), (8, 3_600_000, "release_rollback")],
+)
+def test_software_that_roots_installer_passes_over_is_given_up(
+    device: Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    noted_seq: int | None,
+    valid_ms: int,
+    code: str,
+) -> None:
+    """Its certificate has ended, or what is noted is newer: of another environment."""
+    prefix = tmp_path / "opt"
+    prefix.mkdir()
+    monkeypatch.setenv("PALM_ACCESS_PREFIX", str(prefix))
+    if noted_seq is not None:
+        outcome = {"release_seq": noted_seq, "version": "9.0", "back_to": "8.0", "trial": False, "code": ""}
+        (prefix / "update.json").write_text(json.dumps(outcome))
+    named = release(bytes(64), 7, kind="app", name="palm-access-device")
+    wrapper = signed(named, device.board.root_key, not_after_ms=now_ms() + valid_ms)
+    handed_over = UpdateState(app_seq=7, app=Manifest.from_obj(wrapper), home_epoch=1)
+    UpdateStore(device.config.device.state_dir).save(handed_over)
+
+    def states() -> list[tuple[int, str, str | None]]:
+        return [(one["release_seq"], one["state"], one.get("code")) for one in updates(device)["releases"]]
+
+    with device.running():
+        asyncio.run(until(lambda: states() == [(7, "failed", code)]))

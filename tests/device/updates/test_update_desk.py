@@ -15,7 +15,7 @@ from device.updates.state import SHIPPED
 from device.updates.store import UpdateStore
 from link1.canonical import JsonObject
 from tests.device.updates.update_fuse import Fuse, PowerCut, power
-from tests.device.updates.update_setting import open_desk, packed_files, release, signed, tiny_model
+from tests.device.updates.update_setting import now_ms, open_desk, packed_files, release, signed, tiny_model
 from tools.cloud.pack_release import chunk_bodies
 
 CHUNK = 64
@@ -218,6 +218,48 @@ def test_a_software_is_handed_over_whole_and_settled_by_its_outcome(tmp_path: Pa
         assert desk.state.failed.code == "unhealthy"
 
     run(tmp_path, story)
+
+
+def test_software_whose_certificate_ends_before_it_is_handed_over_is_given_up(tmp_path: Path) -> None:
+    payload = model()
+    ahead_ms = 0
+
+    async def story(desk: UpdateDesk) -> None:
+        nonlocal ahead_ms
+        app = release(payload, 7, kind=str(ReleaseKind.APP), name="palm-access-device")
+        await desk.take_manifest(signed(app))
+        ahead_ms = 2 * 3_600_000
+        for body in chunk_bodies(payload, 7, CHUNK):
+            await desk.take_chunk(body)
+        await settled()
+        assert desk.state is not None
+        assert (desk.state.receiving, desk.state.app) == (None, None)
+        assert desk.state.failed is not None
+        assert desk.state.failed.code == "untrusted"
+        assert not (tmp_path / "updates" / "app").exists()
+
+    run(tmp_path, story, now_ms=lambda: now_ms() + ahead_ms)
+
+
+def test_software_that_was_handed_over_is_given_up_once_its_certificate_has_ended(tmp_path: Path) -> None:
+    """Not before root's installer would be through, had it begun in time."""
+    app = {"kind": str(ReleaseKind.APP), "name": "palm-access-device"}
+    ahead_ms = 0
+
+    async def story(desk: UpdateDesk) -> None:
+        nonlocal ahead_ms
+        await sent(desk, model(), 7, **app)
+        ahead_ms = 3_600_000 + 600_000
+        await desk.give_up_expired_app()
+        assert desk.state is not None
+        assert desk.state.app is not None
+        ahead_ms += 600_000
+        await desk.give_up_expired_app()
+        assert desk.state.failed is not None
+        assert desk.state.failed.code == "untrusted"
+        assert not (tmp_path / "updates" / "app").exists()
+
+    run(tmp_path, story, now_ms=lambda: now_ms() + ahead_ms)
 
 
 def test_a_chunk_whose_bytes_the_disk_lost_is_taken_again(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ APP_NAME = "palm-access-device"
 def app(release_seq: int, **changed: Any) -> tuple[bytes, JsonObject]:
     with packed_files(VERSION="9.9.9") as payload:
         named = {"kind": "app", "name": APP_NAME, "version": "9.9.9"}
-        return payload, signed(release(payload, release_seq, **(named | changed)))
+        obj = release(payload, release_seq, **(named | changed))
+        return payload, signed(obj, not_after_ms=now_ms() + 2 * OFFER_HOLDS_MS)
 
 
 def model_release(release_seq: int) -> JsonObject:
