@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from device.errors import TrustError
 from device.trust.policy import certified, read_policy
-from device.trust.trust import DbdKey, Trust, merged_windows, reread, revoked_kids
+from device.trust.trust import DbdKey, Trust, merged_windows, reread, revoked_kids, without_ended
 from link1 import members
 from link1.canonical import JsonObject, b64_decode
 from link1.errors import FormatError, SignatureError
@@ -43,14 +43,14 @@ def with_bundle(trust: Trust, signed: Mapping[str, Any], *, now_ms: int) -> Trus
             "status_at_ms": max(trust.status_at_ms, issued_at_ms),
             "service_ms": max(trust.service_ms, issued_at_ms),
         }
-        changed = reread(trust, _changes(trust, bundle) | numbers)
+        changed = reread(trust, _changes(trust, bundle, now_ms) | numbers)
     except (FormatError, SignatureError) as error:
         raise TrustError(f"the trust bundle is refused: {error}") from error
     read_policy(changed.config, roots=changed.roots, taken_at_ms=changed.pinned_at_ms)
     return changed
 
 
-def _changes(trust: Trust, bundle: JsonObject) -> JsonObject:
+def _changes(trust: Trust, bundle: JsonObject, now_ms: int) -> JsonObject:
     gone = trust.revoked_kids | revoked_kids(bundle)
     newer = members.integer(bundle, "issued_at_ms") >= trust.status_at_ms
     dbd_keys = [DbdKey.from_obj(item) for item in _items(bundle, "dbd_keys", _MAX_DBD_KEYS)]
@@ -59,7 +59,7 @@ def _changes(trust: Trust, bundle: JsonObject) -> JsonObject:
     seal_keys = [item for item in _items(bundle, "seal_keys") if item.get("kid") not in gone]
     return {
         "roots": _merged(trust.obj["roots"], roots, gone),
-        "keys": _merged(trust.obj["keys"], _items(bundle, "keys"), gone),
+        "keys": without_ended(_merged(trust.obj["keys"], _items(bundle, "keys"), gone), now_ms),
         "dbd_keys": [key.to_obj() for key in merged_windows(trust, dbd_keys, newer=newer)],
         "revoked_kids": sorted(gone),
         "mail": mail | {"seal_key": seal_keys[0]} if seal_keys else mail,

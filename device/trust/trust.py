@@ -254,9 +254,17 @@ def with_service_keys(trust: Trust, published: list[JsonObject], now_ms: int) ->
                     known[key.public.kid] = known[key.public.kid] | {"not_after": item["not_after"]}
             elif key.not_before_ms > now_ms and key.public.kid not in trust.revoked_kids:
                 known[key.public.kid] = {name: item[name] for name in _SERVICE_KEY_MEMBERS}
-        return _read(trust.obj | {"keys": list(known.values())})
+        return _read(trust.obj | {"keys": without_ended(list(known.values()), now_ms)})
     except FormatError as error:
         raise TrustError(f"the published keys are outside the contract: {error}") from error
+
+
+def without_ended(keys: list[JsonObject], now_ms: int) -> list[JsonObject]:
+    """Service keys, and where there are too many, none that ended longest ago. Raises FormatError."""
+    ends = [(_service_key(item).not_after_ms, item["kid"]) for item in keys]
+    ended = sorted((end_ms, kid) for end_ms, kid in ends if end_ms is not None and end_ms <= now_ms)
+    gone = {kid for _, kid in ended[: max(0, len(keys) - _MAX_KEYS)]}
+    return [item for item in keys if item["kid"] not in gone]
 
 
 _SERVICE_KEY_MEMBERS = ("kid", "alg", "use", "pub_b64", "not_before", "not_after")

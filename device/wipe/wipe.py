@@ -165,7 +165,7 @@ def _erase(state_dir: Path, *, keep_http: bool) -> None:
     for path in _secrets(state_dir):
         if path not in kept:
             _try(shred, path, left)
-    for path in sorted(state_dir.iterdir()):
+    for path in _listed(state_dir, left):
         if path.name not in SPARED:
             _remove(path, kept, left)
     sync_folder(state_dir)
@@ -195,10 +195,19 @@ def _remove(path: Path, kept: set[Path], left: list[str]) -> None:
         if path not in kept:
             _try(Path.unlink, path, left)
         return
-    for child in sorted(path.iterdir()):
+    for child in _listed(path, left):
         _remove(child, kept, left)
     if not any(path in keep.parents for keep in kept if keep.exists()):
         _try(Path.rmdir, path, left)
+
+
+def _listed(folder: Path, left: list[str]) -> list[Path]:
+    """What is in a folder; one that may not be listed is `left`, and keeps nothing else from its end."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        left.append(str(folder))
+        return []
 
 
 def _try(destroy: Callable[[Path], None], path: Path, left: list[str]) -> None:
@@ -207,4 +216,5 @@ def _try(destroy: Callable[[Path], None], path: Path, left: list[str]) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        left.append(str(path))
+        if str(path) not in left:
+            left.append(str(path))

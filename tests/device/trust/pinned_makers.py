@@ -41,6 +41,7 @@ def bundle(root: SigningKey = ROOT_KEY, signer: SigningKey = BUNDLE_KEY, **chang
         "dbd_keys": [],
     }
     purpose = changed.pop("purpose", SignerPurpose.BUNDLE)
-    certificate = SignerCertificate.issue(purpose, signer.public, NOW_MS + 1_000, root)
+    ends_ms = changed.pop("certificate_ends_ms", NOW_MS + 1_000)
+    certificate = SignerCertificate.issue(purpose, signer.public, ends_ms, root)
     wrapper = sign_object(Kind.TRUST_BUNDLE, obj | changed, signer)
     return wrapper | {"signer_cert_b64": certificate.b64}

@@ -1,12 +1,23 @@
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from device.errors import NotProvisioned, TrustError
+from device.trust.bundle import with_bundle
 from device.trust.policy import read_policy
-from device.trust.trust import DbdKey, Trust, load_trust, save_trust, trust_from_registration, with_dbd_keys
+from device.trust.trust import (
+    DbdKey,
+    Trust,
+    load_trust,
+    save_trust,
+    trust_from_registration,
+    with_dbd_keys,
+    with_service_keys,
+)
 from link1.canonical import JsonObject
+from link1.keys import SigningKey
 from link1.sealed import SignerPurpose
 from tests.device.core_makers import (
     BUNDLE_KEY,
@@ -23,6 +34,7 @@ from tests.device.core_makers import (
     registration_answer,
     signed_config,
 )
+from tests.device.trust.pinned_makers import bundle, registered
 
 
 def pin(answer: JsonObject, **changes: Any) -> Trust:
@@ -125,6 +137,40 @@ def test_a_wrong_service_key_refuses_the_answer() -> None:
         answer["keys"][0] |= change
         with pytest.raises(TrustError):
             pin(answer)
+
+
+@pytest.mark.parametrize("by_bundle", [False, True])
+def test_the_keys_of_a_hundred_rotations_are_learnt_and_none_that_counts_is_dropped(by_bundle: bool) -> None:
+    """Keys that have ended make room for new ones; a list of too many that have not is refused."""
+    trust, month_ms = registered(), 30 * 24 * 3_600_000
+
+    def text(at_ms: int) -> str:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+    def item(number: int, end_ms: int | None = None) -> JsonObject:
+        key = SigningKey.from_seed(number.to_bytes(32, "big"))
+        at = {
+            "not_before": text(NOW_MS + number * month_ms),
+            "not_after": None if end_ms is None else text(end_ms),
+        }
+        return {"kid": key.kid, "alg": "ed25519", "use": ["gallery"], "pub_b64": key.public.b64, **at}
+
+    def learnt(trust: Trust, items: list[JsonObject], number: int, now_ms: int) -> Trust:
+        if by_bundle:
+            signed = bundle(bundle_seq=number, keys=items, certificate_ends_ms=now_ms + month_ms)
+            return with_bundle(trust, signed, now_ms=now_ms)
+        return with_service_keys(trust, items, now_ms)
+
+    first = {key.public.kid for key in trust.keys}
+    for number in range(1, 101):
+        now_ms = NOW_MS + number * month_ms - 1_000
+        ending = [] if number == 1 else [item(number - 1, now_ms + 3_600_000)]
+        trust = learnt(trust, [*ending, item(number)], number, now_ms)
+        assert trust.gallery_key(item(number)["kid"]) is not None
+        assert first <= {key.public.kid for key in trust.keys}
+    many = [item(number) for number in range(200, 264)]
+    with pytest.raises(TrustError, match="member keys"):
+        learnt(trust, many, 101, NOW_MS + 102 * month_ms)
 
 
 def test_damaged_files(tmp_path: Path) -> None:

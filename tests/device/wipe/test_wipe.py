@@ -292,6 +292,34 @@ def test_a_disk_that_refuses_once_is_asked_again(
         assert set(files_of(state)) == ERASED
 
 
+def test_a_folder_that_may_not_be_listed_keeps_nothing_else_from_its_end(
+    living: Living, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a technician put there as root: it is named, and all of the device's own is destroyed."""
+    begin_wipe(state, ORDER)
+    (state / "backup").mkdir()
+    (state / "backup" / "copy").touch()
+    real = os.scandir, os.listdir
+
+    def refused(which: int) -> Callable[..., Any]:
+        def listed(folder: Any = ".", *rest: Any) -> Any:
+            if Path(folder).name == "backup":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real[which](folder, *rest)
+
+        return listed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refused(0))
+        patched.setattr(os, "listdir", refused(1))
+        for _ in range(2):
+            with pytest.raises(WipeUnfinished, match=r"destroy [^,]*backup;"):
+                finish_wipe(state)
+    assert set(files_of(state)) == {*ERASED, "backup/copy"}
+    assert finish_wipe(state) is not None
+    assert set(files_of(state)) == ERASED
+
+
 def full_while(what: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that has room for no file while `what` is there."""
     real = os.rename

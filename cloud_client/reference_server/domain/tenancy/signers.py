@@ -28,6 +28,9 @@ CERTIFICATE_MS: Final = 2 * 365 * 24 * 3600 * 1000
 RENEWED_EVERY_MS: Final = CERTIFICATE_MS // 2
 OVERLAP_MS: Final = 90 * 24 * 3600 * 1000
 """How long a key that was followed by another stays published, for what it has signed."""
+RECEIPT_KEYS: Final = 16
+"""Keys of receipts that stay published after their end: a yearly rotation's for as many years. Devices read
+lists of 64 keys."""
 
 
 def ensure(tx: Tx, vault: Vault, now_ms: int) -> None:
@@ -100,12 +103,15 @@ def certificate(tx: Tx, vault: Vault, use: str, now_ms: int) -> SignerCertificat
 
 def published(tx: Tx, now_ms: int) -> list[shown.SigningKeyAnswer]:
     """The items of ``GET /v1/keys``, newest not_before first; keys that have run out are left off, but for
-    those of receipts, which are kept for ever."""
+    the last ones of receipts, which are kept for ever."""
     rows = tx.all(
         """SELECT kid, use_word, pub, not_before_ms, not_after_ms FROM signers
-           WHERE not_after_ms IS NULL OR not_after_ms > :now_ms OR use_word = 'erasure_receipt'
+           WHERE not_after_ms IS NULL OR not_after_ms > :now_ms OR kid IN
+               (SELECT kid FROM signers WHERE use_word = 'erasure_receipt' AND not_after_ms <= :now_ms
+                ORDER BY not_before_ms DESC LIMIT :most)
            ORDER BY not_before_ms DESC, kid""",
         now_ms=now_ms,
+        most=RECEIPT_KEYS,
     )
     return [
         shown.SigningKeyAnswer(
