@@ -42,6 +42,8 @@ class MailBoxes:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+        self._in_file_seq = self.position().out_seq
+        """Outbox records up to this number are in the database file and their numbers in the witness."""
 
     def position(self) -> MailStatus:
         with self._rows.reported():
@@ -113,9 +115,14 @@ class MailBoxes:
                 )
             self._put(_OUT, record.seq)
             next_turn(self._rows)
+        self._bring_in(record.seq)
+
+    def _bring_in(self, seq: int) -> None:
+        """Before outbox record `seq` is sent: let neither it nor its number depend on the log."""
         if self._rows.witness is not None:
             self._rows.bring_in()
             keep_numbers(self._rows, self._rows.witness)
+        self._in_file_seq = seq
 
     def next_record(self, after_seq: int) -> OutboxEntry | None:
         """The first outbox record after `after_seq`. Raises JournalError, also when it is damaged."""
@@ -130,6 +137,8 @@ class MailBoxes:
             ).fetchone()
         if sha256 is not None and sha256[0] != hashlib.sha256(row[1]).hexdigest():
             raise broken(f"the bytes of outbox record {row[0]} have changed")
+        if row[0] > self._in_file_seq:
+            self._bring_in(row[0])  # this failed when the record was made
         return OutboxEntry(*row)
 
     def unmailed(self, limit: int) -> UploadBatch:

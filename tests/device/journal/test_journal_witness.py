@@ -14,6 +14,7 @@ import pytest
 from device.errors import JournalError, SequenceHalted
 from device.journal.journal import Journal
 from device.journal.mail import OutboxEntry
+from device.journal.rows import Rows
 from device.journal.seal import RowSeal
 from device.journal.witness import VERDICTS, JournalWitness, Numbers
 from device.platform.files import with_checksum, without_checksum
@@ -287,6 +288,33 @@ def test_an_inbox_record_that_the_witness_did_not_take_is_noted_there_when_it_is
         with pytest.raises(JournalError, match=f"inbox record {seq} does not follow 3"):
             journal.mail.applied(seq)
     journal.close()
+
+
+@pytest.mark.parametrize("noted_meanwhile", [False, True], ids=["alone", "an inbox record was noted"])
+def test_an_outbox_record_that_only_the_log_has_is_not_sent(
+    running: tuple[Journal, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_meanwhile: bool
+) -> None:
+    """The checkpoint after it failed; with its log the number would go, and be given to another record."""
+    journal, folder = running
+    made = OutboxEntry(1, b"record 1")
+
+    def refuse(_rows: Rows) -> None:
+        raise JournalError("disk I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Rows, "bring_in", refuse)
+        with pytest.raises(JournalError):
+            journal.mail.append(made, "svc.device.report")
+        if noted_meanwhile:
+            journal.mail.applied(1)
+        with pytest.raises(JournalError):
+            journal.mail.next_record(0)
+    assert journal.mail.next_record(0) == made
+    taken = taken_from(journal, folder, tmp_path / "taken")
+    (taken / "journal.db-wal").unlink()
+    again = open_journal(taken)
+    assert (again.mail.next_record(0), again.mail.position().out_seq, again.halted) == (made, 1, "")
+    again.close()
 
 
 def test_an_outbox_is_counted_where_no_number_of_it_is_right(running: tuple[Journal, Path]) -> None:
