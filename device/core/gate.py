@@ -30,7 +30,7 @@ from device.values.recognition import Sighting
 from device.values.status import VerdictSummary
 from device.values.transactions import StoredVerdict, TxnMemory
 from link1 import events
-from link1.bodies import MailChunk, MailPull
+from link1.bodies import MAX_REFS, MailChunk, MailPull
 from link1.canonical import JsonObject
 from link1.device_end import DeviceEnd
 from link1.envelope import MessageType
@@ -38,6 +38,9 @@ from link1.keys import SigningKey
 from link1.objects import GalleryMark, LastVerdict
 from link1.signed import Kind, sign_object
 
+MAX_ASKING: Final = 3 * MAX_REFS
+"""Messages that wait for the journal's memory at a time; what is beyond is dropped. The answers to one
+`resolve` are two thirds of it. `cancel` is unsigned, so an attacker in the cable can forge any number."""
 MAX_UNKEPT: Final = 1_024
 """Ends of requests and missing answers that wait until the journal can be written; the oldest go first."""
 
@@ -101,6 +104,8 @@ class Gate:
         self._unkept: deque[Callable[[], bool]] = deque(maxlen=MAX_UNKEPT)
         """What the journal could not record, and only this device knows."""
         self._session = 0
+        self._asking = 0
+        """Messages that wait for the journal's memory."""
         self._on_its_way: dict[str, _OnItsWay] = {}
         self._unbacked: dict[events.Backing, deque[effects.RecordEvidence]] = {
             backing: deque(maxlen=MAX_UNBACKED)
@@ -293,15 +298,24 @@ class Gate:
 
     def _with_memory(self, txn_id: str, step: Callable[[TxnMemory | None], list[effects.Effect]]) -> None:
         """Read the journal's memory of a transaction, then take the step, unless the session has ended."""
+        if self._asking >= MAX_ASKING:
+            return
+        self._asking += 1
         session = self._session
+
+        def memory_of_it() -> TxnMemory | None:
+            # On the journal's thread: what an ended session still asks keeps no verdict waiting.
+            return self.journal.find_txn(txn_id) if session == self._session else None
 
         async def ask() -> None:
             try:
-                memory = await self.journal_thread.do(lambda: self.journal.find_txn(txn_id))
+                memory = await self.journal_thread.do(memory_of_it)
             except JournalError as error:
                 # Without its memory the device cannot distinguish a replay from a new request: do not answer.
                 self._store_failed(error)
                 return
+            finally:
+                self._asking -= 1
             if session == self._session:
                 self._do(step(memory))
 

@@ -1,12 +1,19 @@
 """The gate with its journal, its mail and a validator, without camera and daemon."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
-from device.core.gate import Gate
+import pytest
+
+from device.core.gate import MAX_ASKING, Gate
 from device.health import Health, HealthWord
+from device.journal.journal import Journal
 from device.trust.trust import Pinned
+from device.values.transactions import TxnMemory
+from link1.events import CancelReceived, Down
+from link1.link_states import DownReason
 from link1.objects import GalleryMark
 from link1.signed import Kind, sign_object
 from link1.validator.events import VerdictReceived
@@ -91,5 +98,47 @@ def test_a_missing_answer_that_the_disk_refused_is_mailed_when_it_takes_somethin
             await living.carry_until(lambda: mailed.office.verdict_seqs() == [1])
             (items,) = (body["items"] for type_, body in mailed.office.read.values() if "items" in body)
             assert items[0]["outcome_unknown"] is True
+
+    asyncio.run(story())
+
+
+def test_a_flood_of_cancels_makes_few_reads_and_none_after_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone in the cable can forge them, and a verdict waits for the journal behind what they ask."""
+    mailed, read = Mailed(tmp_path), Journal.find_txn
+    asked: list[str] = []
+
+    def counted(journal: Journal, txn_id: str) -> TxnMemory | None:
+        asked.append(txn_id)
+        return read(journal, txn_id)
+
+    monkeypatch.setattr(Journal, "find_txn", counted)
+
+    async def story() -> None:
+        async with mailed.running() as living:
+            gate, busy = gate_of(living), threading.Event()
+            await living.carry()
+            await gate.finish()
+
+            async def flood_while_the_journal_is_busy(*, session_ends: bool) -> None:
+                busy.clear()
+                waiting = asyncio.create_task(living.threads[0].do(busy.wait))
+                await asyncio.sleep(0)
+                for number in range(1_000):
+                    gate.on_cable_event(CancelReceived(f"{number:032x}"))
+                await asyncio.sleep(0)
+                if session_ends:
+                    gate.on_cable_event(Down(DownReason.PEER_RESET, proven=True))
+                busy.set()
+                await waiting
+                await gate.finish()
+
+            await flood_while_the_journal_is_busy(session_ends=True)
+            assert asked == []
+            for _ in range(2):
+                asked.clear()
+                await flood_while_the_journal_is_busy(session_ends=False)
+                assert asked == [f"{number:032x}" for number in range(MAX_ASKING)]
 
     asyncio.run(story())
